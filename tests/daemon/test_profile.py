@@ -477,17 +477,6 @@ def test_a_directory_that_is_not_there(directory):
 
 # --- options ---
 
-@pytest.mark.parametrize("more,missing", [
-    (["--source", "gpu"], "GPU"), (["--source", "file", "--destination", "gpu"], "GPU"),
-    (["--backend", "GDS", "--source", "file"], "GPUDirect"), (["--backend", "GDS", "--source", "gpu"], "GPUDirect")])
-@pytest.mark.skipif(HAS_DRIVER, reason="this host has an NVIDIA driver")
-def test_without_a_gpu_it_is_said_what_is_missing(daemon, more, missing):
-    result = bench(*arguments(source="file"), *more, daemon=daemon, check=1)
-    assert "libcuda.so.1" in result.stderr and missing in result.stderr and result.stdout == ""
-    if "GDS" in more:
-        assert "libcufile.so.0" in result.stderr
-
-
 def test_what_is_of_other_machines_is_named(daemon):
     result = bench(*arguments(source="memory"), "--etcd-endpoints", "http://localhost:2379", "--device_list", "mlx5_0",
                  "--no-raw", daemon=daemon, check=0)

@@ -6,11 +6,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
+#include "kvbench/family.h"
+#include "kvbench/gpu-shape.h"
 #include "kvbench/profile.h"
 
 enum { MOST_BLOCKS = 4096 };
@@ -353,6 +356,52 @@ static void sectors_that_are_swapped_are_found(void **state)
         content_fini(&c);
 }
 
+/* --- in GPU memory --- */
+
+static struct gpu_shape shape(const char *family, uint64_t layers, uint64_t pp, const char *pattern,
+                              uint64_t page, uint64_t io_size)
+{
+        struct kvbench_model model = { .family = family_by_name(family), .num_layers = layers };
+        struct kvbench_deployment deployment = { .strategy.pp_size = pp, .system.page_size = page };
+        struct gpu_shape ret;
+
+        assert_non_null(model.family);
+        snprintf(deployment.system.access_pattern, sizeof(deployment.system.access_pattern), "%s",
+                 pattern);
+        gpu_shape_of(&ret, KVCACHE_LAYOUT_OUTER_FIRST, &model, &deployment, io_size);
+        return ret;
+}
+
+static void a_block_lies_as_the_model_has_it(void **state)
+{
+        struct gpu_shape s = shape("llama3.1", 80, 1, "block", 16, 5 << 20);
+
+        assert_int_equal(s.region_bytes, 32 << 10); /* 160 pieces of 32 KiB */
+        assert_int_equal(gpu_shape_pieces(&s), 160);
+        assert_int_equal(s.inner * s.page_tokens, s.region_bytes);
+        assert_false(s.whole);
+        s = shape("deepseek_r1", 61, 16, "block", 256, 589824);
+        assert_int_equal(s.layers, 4); /* 61 / 16, rounded up */
+        assert_int_equal(s.outer, 1);
+        s = shape("llama3.1", 80, 16, "layer", 16, 64 << 10);
+        assert_int_equal(s.layers, 1);
+        assert_int_equal(s.outer, 2);
+}
+
+static void a_block_that_is_no_whole_number_of_layers_is_one_piece(void **state)
+{
+        struct gpu_shape s = shape("qwen3", 36, 8, "block", 16, 147456);
+
+        assert_true(s.whole); /* 4.5 layers */
+        assert_int_equal(s.region_bytes, 147456);
+        assert_int_equal(gpu_shape_pieces(&s), 1);
+        assert_true(shape("llama3.1", 32, 1, "block", 16, 5000).whole);
+        assert_true(shape("llama3.1", 32, 1, "block", UINT64_MAX, 5000).whole);
+        assert_true(shape("llama3.1", 32, 1, "block", UINT32_MAX, UINT64_MAX).whole);
+        assert_true(shape("llama3.1", UINT64_MAX, 1, "block", 16, 1 << 20).whole);
+        assert_true(shape("deepseek_r1", UINT64_MAX, UINT64_MAX - 1, "block", 1 << 20, 1).whole);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -363,6 +412,8 @@ int main(void)
                 cmocka_unit_test(keys_differ),
                 cmocka_unit_test(every_wrong_byte_of_contents_is_found),
                 cmocka_unit_test(sectors_that_are_swapped_are_found),
+                cmocka_unit_test(a_block_lies_as_the_model_has_it),
+                cmocka_unit_test(a_block_that_is_no_whole_number_of_layers_is_one_piece),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

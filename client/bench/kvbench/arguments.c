@@ -33,6 +33,8 @@ enum {
         OPTION_IO,
         OPTION_COLD,
         OPTION_NO_RAW,
+        OPTION_LAYOUT,
+        OPTION_GPU,
         OPTION_PARAMETER, /* + enum kvbench_parameter */
 };
 
@@ -91,6 +93,10 @@ const struct option_row kvbench_profile_options[] = {
         { OPTION_IO, "io", "HOW", "uring or posix (default: the best that works here)" },
         { OPTION_COLD, "cold", NULL, "drop what is cached before it is read" },
         { OPTION_NO_RAW, "no_raw", NULL, "do not measure RAW beside the daemon" },
+        { OPTION_LAYOUT, "layout", "LAYOUT",
+          "how blocks lie in GPU memory: contiguous, block-first\n"
+          "or outer-first (default: outer-first)" },
+        { OPTION_GPU, "gpu", "N", "which GPU (default: 0)" },
         PARAMETER_OPTIONS,
         { 0 },
 };
@@ -291,6 +297,15 @@ static bool parse_option(struct ctl *ctl, int id, const char *text, char **argv,
         case OPTION_NO_RAW:
                 ret->no_raw = true;
                 return true;
+        case OPTION_LAYOUT:
+                ret->gpu_given = true;
+                if (gpu_shape_kind_parse(text, &ret->layout) < 0)
+                        return wrong_word(ctl, self, id, text,
+                                          "contiguous, block-first, outer-first");
+                return true;
+        case OPTION_GPU:
+                ret->gpu_given = true;
+                return parse_count(ctl, self, id, text, 0, &ret->gpu);
         default:
                 return true;
         }
@@ -328,7 +343,12 @@ bool kvbench_options_parse(struct ctl *ctl, const struct command *self, enum kvb
         const char *text = NULL;
         int id, first = argc;
 
-        *ret = (struct kvbench_options){ .self = self, .which = which, .debug = ctl->debug };
+        *ret = (struct kvbench_options){
+                .self = self,
+                .which = which,
+                .debug = ctl->debug,
+                .layout = KVCACHE_LAYOUT_OUTER_FIRST,
+        };
         parameters_init(&ret->parameters);
         ret->model_configs = calloc((size_t)argc + 1, sizeof(*ret->model_configs));
         if (!ret->model_configs) {

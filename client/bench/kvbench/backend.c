@@ -247,6 +247,12 @@ static int find_place(struct kvbench_workload *w, const char *key, enum kvbench_
                         w->shown, key, word);
 }
 
+bool kvbench_uses_gpu(const struct kvbench_workload *w)
+{
+        return w->source == KVBENCH_PLACE_GPU || w->destination == KVBENCH_PLACE_GPU ||
+               w->backend == KVBENCH_BACKEND_GDS || w->backend == KVBENCH_BACKEND_GDS_MT;
+}
+
 int kvbench_backend_apply(const struct kvbench_options *options, struct kvbench_workload *w)
 {
         struct change change = { .options = options, .w = w };

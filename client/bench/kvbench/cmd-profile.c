@@ -6,8 +6,8 @@
  * cleans up.
  *
  * Every option that was given is obeyed, refused, or named on stderr as not used here. */
-#include <dlfcn.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +16,7 @@
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
+#include "gpu-memory.h"
 #include "profile-job.h"
 #include "profile.h"
 #include "report.h"
@@ -128,48 +129,49 @@ static int check_options(const struct kvbench_parameters *p)
         return EXIT_OK;
 }
 
-static bool wants_gpu(const struct kvbench_workload *w)
+/* Is the GPU there that the workload needs? RAW's end in memory is the host's. */
+static int check_gpu(const struct kvbench_options *options, const struct kvbench_workload *w)
 {
+        static const enum kvbench_parameter segments[] = { KVBENCH_INITIATOR_SEG_TYPE,
+                                                           KVBENCH_TARGET_SEG_TYPE };
         const struct kvbench_parameters *p = &w->parameters;
+        char why[GPU_MEMORY_TEXT];
 
-        return w->source == KVBENCH_PLACE_GPU || w->destination == KVBENCH_PLACE_GPU ||
-               w->backend == KVBENCH_BACKEND_GDS || w->backend == KVBENCH_BACKEND_GDS_MT ||
-               (parameters_given(p, KVBENCH_INITIATOR_SEG_TYPE) &&
-                strcasecmp(parameters_text(p, KVBENCH_INITIATOR_SEG_TYPE), "VRAM") == 0) ||
-               (parameters_given(p, KVBENCH_TARGET_SEG_TYPE) &&
-                strcasecmp(parameters_text(p, KVBENCH_TARGET_SEG_TYPE), "VRAM") == 0);
+        if (!kvbench_uses_gpu(w)) {
+                for (unsigned i = 0; i < ARRAY_SIZE(segments); i++)
+                        if (parameters_given(p, segments[i]) &&
+                            strcasecmp(parameters_text(p, segments[i]), "VRAM") == 0)
+                                return complain(KVBENCH_FAILED,
+                                                "%s: --%s VRAM: GPU memory is asked for by "
+                                                "--source gpu, or --source file --destination gpu",
+                                                w->shown, kvbench_parameter_rows[segments[i]].name);
+                if (options->gpu_given)
+                        complain(EXIT_OK,
+                                 "%s: --layout and --gpu are not used: no block is in GPU memory",
+                                 w->shown);
+                return EXIT_OK;
+        }
+        if (options->gpu > INT_MAX)
+                return complain(KVBENCH_FAILED, "--gpu %" PRIu64 ": there are not so many",
+                                options->gpu);
+        if (gpu_memory_probe((int)options->gpu, why) < 0)
+                return complain(KVBENCH_FAILED,
+                                "%s: this workload needs a GPU: %s. Without a GPU there are "
+                                "--source memory and --source file.",
+                                w->shown, why);
+        return EXIT_OK;
 }
 
-/* What a GPU would need, and which of it there is. */
-static int refuse_gpu(const struct kvbench_workload *w)
-{
-        void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-        bool gds = w->backend == KVBENCH_BACKEND_GDS || w->backend == KVBENCH_BACKEND_GDS_MT;
-        void *cufile = gds ? dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL) : NULL;
-        bool has_driver = driver != NULL, has_cufile = cufile != NULL;
-
-        if (driver)
-                dlclose(driver);
-        if (cufile)
-                dlclose(cufile);
-        return complain(KVBENCH_FAILED,
-                        "%s: %s needs a GPU. Missing: %s%sthe GPU interface of libkvcache, which "
-                        "this build does not have. Without a GPU there are --source memory and "
-                        "--source file.",
-                        w->shown, gds ? "--backend GDS" : "this workload",
-                        has_driver ? "" : "libcuda.so.1 (the NVIDIA driver), ",
-                        !gds || has_cufile ? "" : "libcufile.so.0 (GPUDirect Storage), ");
-}
-
-static int check_workload(const struct kvbench_workload *w)
+static int check_workload(const struct kvbench_options *options, const struct kvbench_workload *w)
 {
         const struct kvbench_parameters *p = &w->parameters;
         const char *op = w->op == KVBENCH_WRITE ? "WRITE" : "READ";
 
-        if (wants_gpu(w))
-                return refuse_gpu(w);
+        if (check_gpu(options, w) != EXIT_OK)
+                return KVBENCH_FAILED;
         switch (w->backend) {
         case KVBENCH_BACKEND_KVCACHE:
+        case KVBENCH_BACKEND_GDS:
         case KVBENCH_BACKEND_RAW:
         case KVBENCH_BACKEND_POSIX:
                 break;
@@ -180,17 +182,19 @@ static int check_workload(const struct kvbench_workload *w)
                         "(also called POSIX: straight on a file) and GDS",
                         w->shown, kvbench_backend_name(w->backend));
         }
-        if (w->source != KVBENCH_PLACE_FILE && w->source != KVBENCH_PLACE_MEMORY)
-                return complain(KVBENCH_FAILED, "%s: --source %s: profile can do file and memory",
-                                w->shown, kvbench_place_name(w->source));
+        if (w->source == KVBENCH_PLACE_OBJ)
+                return complain(KVBENCH_FAILED,
+                                "%s: --source obj: profile can do file, memory and gpu", w->shown);
         if (w->destination != KVBENCH_PLACE_UNSET && w->destination == w->source)
                 return complain(KVBENCH_FAILED,
-                                "%s: from %s to %s: profile moves between memory and file",
+                                "%s: from %s to %s: profile moves between memory, or a GPU, and "
+                                "file",
                                 w->shown, kvbench_place_name(w->source),
                                 kvbench_place_name(w->destination));
         if (w->destination == KVBENCH_PLACE_OBJ)
                 return complain(KVBENCH_FAILED,
-                                "%s: --destination obj: profile can do file and memory", w->shown);
+                                "%s: --destination obj: profile can do file, memory and gpu",
+                                w->shown);
         if (parameters_given(p, KVBENCH_OP_TYPE) &&
             strcasecmp(parameters_text(p, KVBENCH_OP_TYPE), op) != 0)
                 return complain(KVBENCH_FAILED, "%s: --op_type %s: --source %s is a %s", w->shown,
@@ -210,7 +214,7 @@ static int run_workload(struct ctl *ctl, const struct kvbench_options *options,
                  batch_max = parameters_number(p, KVBENCH_MAX_BATCH_SIZE),
                  bytes_max = parameters_number(p, KVBENCH_TOTAL_BUFFER_SIZE);
         uint64_t block = parameters_number(p, KVBENCH_START_BLOCK_SIZE);
-        int status = check_workload(w), worst = status;
+        int status = check_workload(options, w), worst = status;
 
         if (status != EXIT_OK)
                 return status;
@@ -301,8 +305,13 @@ const struct command command_profile = {
                 "directory ($TMPDIR, else /var/tmp), and both are removed at the end; with\n"
                 "--filepath DIR the store is in DIR and is kept, for --source file to read.\n"
                 "\n"
+                "--source gpu and --destination gpu have the blocks in the memory of a GPU "
+                "(--gpu), in\n"
+                "an engine's --layout; the CUDA driver is loaded at run time.\n"
+                "\n"
                 "Backends: KVCACHE (through the daemon; the default), RAW or POSIX (a file, no\n"
-                "daemon), GDS (GPU and storage). The chains of --num_requests users are moved at\n"
+                "daemon), GDS (GPU and storage, through the daemon). The chains of --num_requests "
+                "users are moved at\n"
                 "the same time, over --num_threads connections. --num_iter and --warmup_iter are\n"
                 "3 and 1 by default.\n"
                 "\n"

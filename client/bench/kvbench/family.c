@@ -55,6 +55,7 @@ static const struct kvbench_family families[] = {
                           "gqa_num_queries_in_group", "num_model_params" },
                 .bytes = grouped_bytes,
                 .rounding = KVBENCH_ROUND_EARLY,
+                .outer = 2,
         },
         {
                 .name = "deepseek_r1",
@@ -64,6 +65,7 @@ static const struct kvbench_family families[] = {
                           "mla_latent_vector_dimension", "num_model_params" },
                 .bytes = latent_bytes,
                 .rounding = KVBENCH_ROUND_LATE,
+                .outer = 1,
         },
         {
                 .name = "gpt_oss",
@@ -72,6 +74,7 @@ static const struct kvbench_family families[] = {
                           "num_model_params" },
                 .bytes = heads_bytes,
                 .rounding = KVBENCH_ROUND_EARLY,
+                .outer = 2,
         },
         {
                 .name = "qwen3",
@@ -80,6 +83,7 @@ static const struct kvbench_family families[] = {
                           "num_model_params" },
                 .bytes = heads_bytes,
                 .rounding = KVBENCH_ROUND_EARLY,
+                .outer = 2,
         },
         {
                 .name = "generic",
@@ -87,6 +91,7 @@ static const struct kvbench_family families[] = {
                 .optional = { "num_query_heads", "embedding_dimension", "num_model_params" },
                 .bytes = generic_bytes,
                 .rounding = KVBENCH_ROUND_EARLY,
+                .outer = 2,
         },
         {
                 .name = "generic_latent",
@@ -95,6 +100,7 @@ static const struct kvbench_family families[] = {
                               "num_model_params" },
                 .bytes = generic_latent_bytes,
                 .rounding = KVBENCH_ROUND_LATE,
+                .outer = 1,
         },
 };
 

@@ -52,6 +52,7 @@ struct kvbench_family {
         /* Of all layers and of so many tokens, for values of `precision` bytes: a whole number. */
         double (*bytes)(const struct kvbench_model *model, double precision, double tokens);
         enum kvbench_rounding rounding;
+        unsigned outer; /* 2: keys and values apart; 1: one latent vector */
 };
 
 /* By the name of a model; by `family:`. NULL: none. */

@@ -18,6 +18,7 @@
 #include "checked.h"
 #include "common.h"
 #include "embedded.h"
+#include "gpu-memory.h"
 #include "human.h"
 #include "units.h"
 #include "profile.h"
@@ -64,6 +65,8 @@ struct run {
         const char *socket_path;
         struct through through;
         struct through_facts facts;
+        struct through_gpu_options gpu;
+        char gpu_name[GPU_MEMORY_TEXT];
         struct raw raw;
         char where[900], io[2][64], note[2 * PROFILE_TEXT_BYTES];
 };
@@ -258,10 +261,19 @@ static int check_daemon(struct run *run)
         return EXIT_OK;
 }
 
+static void add_note(struct run *run, const char *text)
+{
+        size_t n = strlen(run->note);
+
+        if (*text)
+                snprintf(run->note + n, sizeof(run->note) - n, "%s%s", n ? "; " : "", text);
+}
+
 /* Where RAW's file goes: the daemon's file system, or it is no comparison. NULL, with a note. */
 static const char *place_for_raw(struct run *run)
 {
         struct stat store, other;
+        char note[PROFILE_TEXT_BYTES];
 
         if (filepath(run))
                 return filepath(run);
@@ -272,10 +284,11 @@ static const char *place_for_raw(struct run *run)
         if (stat(run->facts.store_volume_path, &store) == 0 &&
             stat(embedded_parent(), &other) == 0 && store.st_dev == other.st_dev)
                 return embedded_parent();
-        snprintf(run->note, sizeof(run->note),
+        snprintf(note, sizeof(note),
                  "RAW was not measured: %s is not for this user to write to; --filepath names a "
                  "directory on the same disk",
                  run->facts.store_volume_path);
+        add_note(run, note);
         return NULL;
 }
 
@@ -303,6 +316,12 @@ static int write_first(struct run *run, struct profile_side *side, const char *w
         return r;
 }
 
+/* Of the command that leaves what this one reads. */
+static const char *write_source(const struct run *run)
+{
+        return kvbench_uses_gpu(run->workload) ? "gpu" : "memory";
+}
+
 /* What is to be read must be there. A store that we made for this run is empty: then it is written
  * first. One that outlives the run is what a write left, or did not leave. */
 static int find_blocks(struct run *run)
@@ -315,19 +334,22 @@ static int find_blocks(struct run *run)
         if (run->own_daemon && !filepath(run)) {
                 complain(EXIT_OK, "the store is new: what is to be read is written first, "
                                   "and that is not measured");
-                return write_first(run, &run->through.side, "writing what is to be read");
+                r = write_first(run, &run->through.side, "writing what is to be read");
+                through_forget_counts(&run->through);
+                return r;
         }
         if (r == THROUGH_NOTHING)
                 return profile_fail(&run->profile,
                                     "there is nothing to read: no write of this workload has been "
                                     "here. Run the write first: the same command with --source "
-                                    "memory");
+                                    "%s",
+                                    write_source(run));
         return profile_fail(&run->profile,
                             "only %" PRIu64 " of %" PRIu64
                             " blocks are there: the write was another "
                             "workload's, or some were evicted since. Run the write first: the same "
-                            "command with --source memory",
-                            present, run->job.n_blocks);
+                            "command with --source %s",
+                            present, run->job.n_blocks, write_source(run));
 }
 
 /* RAW's own blocks: its file is made anew, unless it was kept. */
@@ -347,14 +369,6 @@ static int fill_raw(struct run *run, struct raw *raw, bool beside)
         return write_first(run, &raw->side, "writing RAW's file");
 }
 
-static void add_note(struct run *run, const char *text)
-{
-        size_t n = strlen(run->note);
-
-        if (*text)
-                snprintf(run->note + n, sizeof(run->note) - n, "%s%s", n ? "; " : "", text);
-}
-
 /* RAW beside the daemon. Without it the figure stands alone, and a note says why. */
 static bool open_raw_beside(struct run *run)
 {
@@ -365,6 +379,7 @@ static bool open_raw_beside(struct run *run)
                 .window_bytes = run->through.side.window_bytes,
                 .depth = MAX((uint64_t)run->facts.depth / run->job.clients, (uint64_t)1),
         };
+        char note[PROFILE_TEXT_BYTES];
 
         if (!options.directory)
                 return false;
@@ -373,7 +388,8 @@ static bool open_raw_beside(struct run *run)
                 add_note(run, run->raw.note);
                 return true;
         }
-        snprintf(run->note, sizeof(run->note), "RAW was not measured: %s", scratch.error);
+        snprintf(note, sizeof(note), "RAW was not measured: %.900s", scratch.error);
+        add_note(run, note);
         return false;
 }
 
@@ -407,6 +423,9 @@ static int measure(struct run *run, struct profile_side *const *sides, unsigned 
                 .where = run->where,
                 .io = { run->io[0], run->io[1] },
                 .raw_note = *run->note ? run->note : NULL,
+                .gpu = run->through.options.gpu,
+                .gpu_counts = &run->through.gpu,
+                .gpu_name = run->gpu_name,
         };
         int r;
 
@@ -429,6 +448,21 @@ static int make_blocks(struct run *run)
                 return complain(KVBENCH_FAILED, "%s: out of memory for %" PRIu64 " blocks",
                                 run->workload->shown, run->job.n_blocks);
         return EXIT_OK;
+}
+
+static void prepare_gpu(struct run *run)
+{
+        const struct kvbench_workload *w = run->workload;
+
+        run->gpu.device = (int)run->options->gpu;
+        gpu_shape_of(&run->gpu.shape, run->options->layout, w->model, &w->deployment,
+                     run->job.io_size);
+        (void)gpu_memory_probe(run->gpu.device, run->gpu_name);
+        if (run->gpu.shape.whole && run->options->layout != KVCACHE_LAYOUT_CONTIGUOUS)
+                add_note(run,
+                         "a block is no whole number of layers: it is one piece of GPU memory");
+        if (w->backend == KVBENCH_BACKEND_GDS)
+                add_note(run, THROUGH_NO_GDS);
 }
 
 static int run_through(struct run *run)
@@ -459,8 +493,12 @@ static int run_through(struct run *run)
                 .socket_path = run->socket_path,
                 .kv = run->kv,
                 .own_daemon = run->own_daemon,
+                .gpu = kvbench_uses_gpu(run->workload) ? &run->gpu : NULL,
+                .gds = run->workload->backend == KVBENCH_BACKEND_GDS,
         };
 
+        if (options.gpu)
+                prepare_gpu(run);
         r = through_open(&run->through, &run->profile, &options);
         if (r == 0 && !run->job.write)
                 r = find_blocks(run);
@@ -527,7 +565,7 @@ int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
                 .io_size = io_size,
                 .n_blocks = n_blocks,
                 .write = w->op == KVBENCH_WRITE,
-                .cold = options->cold,
+                .cold = options->cold || w->backend == KVBENCH_BACKEND_GDS,
                 .check_all = parameters_number(p, KVBENCH_CHECK_CONSISTENCY),
                 .users = users >= 1 ? (uint64_t)MIN(users, (double)n_blocks) : 1,
                 .clients = (unsigned)MIN(parameters_number(p, KVBENCH_NUM_THREADS), n_blocks),
@@ -539,7 +577,9 @@ int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
                                   : DEFAULT_WARMUP,
         };
         run.profile = (struct profile){ .job = &run.job, .told = ATOMIC_FLAG_INIT };
-        status = w->backend == KVBENCH_BACKEND_KVCACHE ? run_through(&run) : run_raw(&run);
+        status = w->backend == KVBENCH_BACKEND_KVCACHE || w->backend == KVBENCH_BACKEND_GDS
+                         ? run_through(&run)
+                         : run_raw(&run);
 
         raw_close(&run.raw);
         through_close(&run.through);

@@ -23,7 +23,7 @@
 
 enum { LOOK_NS = 100000000, BLOCK_ALIGN = 4096 };
 
-enum crew_task { CREW_MAKE, CREW_MOVE, CREW_CHECK, CREW_END };
+enum crew_task { CREW_MAKE, CREW_PREPARE, CREW_MOVE, CREW_CHECK, CREW_END };
 
 struct crew;
 
@@ -173,7 +173,9 @@ static void member_do(struct member *m, enum crew_task task)
                         side->client_free(m->client);
                 m->client = NULL;
         } else if (m->client && m->work.n_blocks > 0 && !profile_should_stop(p)) {
-                if (task == CREW_MOVE)
+                if (task == CREW_PREPARE)
+                        (void)side->prepare(m->client, &m->work);
+                else if (task == CREW_MOVE)
                         (void)side->move(m->client, &m->work);
                 else
                         (void)side->check(m->client, &m->work);
@@ -297,18 +299,27 @@ static uint64_t cut(struct profile *p, struct profile_side *const *sides, unsign
 {
         const struct profile_job *job = p->job;
         uint64_t stride = round_up(job->io_size, BLOCK_ALIGN), depth = UINT64_MAX,
-                 window = UINT64_MAX, bytes = PROFILE_PIECE_BYTES, window_blocks, piece;
+                 window = UINT64_MAX, bytes = PROFILE_PIECE_BYTES, window_blocks, piece,
+                 most = PROFILE_PIECE_BLOCKS;
+        const struct profile_side *decides = NULL;
 
         for (unsigned i = 0; i < n_sides; i++) {
                 depth = MIN(depth, sides[i]->depth);
                 window = MIN(window, sides[i]->window_bytes);
                 if (sides[i]->piece_bytes > 0)
                         bytes = MIN(bytes, sides[i]->piece_bytes);
+                if (sides[i]->piece_blocks > 0)
+                        decides = sides[i];
+        }
+        if (decides) {
+                depth = decides->depth;
+                bytes = decides->piece_bytes;
+                most = decides->piece_blocks;
         }
         window_blocks = MAX(window / stride, (uint64_t)1);
         /* Four pieces at least are on their way, and every client has some. */
         piece = MIN(MIN(depth, window_blocks), job->n_blocks / job->clients) / 4;
-        piece = MIN(MIN(piece, bytes / stride), (uint64_t)PROFILE_PIECE_BLOCKS);
+        piece = MIN(MIN(piece, bytes / stride), most);
         p->piece_blocks = MAX(piece, (uint64_t)1);
         return window_blocks;
 }
@@ -413,7 +424,7 @@ static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass
                     uint64_t generation, uint64_t seed, bool counts)
 {
         struct profile *p = crew->profile;
-        bool write = pass == PROFILE_WRITE;
+        bool write = pass == PROFILE_WRITE, prepare = crew->side->prepare != NULL;
         int r;
 
         if (profile_should_stop(p))
@@ -435,9 +446,14 @@ static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass
         r = crew->side->before ? crew->side->before(crew->side->self, p, pass) : 0;
         if (r < 0)
                 return r;
-        while (pass_window(crew, write ? UINT64_MAX : window_blocks)) {
-                uint64_t ns = crew_do(crew, CREW_MOVE);
+        while (pass_window(crew, write && !prepare ? UINT64_MAX : window_blocks)) {
+                uint64_t ns;
 
+                if (prepare)
+                        crew_do(crew, CREW_PREPARE);
+                if (profile_should_stop(p))
+                        return -ECANCELED;
+                ns = crew_do(crew, CREW_MOVE);
                 if (profile_should_stop(p))
                         return -ECANCELED;
                 if (counts)

@@ -8,8 +8,9 @@
  * speed drifts moves both.
  *
  * What is measured is moving, and nothing else. A write streams all its blocks: a place in shared
- * memory is filled once, and stamped for each block. A read goes in windows: the clock runs while
- * a window is fetched and stands while every byte of it is compared.
+ * memory is filled once, and stamped for each block; from GPU memory it goes in windows, which are
+ * made there first. A read goes in windows: the clock runs while a window is fetched and stands
+ * while every byte of it is compared.
  *
  * Every function that returns int gives 0, or a negative errno after it has given profile_fail()
  * the reason: the first reason is the one that is printed, and ends all threads. */
@@ -33,7 +34,11 @@ enum {
         PROFILE_PIECE_BLOCKS = 16, /* most blocks of a piece */
         PROFILE_PIECE_BYTES = 2 << 20,
         PROFILE_MAX_CLIENTS = 256,
-        PROFILE_WINDOW_BYTES = 128 << 20, /* of a read, of all clients together */
+        PROFILE_WINDOW_BYTES = 128 << 20,     /* of a read, of all clients together */
+        PROFILE_GPU_WINDOW_BYTES = 512 << 20, /* and of what passes through GPU memory */
+        PROFILE_GPU_REQUESTED = 2048,
+        PROFILE_GPU_PIECE_BLOCKS = 512,
+        PROFILE_GPU_PIECE_BYTES = 16 << 20,
         PROFILE_STUCK_MS = 60000,
 };
 
@@ -104,11 +109,16 @@ struct profile_side {
         uint64_t window_bytes; /* that one client can hold between move and check */
         uint64_t piece_bytes;  /* most of a piece; 0: any */
         uint64_t depth;        /* blocks on their way, of one client */
+        uint64_t piece_blocks; /* most of a piece, where it is this side that decides; 0: any */
 
         int (*client_new)(void *self, struct profile *p, void **ret);
         void (*client_free)(void *client);
         /* Before a pass, by the thread that runs the job: what must be so for it. */
         int (*before)(void *self, struct profile *p, enum profile_pass pass);
+        /* Before each window, in the client's thread and outside of the measured time: what is to
+         * be moved is made, or what must not be there is removed. May be NULL; a side that has it
+         * writes in windows, too. */
+        int (*prepare)(void *client, const struct profile_work *work);
         /* Measured: returns when every block has been moved. */
         int (*move)(void *client, const struct profile_work *work);
         /* After a read: compares every byte, and gives back what was held. */

@@ -67,8 +67,10 @@ static const char *place_name(const struct report_entry *e, bool source)
 {
         enum kvbench_place place = source ? e->workload->source : e->workload->destination;
 
+        if (place == KVBENCH_PLACE_UNSET && source != e->job->write)
+                return "file";
         if (place == KVBENCH_PLACE_UNSET)
-                return source == e->job->write ? "memory" : "file";
+                return kvbench_uses_gpu(e->workload) ? "gpu" : "memory";
         return kvbench_place_name(place);
 }
 
@@ -131,6 +133,24 @@ static void print_summary(const struct report_entry *e, const struct profile_res
         printf("%s: %s came from the daemon's memory, %s from disk\n", result->name, memory, disk);
 }
 
+static void print_gpu(const struct report_entry *e)
+{
+        const struct gpu_shape *s = &e->gpu->shape;
+        const struct through_gpu *n = e->gpu_counts;
+        char moved[HUMAN_BYTES], piece[HUMAN_BYTES];
+
+        units_bytes(n->bytes, moved);
+        units_bytes(e->job->io_size / gpu_shape_pieces(s), piece);
+        printf("GPU %d: %s; %s, blocks of %" PRIu32 " piece%s of %s; in all passes %s in %" PRIu64
+               " copies by the kernel, %" PRIu64 " by the batch copy, %" PRIu64 " plain\n",
+               e->gpu->device, e->gpu_name, gpu_shape_kind_name(s->kind), gpu_shape_pieces(s),
+               gpu_shape_pieces(s) == 1 ? "" : "s", piece, moved, n->kernel_copies, n->batch_copies,
+               n->plain_copies);
+        printf("GPU %d: of the blocks read, %" PRIu64 " came directly from the pool, %" PRIu64
+               " through staging\n",
+               e->gpu->device, n->blocks_from_pool, n->blocks_through_staging);
+}
+
 static void print_text(struct report *r, const struct report_entry *e)
 {
         const struct kvbench_deployment *d = &e->workload->deployment;
@@ -173,6 +193,8 @@ static void print_text(struct report *r, const struct report_entry *e)
         putchar('\n');
         for (unsigned i = 0; i < e->n_results; i++)
                 print_summary(e, &e->results[i]);
+        if (e->gpu)
+                print_gpu(e);
         if (e->n_results > 1)
                 printf("%s reached %.2f of RAW's bandwidth.\n", e->results[0].name, of_raw(e));
         if (e->raw_note)
@@ -219,6 +241,30 @@ static void add_measured(cJSON *object, const struct report_entry *e, unsigned i
         }
 }
 
+static void add_gpu(cJSON *object, const struct report_entry *e)
+{
+        const struct gpu_shape *s = &e->gpu->shape;
+        const struct through_gpu *n = e->gpu_counts;
+        cJSON *gpu = cJSON_AddObjectToObject(object, "gpu");
+
+        cJSON_AddNumberToObject(gpu, "device", e->gpu->device);
+        cJSON_AddStringToObject(gpu, "name", e->gpu_name);
+        cJSON_AddNumberToObject(gpu, "driver_version", n->driver_version);
+        cJSON_AddStringToObject(gpu, "layout", gpu_shape_kind_name(s->kind));
+        cJSON_AddNumberToObject(gpu, "layers", s->layers);
+        cJSON_AddNumberToObject(gpu, "outer", s->outer);
+        cJSON_AddNumberToObject(gpu, "region_bytes", (double)s->region_bytes);
+        cJSON_AddNumberToObject(gpu, "pieces_per_block", gpu_shape_pieces(s));
+        cJSON_AddNumberToObject(gpu, "bytes_copied", (double)n->bytes);
+        cJSON_AddNumberToObject(gpu, "kernel_copies", (double)n->kernel_copies);
+        cJSON_AddNumberToObject(gpu, "batch_copies", (double)n->batch_copies);
+        cJSON_AddNumberToObject(gpu, "plain_copies", (double)n->plain_copies);
+        cJSON_AddNumberToObject(gpu, "blocks_from_pool", (double)n->blocks_from_pool);
+        cJSON_AddNumberToObject(gpu, "blocks_through_staging", (double)n->blocks_through_staging);
+        if (e->workload->backend == KVBENCH_BACKEND_GDS)
+                cJSON_AddNumberToObject(gpu, "gds_blocks", 0);
+}
+
 static void add_json(struct report *r, const struct report_entry *e)
 {
         const struct kvbench_deployment *d = &e->workload->deployment;
@@ -258,6 +304,8 @@ static void add_json(struct report *r, const struct report_entry *e)
                 cJSON_AddNullToObject(object, "daemon");
         cJSON_AddStringToObject(object, "where", e->where);
         add_measured(object, e, 0);
+        if (e->gpu)
+                add_gpu(object, e);
         if (e->n_results > 1) {
                 cJSON *raw = cJSON_AddObjectToObject(object, "raw");
 
@@ -302,7 +350,8 @@ static void print_csv(struct report *r, const struct report_entry *e)
                      "latency_p50_us,latency_p90_us,latency_p99_us,prepare_avg_us,prepare_p50_us,"
                      "prepare_p90_us,prepare_p99_us,post_avg_us,post_p50_us,post_p90_us,post_p99_"
                      "us,"
-                     "transfer_avg_us,transfer_p50_us,transfer_p90_us,transfer_p99_us,of_raw");
+                     "transfer_avg_us,transfer_p50_us,transfer_p90_us,transfer_p99_us,of_raw,"
+                     "layout,pieces_per_block");
         for (unsigned i = 0; i < e->n_results; i++) {
                 const struct profile_result *result = &e->results[i];
                 const struct profile_tally *t = &result->tally;
@@ -332,9 +381,14 @@ static void print_csv(struct report *r, const struct report_entry *e)
                 for (unsigned k = 0; k < SPLITS; k++)
                         printf(",%.3f,%.3f,%.3f,%.3f", s[k].average, s[k].p50, s[k].p90, s[k].p99);
                 if (i == 0 && e->n_results > 1)
-                        printf(",%.4f\n", of_raw(e));
+                        printf(",%.4f", of_raw(e));
                 else
-                        printf(",\n");
+                        putchar(',');
+                if (i == 0 && e->gpu)
+                        printf(",%s,%" PRIu32 "\n", gpu_shape_kind_name(e->gpu->shape.kind),
+                               gpu_shape_pieces(&e->gpu->shape));
+                else
+                        puts(",,");
         }
         fflush(stdout);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "profile.h"
+#include "through.h"
 #include "workload.h"
 
 struct report_entry {
@@ -16,6 +17,9 @@ struct report_entry {
         const char *io[2];    /* of each result: "io_uring, O_DIRECT" */
         const char *raw_note; /* why RAW is missing, or what is odd about it; NULL: nothing */
         const char *error;    /* then there are no results */
+        const struct through_gpu_options *gpu; /* blocks in GPU memory; NULL: in host memory */
+        const struct through_gpu *gpu_counts;
+        const char *gpu_name;
 };
 
 struct report {

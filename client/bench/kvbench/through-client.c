@@ -179,42 +179,6 @@ static int client_submit(struct client *c, const struct profile_work *work,
         return 0;
 }
 
-static int block_failed(struct client *c, const struct profile_work *work, uint64_t block,
-                        const struct kvcache_result *result)
-{
-        struct profile *p = c->profile;
-        const char *what = work->write ? "writing" : "reading";
-
-        switch (result->status) {
-        case KVCACHE_LOST:
-        case KVCACHE_SHUTDOWN:
-                return profile_fail(p, "the daemon went away while %s block %" PRIu64, what, block);
-        case KVCACHE_PENDING:
-                return profile_fail(p,
-                                    "the daemon did not answer within %d s while %s block %" PRIu64,
-                                    PROFILE_STUCK_MS / 1000, what, block);
-        case KVCACHE_MISS:
-                return profile_fail(
-                        p,
-                        "block %" PRIu64 " of %" PRIu64
-                        " is missing: the daemon found it damaged on disk, or evicted it",
-                        block, p->job->n_blocks);
-        case KVCACHE_EXISTS:
-                return profile_fail(p,
-                                    "block %" PRIu64
-                                    " was there already: another process writes the "
-                                    "same workload",
-                                    block);
-        case KVCACHE_OK:
-                return profile_fail(p,
-                                    "block %" PRIu64 " is short: %" PRIu64 " of %" PRIu64 " bytes",
-                                    block, result->length, p->job->io_size);
-        default:
-                return profile_fail(p, "%s block %" PRIu64 ": the daemon answered %s", what, block,
-                                    kvcache_status_name(result->status));
-        }
-}
-
 static int client_take(struct client *c, const struct profile_work *work, uint32_t number)
 {
         const struct flight *f = &c->flights[number];
@@ -225,7 +189,8 @@ static int client_take(struct client *c, const struct profile_work *work, uint32
         for (uint32_t i = 0; r == 0 && i < f->piece->count; i++) {
                 if (results[i].status != KVCACHE_OK ||
                     (!work->write && (results[i].length != io_size || !results[i].data)))
-                        r = block_failed(c, work, f->piece->first + i, &results[i]);
+                        r = through_block_failed(c->profile, work->write, f->piece->first + i,
+                                                 results[i].status, results[i].length);
                 else if (!work->write && results[i].tiers & KVCACHE_TIER_MEMORY)
                         work->tally->bytes_memory += io_size;
                 else if (!work->write)

@@ -246,6 +246,40 @@ int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
         return 0;
 }
 
+int through_block_failed(struct profile *p, bool write, uint64_t block, int status, uint64_t length)
+{
+        const char *what = write ? "writing" : "reading";
+
+        switch (status) {
+        case KVCACHE_LOST:
+        case KVCACHE_SHUTDOWN:
+                return profile_fail(p, "the daemon went away while %s block %" PRIu64, what, block);
+        case KVCACHE_PENDING:
+                return profile_fail(p,
+                                    "the daemon did not answer within %d s while %s block %" PRIu64,
+                                    PROFILE_STUCK_MS / 1000, what, block);
+        case KVCACHE_MISS:
+                return profile_fail(
+                        p,
+                        "block %" PRIu64 " of %" PRIu64
+                        " is missing: the daemon found it damaged on disk, or evicted it",
+                        block, p->job->n_blocks);
+        case KVCACHE_EXISTS:
+                return profile_fail(p,
+                                    "block %" PRIu64
+                                    " was there already: another process writes the "
+                                    "same workload",
+                                    block);
+        case KVCACHE_OK:
+                return profile_fail(p,
+                                    "block %" PRIu64 " is short: %" PRIu64 " of %" PRIu64 " bytes",
+                                    block, length, p->job->io_size);
+        default:
+                return profile_fail(p, "%s block %" PRIu64 ": the daemon answered %s", what, block,
+                                    kvcache_status_name((enum kvcache_status)status));
+        }
+}
+
 /* How large are staging areas, and does a block fit? */
 static int look_at_staging(struct through *t, struct profile *p, struct kvcache_info *ret)
 {
@@ -268,13 +302,33 @@ static int look_at_staging(struct through *t, struct profile *p, struct kvcache_
         return 0;
 }
 
+/* The same with blocks in GPU memory: whole prompts in a call, as an engine has them. What is read
+ * is leased until it has been copied: half of what one connection may hold. */
+static void side_of_gpu(struct through *t, const struct profile_job *job, uint64_t pool_bytes)
+{
+        struct profile_side *side = &t->side;
+        uint64_t all, leased = pool_bytes / 8 / job->clients / job->io_size;
+
+        if (!checked_mul(job->n_blocks, round_up(job->io_size, 4096), &all))
+                all = UINT64_MAX;
+        side->window_bytes = MIN((uint64_t)PROFILE_GPU_WINDOW_BYTES / job->clients, all);
+        side->depth = MAX(MIN((uint64_t)PROFILE_GPU_REQUESTED / job->clients, leased), (uint64_t)1);
+        side->piece_bytes = PROFILE_GPU_PIECE_BYTES;
+        side->piece_blocks = PROFILE_GPU_PIECE_BLOCKS;
+        side->client_new = through_gpu_client_new;
+        side->client_free = through_gpu_client_free;
+        side->prepare = through_gpu_client_prepare;
+        side->move = through_gpu_client_move;
+        side->check = through_gpu_client_check;
+}
+
 int through_open(struct through *t, struct profile *p, const struct through_options *options)
 {
         struct kvcache_info info = { .size = sizeof(info) };
         const struct profile_job *job = p->job;
         int r;
 
-        *t = (struct through){ .options = *options };
+        *t = (struct through){ .options = *options, .gpu.lock = PTHREAD_MUTEX_INITIALIZER };
         if (kvcache_get_info(options->kv, &info) < 0)
                 return profile_fail(p, "the daemon went away: %s", kvcache_error(options->kv));
         memcpy(t->instance, info.instance, sizeof(t->instance));
@@ -293,13 +347,13 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
         t->results = calloc(CALL_KEYS, sizeof(*t->results));
         if (!t->results)
                 return profile_fail(p, "out of memory");
-        if (job->write) {
+        if (job->write && !options->gpu) {
                 r = look_at_staging(t, p, &info);
                 if (r < 0)
                         return r;
         }
         t->side = (struct profile_side){
-                .name = "KVCACHE",
+                .name = options->gds ? "GDS" : "KVCACHE",
                 .self = t,
                 .piece_bytes = info.staging_bytes / 4,
                 /* The daemon lets a connection hold a quarter of the pool; all of them leave half
@@ -315,7 +369,14 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
                 .move = through_client_move,
                 .check = through_client_check,
         };
+        if (options->gpu)
+                side_of_gpu(t, job, info.pool_bytes);
         return 0;
+}
+
+void through_forget_counts(struct through *t)
+{
+        t->gpu = (struct through_gpu){ .lock = PTHREAD_MUTEX_INITIALIZER };
 }
 
 void through_close(struct through *t)

@@ -3,18 +3,44 @@
  *
  * Each client is a connection. A piece is one request, a part of a user's chain. Written: from the
  * staging area, answered when the daemon has written them. Read: mapped, in place; leases are held
- * until the window has been checked.
+ * until the window has been checked. With a GPU, blocks come out of its memory and go there:
+ * through-gpu.c.
  *
  * through_open() takes a connection for what goes around the passes (dropping, waiting until the
  * daemon is at rest, looking what there is); it stays its owner's. */
 #pragma once
 
+#include <pthread.h>
+
+#include "gpu-shape.h"
 #include "profile.h"
 
+/* Blocks in GPU memory. */
+struct through_gpu_options {
+        int device;
+        struct gpu_shape shape;
+};
+
 struct through_options {
-        const char *socket_path; /* of the clients' connections; NULL: the default */
-        struct kvcache *kv;      /* borrowed */
-        bool own_daemon;         /* it has no other clients */
+        const char *socket_path;               /* of the clients' connections; NULL: the default */
+        struct kvcache *kv;                    /* borrowed */
+        bool own_daemon;                       /* it has no other clients */
+        const struct through_gpu_options *gpu; /* NULL: blocks are in host memory */
+        bool gds;                              /* what the side is called */
+};
+
+#define THROUGH_NO_GDS                                                                             \
+        "GDS: libkvcache reads and writes files through the daemon only; all blocks passed "       \
+        "through "                                                                                 \
+        "host memory"
+
+/* What all clients did, in all passes. */
+struct through_gpu {
+        pthread_mutex_t lock;
+        uint64_t bytes; /* between the device and the host */
+        uint64_t kernel_copies, batch_copies, plain_copies;
+        uint64_t blocks_from_pool, blocks_through_staging; /* of those read */
+        int driver_version;
 };
 
 struct through {
@@ -23,6 +49,7 @@ struct through {
         uint32_t namespace_handle;
         struct kvcache_result *results; /* for calls on all keys, some at a time */
         uint8_t instance[16];           /* of the daemon at the beginning */
+        struct through_gpu gpu;
 };
 
 /* What a daemon says of itself. */
@@ -39,6 +66,8 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
 enum { THROUGH_NOTHING = 1, THROUGH_INCOMPLETE = 2 };
 /* 0; negative after profile_fail(). */
 int through_open(struct through *t, struct profile *p, const struct through_options *options);
+/* What the clients so far have done with the GPU is not for the report. */
+void through_forget_counts(struct through *t);
 void through_close(struct through *t);
 /* Is every block there, for a read? 0; THROUGH_NOTHING: none is; THROUGH_INCOMPLETE, with how many
  * are; negative after profile_fail(). */
@@ -51,6 +80,15 @@ int through_client_new(void *self, struct profile *p, void **ret);
 void through_client_free(void *client);
 int through_client_move(void *client, const struct profile_work *work);
 int through_client_check(void *client, const struct profile_work *work);
+/* through-gpu.c, likewise. */
+int through_gpu_client_new(void *self, struct profile *p, void **ret);
+void through_gpu_client_free(void *client);
+int through_gpu_client_prepare(void *client, const struct profile_work *work);
+int through_gpu_client_move(void *client, const struct profile_work *work);
+int through_gpu_client_check(void *client, const struct profile_work *work);
+/* Fails the job by what became of a block. Returns -ECANCELED. */
+int through_block_failed(struct profile *p, bool write, uint64_t block, int status,
+                         uint64_t length);
 /* The job's namespace, made if it is not there. */
 int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret);
 /* Is it still the daemon of the beginning? */

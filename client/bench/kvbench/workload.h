@@ -15,6 +15,7 @@
 #include "data-file.h"
 #include "deployment.h"
 #include "formula.h"
+#include "gpu-shape.h"
 #include "model.h"
 #include "options.h"
 #include "parameters.h"
@@ -85,7 +86,10 @@ struct kvbench_options {
         /* profile only */
         enum kvbench_io io;
         bool cold;
-        bool no_raw; /* KVCACHE alone, without RAW beside it */
+        bool no_raw;                     /* KVCACHE alone, without RAW beside it */
+        enum kvcache_layout_kind layout; /* of blocks in GPU memory */
+        uint64_t gpu;                    /* ordinal of the device */
+        bool gpu_given;                  /* either of them */
 };
 
 /* One configuration, computed. */
@@ -141,6 +145,9 @@ const char *kvbench_place_name(enum kvbench_place place);
 const char *kvbench_backend_name(enum kvbench_backend backend);
 /* "file", "memory", "gpu", "obj". 0, -EINVAL. */
 int kvbench_place_parse(const char *text, enum kvbench_place *ret);
+
+/* Are the blocks in GPU memory? */
+bool kvbench_uses_gpu(const struct kvbench_workload *w);
 
 /* Sets backend, source, destination, op, and what follows from them in w->parameters. EXIT_OK, or
  * it has been said why, with w->config_file. */

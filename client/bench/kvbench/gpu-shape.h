@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a block lies in GPU memory, from the model and the deployment: so many layers, keys and
+ * values apart or not, and so many bytes of each. Pure. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "deployment.h"
+#include "kvcache-gpu.h"
+#include "model.h"
+
+struct gpu_shape {
+        enum kvcache_layout_kind kind;
+        uint32_t layers, outer, page_tokens;
+        uint64_t inner;        /* bytes of a token, in one layer and one of keys and values */
+        uint64_t region_bytes; /* of page_tokens */
+        bool whole;            /* a block that is not a whole number of layers: one piece */
+};
+
+/* "contiguous", "block-first", "outer-first". */
+const char *gpu_shape_kind_name(enum kvcache_layout_kind kind);
+/* 0, -EINVAL. */
+int gpu_shape_kind_parse(const char *text, enum kvcache_layout_kind *ret);
+
+void gpu_shape_of(struct gpu_shape *ret, enum kvcache_layout_kind kind,
+                  const struct kvbench_model *model, const struct kvbench_deployment *deployment,
+                  uint64_t io_size);
+
+/* That a block has in memory, neighbours being one. */
+static inline uint32_t gpu_shape_pieces(const struct gpu_shape *s)
+{
+        switch (s->kind) {
+        case KVCACHE_LAYOUT_BLOCK_FIRST:
+                return s->layers;
+        case KVCACHE_LAYOUT_OUTER_FIRST:
+                return s->layers * s->outer;
+        default:
+                return 1;
+        }
+}
