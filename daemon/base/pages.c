@@ -23,6 +23,22 @@ void *pages_map(uint64_t bytes)
         return p;
 }
 
+void pages_unmap(void *p, uint64_t bytes)
+{
+        uint64_t at = (uintptr_t)p, end = at + bytes;
+
+        while (at < end) {
+                uint64_t next = MIN(round_down(at, PIECE_BYTES) + PIECE_BYTES, end);
+
+                /* A page of 1 GiB cannot be unmapped in part. */
+                if (munmap((void *)(uintptr_t)at, next - at) < 0) {
+                        (void)munmap((void *)(uintptr_t)at, end - at);
+                        return;
+                }
+                at = next;
+        }
+}
+
 void pages_wish_huge(void *p, uint64_t bytes)
 {
         uint64_t begin = round_up((uintptr_t)p, HUGE_BYTES),

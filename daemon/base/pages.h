@@ -7,6 +7,9 @@
 /* Zeros, of which none costs anything before it is touched; in huge pages where the system gives
  * them, which misses the TLB less. NULL: no address space. munmap() it. */
 void *pages_map(uint64_t bytes);
+/* munmap() of large memory, mapped in any way: a piece at a time, since other threads cannot map or
+ * unmap anything during a piece. Any thread. */
+void pages_unmap(void *p, uint64_t bytes);
 /* The same wish for memory that is there: for the huge pages that lie wholly within. */
 void pages_wish_huge(void *p, uint64_t bytes);
 /* Populates the memory, preserving its content; a piece at a time, so that a thread that touches

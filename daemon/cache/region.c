@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/list.h"
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/store.h"
@@ -78,7 +79,7 @@ int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes, cons
 void region_unmap(struct region *r)
 {
         if (r->base)
-                munmap(r->base, r->bytes);
+                pages_unmap(r->base, r->bytes);
         r->base = NULL;
 }
 

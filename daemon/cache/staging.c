@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "base/pages.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -30,7 +31,7 @@ int staging_open(struct staging *ret, uint64_t bytes)
 void staging_close(struct staging *l)
 {
         if (l->base)
-                munmap(l->base, l->bytes);
+                pages_unmap(l->base, l->bytes);
         if (l->fd >= 0)
                 close(l->fd);
         *l = (struct staging){ .fd = -1 };
