@@ -5,8 +5,8 @@
  * memory, then the loop walks the store and the tenant's pool, a slice an iteration. Changes
  * meanwhile go to both tables, but to the new one only behind the position of the walk, which will
  * itself find the rest. Then the new table goes live, waiting requests are answered, and the old
- * one is marked superseded and freed: clients see the mark and ask for the new one. Their mapping
- * of the old one stays valid.
+ * one is marked superseded, and a worker frees it: clients see the mark and ask for the new one.
+ * Their mapping of the old one stays valid.
  *
  * A table is replaced when it is nearly full or mostly empty, when too many of its buckets have
  * overflowed, and at once when a volume of the store has come back with another index.
@@ -167,12 +167,38 @@ static void answer(struct tenant *t, int result)
         }
 }
 
+static int run_close(struct kio_request *req)
+{
+        backing_close(&container_of(req, struct lookup_table, closing)->backing);
+        return 0;
+}
+
+static void on_table_closed(struct kio_request *req)
+{
+        lookup_table_free(container_of(req, struct lookup_table, closing));
+}
+
+/* A large one takes milliseconds to free: not on the loop. */
+static struct lookup_table *table_close(const struct lookups *l, struct lookup_table *table)
+{
+        if (!table)
+                return NULL;
+        table->closing = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_BACKGROUND,
+                .call = run_close,
+                .complete = on_table_closed,
+        };
+        kio_submit(l->io, &table->closing, 0);
+        return NULL;
+}
+
 static void drop_live(struct tenant *t)
 {
         if (!t->live)
                 return;
         lookup_table_set_state(t->live, LOOKUP_SUPERSEDED);
-        t->live = lookup_table_free(t->live);
+        t->live = table_close(t->all, t->live);
 }
 
 /* While a worker is at its memory it is only put aside. */
@@ -180,7 +206,7 @@ static void drop_next(struct tenant *t)
 {
         if (t->is_calling && t->next)
                 t->orphan = TAKE_PTR(t->next);
-        t->next = lookup_table_free(t->next);
+        t->next = table_close(t->all, t->next);
 }
 
 /* From within the store: the rest follows in an iteration. */
@@ -261,7 +287,7 @@ static void build_done(struct tenant *t, uint64_t now_ns)
         lookup_table_set_state(t->live, LOOKUP_LIVE);
         if (old)
                 lookup_table_set_state(old, LOOKUP_SUPERSEDED);
-        lookup_table_free(old);
+        table_close(t->all, old);
         t->all->builds++;
         answer(t, 0);
 }
@@ -307,7 +333,7 @@ static void on_populated(struct kio_request *req)
 
         t->is_calling = false;
         if (t->orphan) {
-                t->orphan = lookup_table_free(t->orphan);
+                t->orphan = table_close(t->all, t->orphan);
                 return;
         }
         if (req->result < 0) {
@@ -503,9 +529,11 @@ struct lookups *lookups_free(struct lookups *l)
 
                 assert(list_empty(&t->waiting));
                 pool_set_watch(t->pool, NULL);
-                drop_live(t);
                 assert(!t->is_calling);
-                drop_next(t);
+                if (t->live)
+                        lookup_table_set_state(t->live, LOOKUP_SUPERSEDED);
+                lookup_table_free(t->live);
+                lookup_table_free(t->next);
         }
         free(l);
         return NULL;

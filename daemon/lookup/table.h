@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "lookup.h"
+#include "io/io.h"
 #include "cache/backing.h"
 #include "warm.h"
 
@@ -28,6 +29,8 @@ struct lookup_table {
                 bool of_tenant;
                 struct key_secret secret;
         } names[LOOKUP_TABLE_NAMES];
+
+        struct kio_request closing; /* the owner's, to have it freed off the loop */
 };
 
 /* Main buckets for so many words at a load of `percent`. */

@@ -795,6 +795,35 @@ static void one_that_is_full_is_replaced_and_says_so(void **state)
         assert_int_equal(stats().unplaced, 0);
 }
 
+static uint64_t calls(void)
+{
+        struct kio_stats io;
+
+        kio_get_stats(t.io, &io);
+        return io.ops[KIO_CALL];
+}
+
+/* To free a large table takes milliseconds. */
+static void a_table_that_was_replaced_is_freed_off_the_loop(void **state)
+{
+        uint64_t before;
+
+        for (uint32_t n = 0; n < KEYS; n++)
+                put(n, CACHE_WRITTEN);
+        build();
+        purge(t.ns);
+        tiers_settle(&t);
+        before = calls();
+        lookups_tick(lookups, clock_mono_ns() + UINT64_C(61) * 1000000000);
+        while (stats().builds < 2)
+                step();
+        while (kio_pending(t.io) > 0) {
+                tiers_wait_io(&t);
+                kio_reap(t.io);
+        }
+        assert_int_equal(calls() - before, 2); /* one for the memory of the new table */
+}
+
 static void one_that_is_nearly_empty_is_replaced_by_a_smaller_one(void **state)
 {
         uint64_t bytes_before;
@@ -979,6 +1008,7 @@ int main(void)
                 OVER_TIERS(it_follows_evictions),
                 OVER_TIERS(a_build_misses_nothing_that_happens_meanwhile),
                 OVER_TIERS(one_that_is_full_is_replaced_and_says_so),
+                OVER_TIERS(a_table_that_was_replaced_is_freed_off_the_loop),
                 OVER_TIERS(one_that_is_nearly_empty_is_replaced_by_a_smaller_one),
                 OVER_TIERS(without_memory_who_waits_is_told),
                 OVER_TIERS(whoever_goes_away_waits_no_more),
