@@ -370,11 +370,18 @@ static void run_loop(struct server *s)
         }
 }
 
-static bool is_settled(const struct server *s)
+/* But for memory that is being freed, which takes its time and cannot hang. */
+static bool is_settled_but_for_memory(const struct server *s)
 {
         return sessions_empty(s->sessions) && caches_pending(s) == 0 &&
                store_pending(s->service.store) == 0 &&
-               kio_pending(s->service.io) <= sessions_disposing(s->sessions);
+               kio_pending(s->service.io) <=
+                       sessions_disposing(s->sessions) + sessions_stagings_closing(s->sessions);
+}
+
+static bool is_settled(const struct server *s)
+{
+        return sessions_stagings_closing(s->sessions) == 0 && is_settled_but_for_memory(s);
 }
 
 /* What a device does not answer in io.hang is left behind, with the store as a crash would leave
@@ -427,7 +434,7 @@ static void close_all(struct server *s)
 
                 if (is_settled(s))
                         break;
-                if (s->drain_late)
+                if (s->drain_late && !is_settled_but_for_memory(s))
                         leave_behind(s);
                 event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
         }

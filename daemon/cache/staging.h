@@ -16,6 +16,7 @@ struct staging {
 enum { STAGING_MAX_BYTES = 64 << 20 };
 
 int staging_open(struct staging *ret, uint64_t bytes);
+/* Any thread; takes milliseconds if it was used. */
 void staging_close(struct staging *l);
 /* The address of [offset, offset + length), or NULL where that is not within the staging area. */
 void *staging_at(const struct staging *l, uint64_t offset, uint64_t length);

@@ -144,6 +144,7 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->staging_bytes = (double)usage.used[QUOTA_STAGING_BYTES];
         s->registered_bytes = (double)usage.used[QUOTA_REGISTERED_BYTES];
         s->descriptors_closing = (double)sessions.disposing;
+        s->stagings_closing = (double)sessions.stagings_closing;
         s->client_descriptors[METRICS_FD_CONNECTION] = (double)sessions.open;
         s->client_descriptors[METRICS_FD_STAGING] = (double)usage.used[QUOTA_STAGINGS];
         s->client_descriptors[METRICS_FD_DEFERRED_REQUEST] = (double)usage.used[QUOTA_DEFERRED_FDS];

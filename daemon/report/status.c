@@ -259,6 +259,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
         cJSON_AddNumberToObject(sessions, "stagings", s.stagings);
         cJSON_AddNumberToObject(sessions, "staging_bytes", s.staging_bytes);
+        cJSON_AddNumberToObject(sessions, "stagings_closing", s.stagings_closing);
         cJSON_AddNumberToObject(sessions, "registered_buffers", s.registered_buffers);
         cJSON_AddNumberToObject(sessions, "registered_bytes", s.registered_bytes);
         cJSON_AddNumberToObject(sessions, "registered_in_rings_bytes", s.registered_in_rings_bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client held is given back: leases, chains, registered buffers, its staging area, its
- * namespaces. */
+/* What a client held is given back: leases, chains, registered buffers, its namespaces. Its staging
+ * area is the session's to free (session/staging-closer.h). */
 #include "request/client-end.h"
 
 #include <assert.h>
@@ -45,9 +45,5 @@ void client_fini(struct client *client)
                         census_unref(client->tenant->service->census, client->namespaces[i]);
         (void)client_release_some(client, UINT32_MAX);
         lease_holder_fini(client->tenant->leases, &client->leases);
-        if (client->staging.base) {
-                quota_uncharge(&client->holds, QUOTA_STAGING_BYTES, client->staging.bytes);
-                quota_uncharge(&client->holds, QUOTA_STAGINGS, 1);
-                staging_close(&client->staging);
-        }
+        assert(!client->staging.base);
 }

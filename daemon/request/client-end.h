@@ -4,7 +4,7 @@
 
 #include "request/client.h"
 
-/* Gives back all it holds. inflight must be 0. */
+/* Gives back all it holds. inflight must be 0, and the staging area be handed over. */
 void client_fini(struct client *client);
 /* The peer has closed, or is to be closed: registered buffers end now, what is in flight ends
  * unanswered; client_settle() cancels what waits for room, and gives the leases back. */

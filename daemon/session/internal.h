@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "session/fd-closer.h"
+#include "session/staging-closer.h"
 
 enum { SESSIONS_USER_BUCKETS = 64 };
 
@@ -78,6 +79,7 @@ struct sessions {
         struct list_node users[SESSIONS_USER_BUCKETS];
         struct list_node costly; /* users with costly requests, in turn */
         struct fd_closer *fd_closer;
+        struct staging_closer *staging_closer;
         unsigned n_unclosed;
         uint64_t next_id;
         struct sessions_stats stats;

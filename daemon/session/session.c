@@ -76,6 +76,9 @@ static void session_free(struct session *s)
         session_drop_replies(s);
         if (s->user)
                 sessions_user_put(s->user);
+        if (s->client.staging.base)
+                staging_closer_add(s->sessions->staging_closer, &s->client.staging,
+                                   &s->client.holds);
         client_fini(&s->client);
         quota_holder_close(&s->client.holds);
         if (s->readable)

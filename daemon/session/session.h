@@ -31,13 +31,15 @@ struct sessions_stats {
         uint64_t lines_held_back;
         uint64_t counted, uncounted; /* that look keys up by themselves, as of the last count */
         uint64_t disposing;          /* descriptors that clients sent, not closed yet */
+        uint64_t stagings_closing;   /* now: staging areas of sessions that have ended */
         uint64_t replies_held;       /* with descriptors, until there was room for these */
         uint64_t unsent_fds;         /* now: descriptors of replies that the socket did not take */
         uint64_t deferred;           /* now: costly requests that wait for their user's turn */
 };
 
 int sessions_new(struct sessions **ret, const struct sessions_params *params);
-struct sessions *sessions_free(struct sessions *s); /* none may be left: see sessions_stop() */
+/* No session may be left (see sessions_stop()), and no staging area. */
+struct sessions *sessions_free(struct sessions *s);
 /* Swallows the descriptor. */
 void sessions_accept_take_fd(struct sessions *s, int fd);
 /* End of a loop iteration: continues what is not started, frees sessions that ended. True if there
@@ -51,6 +53,8 @@ uint64_t sessions_woken_ns(const struct sessions *s);
 void sessions_woken(struct sessions *s);
 /* Operations under way to close descriptors that clients sent: they may take for ever. */
 unsigned sessions_disposing(const struct sessions *s);
+/* Staging areas of sessions that have ended, not freed yet: that takes its time, and ends. */
+unsigned sessions_stagings_closing(const struct sessions *s);
 /* Has something happened to a session since its turn? */
 bool sessions_active(const struct sessions *s);
 /* With service.stopping set: no more is read, and each session ends when what it has asked is

@@ -157,7 +157,8 @@ int sessions_new(struct sessions **ret, const struct sessions_params *params)
         s->closed_fd = epoll_create1(EPOLL_CLOEXEC);
         if (s->closed_fd < 0)
                 return -errno;
-        if (fd_closer_new(&s->fd_closer, params->service->io, on_disposed, s) < 0)
+        if (fd_closer_new(&s->fd_closer, params->service->io, on_disposed, s) < 0 ||
+            staging_closer_new(&s->staging_closer, params->service->io) < 0)
                 return -ENOMEM;
         s->closed = event_new(params->base, s->closed_fd, EV_READ | EV_PERSIST, on_closed, s);
         s->tick = evtimer_new(params->base, on_tick, s);
@@ -173,6 +174,7 @@ struct sessions *sessions_free(struct sessions *s)
                 return NULL;
         assert(list_empty(&s->all));
         fd_closer_free(s->fd_closer);
+        staging_closer_free(s->staging_closer);
         if (s->tick)
                 event_free(s->tick);
         if (s->closed)
@@ -416,6 +418,11 @@ unsigned sessions_disposing(const struct sessions *all)
         return fd_closer_under_way(all->fd_closer);
 }
 
+unsigned sessions_stagings_closing(const struct sessions *all)
+{
+        return staging_closer_count(all->staging_closer);
+}
+
 bool sessions_empty(const struct sessions *all)
 {
         return list_empty(&all->all);
@@ -439,6 +446,7 @@ void sessions_get_stats(const struct sessions *all, struct sessions_stats *ret)
 {
         *ret = all->stats;
         ret->disposing = fd_closer_count(all->fd_closer);
+        ret->stagings_closing = staging_closer_count(all->staging_closer);
 }
 
 void sessions_set_handshake(struct sessions *all, uint64_t handshake_ms)

@@ -47,7 +47,7 @@ struct quotas {
         struct ids admin_users, admin_groups;
         struct level all;
         struct quota_limits user_limits;
-        struct list_node users[USER_BUCKETS]; /* by uid: those with a connection */
+        struct list_node users[USER_BUCKETS]; /* by uid: those that anything is charged to */
         uint64_t n_users;
 };
 
@@ -243,13 +243,12 @@ static struct quota_user *user_get(struct quotas *t, uid_t uid)
         return user;
 }
 
-/* A user without a connection holds nothing. */
+/* It stays for as long as anything is charged to it. */
 static void user_put(struct quotas *t, struct quota_user *user)
 {
-        if (user->used[QUOTA_CONNECTIONS] > 0)
-                return;
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
-                assert(user->used[i] == 0);
+                if (user->used[i] > 0)
+                        return;
         list_unlink(&user->node);
         free(user);
         t->n_users--;
@@ -318,6 +317,20 @@ void quota_settle(struct quota_holder *h, enum quota_thing what, uint64_t used)
 {
         if (h->used[what] > used)
                 quota_uncharge(h, what, h->used[what] - used);
+}
+
+void quota_hand_over(struct quota_holder *to, struct quota_holder *from, enum quota_thing what,
+                     uint64_t amount)
+{
+        if (!to->tenants)
+                *to = (struct quota_holder){ .tenants = from->tenants,
+                                             .user = from->user,
+                                             .tenant = from->tenant,
+                                             .admin = from->admin };
+        assert(to->user == from->user && to->tenant == from->tenant);
+        assert(from->used[what] >= amount);
+        from->used[what] -= amount;
+        to->used[what] += amount;
 }
 
 int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenant, uid_t uid)

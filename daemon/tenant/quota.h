@@ -97,7 +97,7 @@ enum quota_answer {
 int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
                     bool *ret_admin);
 
-/* What one connection holds. */
+/* What one connection holds, or what is left of one that has ended. */
 struct quota_user;
 struct quota_holder {
         struct quotas *tenants; /* NULL: not open */
@@ -119,8 +119,14 @@ void quota_uncharge(struct quota_holder *h, enum quota_thing what, uint64_t amou
 /* Uncharges what is over `used`: for what is released somewhere else. */
 void quota_settle(struct quota_holder *h, enum quota_thing what, uint64_t used);
 
+/* `to` is charged for so much of what `from` is: the user, the tenant and all together are charged
+ * as before. `to` is of the same user and tenant, or all zero: then it has no connection, may
+ * outlive the one that `from` has, and is to be closed like any other. */
+void quota_hand_over(struct quota_holder *to, struct quota_holder *from, enum quota_thing what,
+                     uint64_t amount);
+
 /* The user that a connection is charged to: the same pointer for all connections of one uid, as
- * long as it has one. */
+ * long as anything is charged to it. */
 uid_t quota_user_uid(const struct quota_user *user);
 
 /* "connections", "staging bytes": for messages. */
@@ -141,4 +147,4 @@ void quotas_get_total(const struct quotas *t, struct quota_usage *ret);
 void quotas_get_user_limits(const struct quotas *t, struct quota_limits *ret);
 /* The most that any one user holds of each thing. */
 void quotas_get_largest_user(const struct quotas *t, uint64_t ret[static QUOTA_THINGS]);
-uint64_t quotas_users(const struct quotas *t); /* uids with a connection */
+uint64_t quotas_users(const struct quotas *t); /* uids that anything is charged to */

@@ -47,7 +47,7 @@ FACTOR, SLACK = 1.5, 4 << 20
 HEAP_COUNT = harness.BUILD / "tests" / "campaigns" / "heap-count.so"
 # Of the heap, bytes: for each connection, region and descriptor being closed; of a chunk that is not written yet, which has a
 # slot of 4 KiB or more; and for what no client causes.
-HEAP_OF = {"connections": 8 << 10, "regions": 1 << 10, "descriptors_closing": 512, "pool_unwritten_bytes": 1 / 4}
+HEAP_OF = {"connections": 8 << 10, "stagings": 1 << 10, "regions": 1 << 10, "descriptors_closing": 512, "pool_unwritten_bytes": 1 / 4}
 HEAP_FACTOR, HEAP_SLACK, HEAP_KEPT = 1.125, 256 << 10, 8 << 10
 # Pool and store keep 8 bytes for each slot, and which sizes slots have follows from what is put or read.
 SLOTS_KEPT = ((32 << 20) + (128 << 20)) // 4096 * 8

@@ -454,12 +454,13 @@ class Daemon:
             return dict(sessions, fds=self._fd_count())
 
     def holdings_at_rest(self):
-        """The same several times in a row: the daemon opens a file now and then on its own account."""
+        """The same several times in a row: the daemon opens a file now and then on its own account. And no session that
+        has ended has a staging area any more."""
         seen = []
 
         def settled():
             seen.append(self.holdings())
-            return len(seen) >= 5 and all(h == seen[-1] for h in seen[-5:])
+            return len(seen) >= 5 and all(h == seen[-1] and h["stagings_closing"] == 0 for h in seen[-5:])
         wait_until(settled, lambda: f"the same holdings five times, but it is {seen[-5:]}")
         return seen[-1]
 

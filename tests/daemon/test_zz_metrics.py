@@ -29,6 +29,7 @@ ELSEWHERE = {
     "io_merged": ("tests/unit/test-io-merge.c", r"\bjoined\b"),
     "io_resubmitted": ("tests/unit/test-io.c", r"\bresubmi"),
     "descriptors_closing": ("tests/campaigns/campaign_cost.py", r"kvcache_descriptors_closing"),
+    "stagings_closing": ("tests/unit/test-session.c", r"\bstagings_closing, 1"),
     "direct_unwritten_bytes": ("tests/unit/test-cache-shared.c", r"stats\(\)\.direct_bytes == "),
     "queued_writes": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_writes, MANY"),
     "queued_reads": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_reads, READS"),

@@ -454,7 +454,7 @@ static void ping(struct peer_end *c)
 
 static void wait_for_open(uint64_t sessions_open)
 {
-        while (sessions().open != sessions_open)
+        while (sessions().open != sessions_open || sessions().stagings_closing > 0)
                 turn(true);
 }
 
@@ -991,12 +991,40 @@ static void test_R10_connections_and_stagings_over_a_quota_are_refused(void **st
         assert_int_equal(reply(&b, WIRE_STAGING, NULL)->status, WIRE_QUOTA);
         assert_int_equal(used(QUOTA_STAGING_BYTES), STAGING);
         hang_up(&a);
-        turns();
-        assert_int_equal(used(QUOTA_STAGING_BYTES), 0);
+        while (used(QUOTA_STAGING_BYTES) > 0)
+                turn(true);
         send_raw(&b, &staging, sizeof(staging));
         assert_int_equal(reply(&b, WIRE_STAGING, NULL)->status, WIRE_OK);
         hang_up(&b);
         hang_up(&c);
+}
+
+/* The session is over at once; its staging area is the user's until a thread has freed it. */
+static void test_R10_a_staging_area_is_charged_until_it_is_freed(void **state)
+{
+        struct wire_staging staging = { .hdr = { .len = sizeof(staging), .op = WIRE_STAGING },
+                                        .bytes = STAGING };
+        struct peer_end a, b;
+
+        greet(&a);
+        hello(&b);
+        set_limit(QUOTA_STAGING_BYTES, QUOTA_NO_LIMIT, STAGING, QUOTA_NO_LIMIT);
+        event_del(d.done); /* nothing is reaped meanwhile */
+        hang_up(&a);
+        while (sessions().open > 1)
+                turn(false);
+        assert_int_equal(sessions().stagings_closing, 1);
+        assert_int_equal(used(QUOTA_CONNECTIONS), 1);
+        assert_int_equal(used(QUOTA_STAGINGS), 1);
+        assert_int_equal(used(QUOTA_STAGING_BYTES), STAGING);
+        event_add(d.done, NULL);
+        while (sessions().stagings_closing > 0)
+                turn(true);
+        assert_int_equal(used(QUOTA_STAGING_BYTES), 0);
+        send_raw(&b, &staging, sizeof(staging));
+        assert_int_equal(reply(&b, WIRE_STAGING, NULL)->status, WIRE_OK);
+        hang_up(&b);
+        wait_for_open(0);
 }
 
 /* Numbers are the session's own: they do not tell of what others have opened. */
@@ -1400,6 +1428,7 @@ int main(void)
                 TEST(test_R10_too_many_keys_are_busy_for_all_and_over_quota_for_one),
                 TEST(test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted),
                 TEST(test_R10_connections_and_stagings_over_a_quota_are_refused),
+                TEST(test_R10_a_staging_area_is_charged_until_it_is_freed),
                 TEST(test_R9_numbers_of_namespaces_say_nothing_of_other_sessions),
                 TEST(a_hello_is_counted_and_timed_as_every_request),
                 TEST(a_copy_to_the_staging_is_right_though_the_chunk_goes_meanwhile),
