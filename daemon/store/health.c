@@ -46,8 +46,12 @@ void health_set_state(struct member *p, enum store_volume_state state, const cha
 {
         struct store *s = p->store;
 
-        if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP)
+        if (p->state == STORE_VOLUME_UP && state != STORE_VOLUME_UP) {
                 p->bypasses++;
+                /* What is missed from now on it does not know of: it may be used elsewhere, with
+                 * one that is emptied for what it knows. */
+                s->missed = 0;
+        }
         p->state = state;
         member_set_reason(p, reason);
         p->since_ms = clock_unix_ms();
@@ -338,6 +342,12 @@ static int run_resume(struct kio_request *req)
                 r = volume_open(v, s->io, p->error);
                 if (r < 0)
                         return r;
+                if (s->in_set && membership_is_apart(&p->join.set, v))
+                        return store_error(p->error, -EPROTO,
+                                           "%s: not resumed: it may have been used without the "
+                                           "others, and know of purges that they have missed: "
+                                           "restart the daemon",
+                                           p->name);
                 p->next = TAKE_PTR(v);
         }
         p->join.empty = p->join.empty || membership_has_missed(&p->join.set, p->next);
@@ -434,7 +444,7 @@ static void make_up(struct member *p)
                 capacity_limit_tenant(p, &s->tenant_limits[i]);
         for (unsigned i = 0; volume_namespace_at(p->volume, i); i++)
                 if (!set_namespaces_by_id(s, volume_namespace_at(p->volume, i)->id))
-                        (void)set_namespaces_learn(s, p, p->error);
+                        (void)set_namespaces_learn(s, p, false, p->error);
         p->hung = p->news = false;
         p->given = 0;
         health_set_state(p, STORE_VOLUME_UP, "");

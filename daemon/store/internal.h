@@ -145,7 +145,9 @@ struct store {
         struct volume_set sum; /* what all are to write down */
         uint64_t recorded_at;  /* the epoch at which a volume last began to miss something ... */
         uint64_t noted_at;     /* ... and up to which the volumes that are up have it on disk */
-        uint64_t missed;       /* since this start: volumes by the bit of their number in the set */
+        uint64_t missed;       /* it is claimed, by those that are up: volumes by the bit of their
+                                  number in the set */
+        unsigned claimant;     /* by its number: the last that claimed something */
         struct membership_record record;
 
         struct set_namespace **namespaces; /* ascending by id */
@@ -242,8 +244,12 @@ static inline bool membership_wants_record(const struct store *s)
 void membership_learn(struct store *s, const struct volume *v);
 /* It is up, and what it has on disk is the sum. */
 void membership_is_back(struct store *s, struct member *p);
-/* Does `set` say that this volume has missed something? Any thread. */
+/* Does `set` say that this volume has missed something? Does this volume know what `set` does not?
+ * Any thread. */
 bool membership_has_missed(const struct volume_set *set, struct volume *v);
+bool membership_is_apart(const struct volume_set *set, struct volume *v);
+/* Has `p` missed the removal of a namespace that the other one knows of? */
+bool membership_has_missed_removal(const struct member *p, const struct member *of);
 
 /* --- capacity.c --- */
 
@@ -308,11 +314,10 @@ int set_namespaces_snapshot(const struct store *s, struct namespaces_snapshot **
 /* NULL is fine. */
 struct namespaces_snapshot *set_namespaces_release(struct store *s,
                                                    struct namespaces_snapshot *snapshot);
-/* What the volume knows into what all know; -EUCLEAN if they contradict each other. */
-int set_namespaces_learn(struct store *s, const struct member *p,
+/* What the volume knows into what all know; -EUCLEAN if they contradict each other. `behind`: it
+ * has missed removals, so a name does not count that may have been removed, or that contradicts. */
+int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
                          char ret_error[static STORE_ERROR_BYTES]);
-/* Only its counts: it has missed a removal, so its list does not count. */
-void set_namespaces_learn_counts(struct store *s, const struct member *p);
 void set_namespaces_fini(struct store *s);
 
 /* --- health.c --- */

@@ -1,30 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which directories are one store, and who of them does not know all.
+/* Which directories are one store, and which of them have missed something.
  *
  * The superblocks of a set share a uuid, and each has a number in it that is never given again. At
  * startup they must agree; a store of one volume becomes a set when it gets a second.
  *
- * A volume that is offline misses purges and drops. The set has an *epoch*, and all volumes that
- * are up have one record of it on disk, in their namespaces files: the epoch, and by which epoch
- * each volume has missed something. The rules:
+ * A volume that is offline misses purges and drops. The others write down that it has: each such
+ * *claim* is an epoch, and which volume has given it, the claimant. Volumes may be used apart, so
+ * that the epochs of two claimants say nothing about each other; those of one claimant only rise.
+ * All volumes that are up have the same record on disk, in their namespaces files: of each volume,
+ * the last claim of each claimant. What a volume has of itself is what it has been emptied for. The
+ * rules:
  *
- *   1. A volume that begins to miss something moves the epoch: the record says that it has, by the
- *      new epoch. What it misses further moves nothing: it will be emptied in any case.
+ *   1. A volume that begins to miss something is claimed to have, at a new epoch, by one of those
+ *      that are up. What it misses further adds nothing, until another volume goes offline: it will
+ *      be emptied in any case.
  *   2. A purge or a drop that a volume misses is answered when all volumes that are up have the
  *      record on stable storage (membership-record.c).
- *   3. A volume that a record says to have missed something, by an epoch higher than the one that
- *      it was last emptied at, is emptied before it is used, and notes the epoch of the set as
- *      that. No other is. One that was up when a crash came between its write and the others' is
- *      behind, but in no record, and keeps what it has.
+ *   3. A volume with a claim on it, in any record, that it has not been emptied for is emptied
+ *      before it is used. No other is. One that was up when a crash came between its write and the
+ *      others' is behind, but there is no claim on it, and it keeps what it has.
  *   4. A volume takes the whole record, on stable storage, before it is used; if that has moved
- *      meanwhile, again.
- *   5. Volumes that were offline while others were in use, and are started without them, do not
- *      know what the epoch is by now. They are emptied, and skip as many as cannot have been given.
+ *      meanwhile, again. Records are put together by the higher epoch of each claimant, and nothing
+ *      is ever taken off them.
+ *   5. Each startup skips more epochs than it will give, and has that on stable storage first. So a
+ *      claimant gives no epoch twice: not one of a process that died before it was written.
+ *   6. Volumes that were all offline while others were in use, and are started without those, are
+ *      emptied. That answers no claim, other than those that they know of.
  *
- * Of several records the highest epoch counts, of the set and for each volume: what is claimed of a
- * volume is over once it was emptied at that epoch or above, whichever record still claims it. For
- * the case that a volume comes back alone, its superblock says that it was offline, if that can
- * still be written.
+ * For the last case a volume's superblock says that it was offline, if that can still be written. A
+ * volume that was used apart from those that are up knows claims on them; so it is not resumed.
  *
  * Loop thread, but for what internal.h marks. Owns the set's uuid, the numbers in it, and the
  * record (`sum`).
@@ -39,8 +43,8 @@
 #include "cleanup.h"
 #include "store/internal.h"
 
-/* It moves when a volume goes offline. */
-#define EPOCHS_SKIPPED (UINT64_C(1) << 32)
+/* Of a startup: more than it gives. */
+#define EPOCHS_SKIPPED (UINT64_C(1) << 40)
 
 static uint64_t bit_of(unsigned index)
 {
@@ -246,12 +250,25 @@ void membership_prepare_superblock(struct member *p, struct volume *v)
         sb->volume_count = (uint16_t)s->set_count;
 }
 
+/* One that is up; with none left, the last: nothing is written then. */
+static unsigned claimant(struct store *s)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i)) {
+                        s->claimant = number_of(s->volumes[i].volume);
+                        break;
+                }
+        return s->claimant;
+}
+
 static void record(struct store *s, uint64_t bits)
 {
+        unsigned by = claimant(s);
+
         s->recorded_at = ++s->sum.epoch;
         for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
                 if (bits & bit_of(i))
-                        s->sum.missed_at[i] = s->sum.epoch;
+                        s->sum.missed_at[i][by] = s->sum.epoch;
 }
 
 void membership_record_missed(struct store *s, uint64_t bits)
@@ -291,7 +308,7 @@ void membership_record_removal(struct store *s)
                 return;
         if (away)
                 record(s, away);
-        s->sum.removed_at = s->sum.epoch;
+        s->sum.removed_at[claimant(s)] = s->sum.epoch;
 }
 
 void membership_learn(struct store *s, const struct volume *v)
@@ -299,48 +316,64 @@ void membership_learn(struct store *s, const struct volume *v)
         const struct volume_set *set = volume_set(v);
 
         s->sum.epoch = MAX(s->sum.epoch, set->epoch);
-        s->sum.removed_at = MAX(s->sum.removed_at, set->removed_at);
+        volume_epochs_raise(s->sum.removed_at, set->removed_at);
         for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
-                s->sum.missed_at[i] = MAX(s->sum.missed_at[i], set->missed_at[i]);
+                volume_epochs_raise(s->sum.missed_at[i], set->missed_at[i]);
 }
 
 void membership_is_back(struct store *s, struct member *p)
 {
         p->missed = p->unsure = false;
-        s->sum.missed_at[number_of(p->volume)] = 0;
         s->missed &= ~bit_of(number_of(p->volume));
 }
 
 bool membership_has_missed(const struct volume_set *set, struct volume *v)
 {
-        return set->missed_at[number_of(v)] > volume_emptied_at(v);
+        return volume_epochs_exceed(set->missed_at[number_of(v)],
+                                    volume_set(v)->missed_at[number_of(v)]);
 }
 
-/* Of the removal of a namespace: then its list is replaced by that of the others. */
-static bool has_missed_removal(const struct store *s, const struct member *p)
+bool membership_is_apart(const struct volume_set *set, struct volume *v)
 {
-        struct store_stats stats = { 0 };
+        const struct volume_set *own = volume_set(v);
 
-        volume_get_stats(p->volume, &stats);
-        for (unsigned i = 0; i < s->n_volumes; i++)
-                if (member_is_up(s, i) && (p->missed || stats.chunks == 0) &&
-                    volume_set(s->volumes[i].volume)->removed_at >
-                            volume_set(p->volume)->removed_at)
+        if (own->epoch > set->epoch || volume_epochs_exceed(own->removed_at, set->removed_at))
+                return true;
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                if (i != number_of(v) && volume_epochs_exceed(own->missed_at[i], set->missed_at[i]))
                         return true;
         return false;
 }
 
-/* Each takes what all know. *ret_again: nothing but the volumes themselves says that they were
- * offline, and one that is left out now has missed what is recorded nowhere: the others take that.
- */
-static int join_each(struct store *s, bool witnessed, bool *ret_again,
+bool membership_has_missed_removal(const struct member *p, const struct member *of)
+{
+        struct store_stats stats = { 0 };
+
+        volume_get_stats(p->volume, &stats);
+        return (p->missed || stats.chunks == 0) &&
+               volume_epochs_exceed(volume_set(of->volume)->removed_at,
+                                    volume_set(p->volume)->removed_at);
+}
+
+/* Then what it lists does not count where it differs from the others. */
+static bool is_behind(const struct store *s, const struct member *p)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i) && membership_has_missed_removal(p, &s->volumes[i]))
+                        return true;
+        return false;
+}
+
+/* Each takes what all know. *ret_left_out: nothing but the volumes themselves says that they were
+ * offline, and these, that are left out now, have missed what is recorded nowhere. */
+static int join_each(struct store *s, bool witnessed, uint64_t *ret_left_out,
                      char ret_error[static STORE_ERROR_BYTES])
 {
         struct namespaces_snapshot *copies;
         struct volume_join join;
         int r = set_namespaces_snapshot(s, &copies, &join);
 
-        *ret_again = false;
+        *ret_left_out = 0;
         if (r < 0)
                 return store_error(ret_error, r, "out of memory");
         join.witnessed = witnessed;
@@ -357,28 +390,32 @@ static int join_each(struct store *s, bool witnessed, bool *ret_again,
                         continue;
                 r = health_leave_out(p, r, ret_error);
                 if (r == 0 && s->in_set && !witnessed) {
-                        p->missed = *ret_again = true;
-                        membership_record_missed(s, bits);
+                        p->missed = true;
+                        *ret_left_out |= bits;
                 }
         }
         set_namespaces_release(s, copies);
         return r;
 }
 
-/* Of the volumes that are up it is known by now which have missed something. The record goes on
- * saying so of those, for a startup that is cut off, or leaves one of them out, before it is
- * emptied. What it says of the others is over. */
-static void forget_made_up(struct store *s)
+/* The lists of those that know of all removals come first, so that another's name in the place of
+ * one of theirs is not a contradiction. */
+static int learn_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        for (unsigned i = 0; i < s->n_volumes; i++)
-                if (member_is_up(s, i) && !s->volumes[i].missed)
-                        s->sum.missed_at[number_of(s->volumes[i].volume)] = 0;
+        int r = 0;
+
+        for (unsigned behind = 0; behind < 2; behind++)
+                for (unsigned i = 0; i < s->n_volumes && r == 0; i++)
+                        if (member_is_up(s, i) && is_behind(s, &s->volumes[i]) == behind)
+                                r = set_namespaces_learn(s, &s->volumes[i], behind, ret_error);
+        return r;
 }
 
 int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
-        bool witnessed = false, again = true;
-        int r = 0;
+        bool witnessed = false;
+        uint64_t left_out;
+        int r;
 
         for (unsigned i = 0; i < s->n_volumes; i++)
                 for (unsigned j = 0; j < s->n_volumes; j++)
@@ -386,26 +423,21 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                             membership_has_missed(volume_set(s->volumes[j].volume),
                                                   s->volumes[i].volume))
                                 s->volumes[i].missed = true;
-        for (unsigned i = 0; i < s->n_volumes && r == 0; i++) {
-                if (!member_is_up(s, i))
-                        continue;
-                if (has_missed_removal(s, &s->volumes[i]))
-                        set_namespaces_learn_counts(s, &s->volumes[i]);
-                else
-                        r = set_namespaces_learn(s, &s->volumes[i], ret_error);
-                witnessed = witnessed || !volume_superblock(s->volumes[i].volume)->away;
-        }
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                witnessed = witnessed ||
+                            (member_is_up(s, i) && !volume_superblock(s->volumes[i].volume)->away);
+        r = learn_all(s, ret_error);
         /* What was purged while it was offline is not known here: the next start drops it. */
         if (r < 0 || s->params.as_is)
                 return r;
-        forget_made_up(s);
-        if (s->in_set && !witnessed)
+        if (s->in_set)
                 s->sum.epoch += EPOCHS_SKIPPED;
-        while (again) {
-                r = join_each(s, witnessed, &again, ret_error);
+        do {
+                r = join_each(s, witnessed, &left_out, ret_error);
                 if (r < 0)
                         return r;
-        }
+                membership_record_missed(s, left_out);
+        } while (left_out);
         s->noted_at = s->recorded_at;
         /* Once all are joined: the first that says it is not away is a witness for the others. */
         for (unsigned i = 0; i < s->n_volumes; i++) {

@@ -216,35 +216,61 @@ struct namespaces_snapshot *set_namespaces_release(struct store *s, struct names
         return NULL;
 }
 
-void set_namespaces_learn_counts(struct store *s, const struct member *p)
+static bool is_same(const struct store_namespace *a, const struct store_namespace *b)
 {
-        s->next_id = MAX(s->next_id, volume_next_id(p->volume));
-        membership_learn(s, p->volume);
+        return a->id == b->id && a->tenant == b->tenant && strcmp(a->name, b->name) == 0 &&
+               strcmp(a->fingerprint, b->fingerprint) == 0;
 }
 
-int set_namespaces_learn(struct store *s, const struct member *p,
-                         char ret_error[static STORE_ERROR_BYTES])
+/* By a volume that does not list it, while `p`, which does, was offline. */
+static bool may_be_removed(const struct store *s, const struct member *p,
+                           const struct store_namespace *ns)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                const struct member *q = &s->volumes[i];
+                const struct store_namespace *its;
+
+                if (q == p || !member_is_up(s, i) || !membership_has_missed_removal(p, q))
+                        continue;
+                its = volume_namespace_get(q->volume, ns->id);
+                if (!its || !is_same(its, ns))
+                        return true;
+        }
+        return namespace_by_name(s, ns->tenant, ns->name, strlen(ns->name));
+}
+
+static int check(struct store *s, const struct member *p, char ret_error[static STORE_ERROR_BYTES])
 {
         struct namespaces_snapshot *copies;
-        const struct store_namespace *ns;
-        struct volume_join join;
-        int r = set_namespaces_snapshot(s, &copies, &join);
+        struct volume_join *join = malloc(sizeof(*join));
+        int r = join ? set_namespaces_snapshot(s, &copies, join) : -ENOMEM;
 
         if (r == 0) {
-                r = volume_check_namespaces(p->volume, &join, ret_error);
+                r = volume_check_namespaces(p->volume, join, ret_error);
                 set_namespaces_release(s, copies);
         }
+        free(join);
+        return r;
+}
+
+int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
+                         char ret_error[static STORE_ERROR_BYTES])
+{
+        const struct store_namespace *ns;
+        int r = behind ? 0 : check(s, p, ret_error);
+
         for (unsigned i = 0; r == 0 && (ns = volume_namespace_at(p->volume, i)); i++) {
                 struct set_namespace *added;
 
-                if (!set_namespaces_by_id(s, ns->id))
+                if (!set_namespaces_by_id(s, ns->id) && !(behind && may_be_removed(s, p, ns)))
                         r = namespace_add(s, ns, strlen(ns->name), strlen(ns->fingerprint), &added);
         }
         if (r == -ENOMEM)
                 return store_error(ret_error, r, "out of memory");
         if (r < 0)
                 return r;
-        set_namespaces_learn_counts(s, p);
+        s->next_id = MAX(s->next_id, volume_next_id(p->volume));
+        membership_learn(s, p->volume);
         return 0;
 }
 

@@ -211,9 +211,13 @@ static void start_again(const char *when)
         if (r < 0)
                 campaign_fail(VERDICT_LOST, "the store does not open %s (%s): %s", when,
                               faults.last, error);
-        if (store_volumes_up(world.s) < world.volumes)
-                campaign_fail(VERDICT_LOST, "%u of %u volumes are up %s (%s)",
-                              store_volumes_up(world.s), world.volumes, when, faults.last);
+        for (unsigned i = 0; i < world.volumes; i++) {
+                struct store_volume_stats st;
+
+                if (store_get_volume_stats(world.s, i, &st) && st.state != STORE_VOLUME_UP)
+                        campaign_fail(VERDICT_LOST, "volume %u is not up %s (%s): %s", i, when,
+                                      faults.last, st.reason);
+        }
 }
 
 /* Opened, with all its volumes. */

@@ -127,28 +127,56 @@ static void flip(const char *name, uint64_t offset)
 
 static void note(const struct volume_set *set)
 {
-        namespaces_note_set(t.names, set);
+        namespaces_note_set(t.names, set, true);
         assert_int_equal(namespaces_write_now(t.names), 0);
 }
 
 static const struct volume_set two_missed = {
         .epoch = 40,
-        .removed_at = 7,
-        .missed_at = { 23, 0, 40 },
+        .removed_at = { 3, 0, 7 },
+        .missed_at = { [0] = { 11, 12 }, [1] = { 23, 5 }, [3] = { 0, 0, 40 } },
 };
 
 static void what_each_path_has_missed_is_kept_apart(void **state)
 {
-        struct volume_set last = { .epoch = 9, .missed_at = { [VOLUMES_SET_MAX - 1] = 9 } };
+        const unsigned top = VOLUMES_SET_MAX - 1;
+        struct volume_set last = { .epoch = 9, .missed_at = { [top] = { [5] = 9 } } },
+                          by_last = { .epoch = 9, .missed_at = { [5] = { [top] = 9 } } };
 
         note(&two_missed);
         open_again();
         assert_memory_equal(namespaces_set(t.names), &two_missed, sizeof(two_missed));
         note(&last);
         open_again();
+        memcpy(last.missed_at[0], two_missed.missed_at[0], sizeof(last.missed_at[0]));
         assert_memory_equal(namespaces_set(t.names), &last, sizeof(last));
+        note(&by_last);
+        open_again();
+        memcpy(by_last.missed_at[0], two_missed.missed_at[0], sizeof(last.missed_at[0]));
+        assert_memory_equal(namespaces_set(t.names), &by_last, sizeof(by_last));
         note(&(struct volume_set){ .epoch = 50 });
         assert_int_equal(header_of(0).set_missed_count, 0);
+        assert_int_equal(header_of(0).set_claims_count, 2); /* of itself */
+}
+
+/* Others say that it has missed something: that it was emptied for that is its own to say. */
+static void what_a_path_has_missed_itself_counts_once_it_is_emptied(void **state)
+{
+        struct volume_set set = two_missed;
+
+        namespaces_note_set(t.names, &set, false);
+        assert_int_equal(namespaces_write_now(t.names), 0);
+        open_again();
+        assert_int_equal(namespaces_set(t.names)->missed_at[0][1], 0);
+        assert_int_equal(namespaces_set(t.names)->missed_at[1][0], 23);
+        note(&set);
+        set.missed_at[0][0] = 9; /* lower than it was emptied for already */
+        set.missed_at[0][2] = 13;
+        note(&set);
+        open_again();
+        assert_int_equal(namespaces_set(t.names)->missed_at[0][0], 11);
+        assert_int_equal(namespaces_set(t.names)->missed_at[0][1], 12);
+        assert_int_equal(namespaces_set(t.names)->missed_at[0][2], 13);
 }
 
 /* It empties both by the highest epoch: never less than what is so. */
@@ -158,29 +186,52 @@ static void an_older_version_reads_the_sum(void **state)
         for (unsigned i = 0; i < 2; i++) {
                 struct disk_namespaces h = header_of(i);
 
-                assert_int_equal(h.set_missed, 1u << 0 | 1u << 2);
+                assert_int_equal(h.set_epoch, 40);
+                assert_int_equal(h.set_missed, 1u << 1 | 1u << 3);
                 assert_int_equal(h.set_missed_at, 40);
+                assert_int_equal(h.set_missed_count, 4);
+                assert_int_equal(h.set_emptied_at, 12 + 1);
+                assert_int_equal(h.set_removed_at, 7);
                 assert_int_equal(h.bytes, sizeof(h)); /* what follows is not in its way */
+        }
+}
+
+/* `missed_count`: the version before this one, which had an epoch of each path; or an older one. */
+static void write_as_older(bool missed_count)
+{
+        for (unsigned i = 0; i < 2; i++) {
+                struct disk_namespaces h = header_of(i);
+                int fd = file_of(copies[i]);
+
+                h.set_claims_count = h.set_claims_crc = 0;
+                if (!missed_count)
+                        h.set_missed_count = h.set_missed_crc = 0;
+                h.crc = kio_crc32c(&h.count, h.bytes - offsetof(struct disk_namespaces, count));
+                assert_int_equal(pwrite(fd, &h, sizeof(h), 0), sizeof(h));
+                close(fd);
         }
 }
 
 static void what_an_older_version_wrote_holds_for_each(void **state)
 {
-        note(&two_missed);
-        for (unsigned i = 0; i < 2; i++) {
-                struct disk_namespaces h = header_of(i);
-                int fd = file_of(copies[i]);
+        for (unsigned round = 0; round < 2; round++) {
+                const struct volume_set *set;
 
-                h.set_missed_count = h.set_missed_crc = 0;
-                h.crc = kio_crc32c(&h.count, h.bytes - offsetof(struct disk_namespaces, count));
-                assert_int_equal(pwrite(fd, &h, sizeof(h), 0), sizeof(h));
-                close(fd);
+                note(&two_missed);
+                write_as_older(round == 0);
+                open_again();
+                assert_false(t.lost);
+                set = namespaces_set(t.names);
+                assert_int_equal(set->epoch, 40);
+                /* It was emptied for whichever claim is not higher, and knows of removals by all.
+                 */
+                assert_int_equal(set->missed_at[0][0], 12);
+                assert_int_equal(set->removed_at[0], 7);
+                assert_int_equal(set->missed_at[1][0], round == 0 ? 23 : 40);
+                assert_int_equal(set->missed_at[2][0], 0);
+                assert_int_equal(set->missed_at[3][0], 40);
+                assert_int_equal(namespaces_write_now(t.names), 0);
         }
-        open_again();
-        assert_false(t.lost);
-        assert_int_equal(namespaces_set(t.names)->missed_at[0], 40);
-        assert_int_equal(namespaces_set(t.names)->missed_at[1], 0);
-        assert_int_equal(namespaces_set(t.names)->missed_at[2], 40);
 }
 
 /* The list is whole, and what follows it is not: the copy does not count. */
@@ -197,6 +248,12 @@ static void a_torn_end_is_a_torn_copy(void **state)
         assert_true(t.lost);
         for (unsigned i = 0; i < 2; i++)
                 flip(copies[i], offsetof(struct disk_namespaces, set_missed_count));
+        open_again();
+        assert_true(t.lost);
+        note(&two_missed);
+        for (unsigned i = 0; i < 2; i++) /* the last of what is claimed */
+                flip(copies[i],
+                     sizeof(struct disk_namespaces) + (4 + 5 * 4) * sizeof(uint64_t) - 1);
         open_again();
         assert_true(t.lost);
 }
@@ -248,6 +305,7 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(what_each_path_has_missed_is_kept_apart),
+                TEST(what_a_path_has_missed_itself_counts_once_it_is_emptied),
                 TEST(an_older_version_reads_the_sum),
                 TEST(what_an_older_version_wrote_holds_for_each),
                 TEST(a_torn_end_is_a_torn_copy),

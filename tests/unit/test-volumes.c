@@ -49,13 +49,11 @@ static struct {
         struct store *s;
         uint32_t ns;
         char *bufs[DEPTH];
-        uint64_t hang_ms;
+        uint64_t limit, hang_ms;
         uint32_t error_budget;
         unsigned events[16], told; /* by enum store_volume_event; all */
         char text[512];            /* of the last one */
 } t;
-
-static const uint64_t limit = 64 * MIB;
 
 /* --- opening and turning --- */
 
@@ -74,7 +72,7 @@ static int try_open(const char *which, char error[static 512])
         struct store_params params = {
                 .paths = paths,
                 .n_paths = (unsigned)strlen(which),
-                .limit = limit,
+                .limit = t.limit,
                 .segment_bytes = 1 * MIB,
                 .entries = 4096,
                 .policy = "lru",
@@ -197,12 +195,12 @@ static void opened(struct store_namespace_open *req)
         container_of(req, struct opening, req)->done = true;
 }
 
-static int open_namespace(const char *name, uint32_t *ret)
+static int open_with(const char *name, const char *fingerprint, uint32_t *ret)
 {
         struct opening o = { .req = { .name = name,
                                       .name_length = (uint16_t)strlen(name),
-                                      .fingerprint = "f",
-                                      .fingerprint_length = 1,
+                                      .fingerprint = fingerprint,
+                                      .fingerprint_length = (uint16_t)strlen(fingerprint),
                                       .complete = opened } };
 
         store_namespace_open(t.s, &o.req);
@@ -210,6 +208,16 @@ static int open_namespace(const char *name, uint32_t *ret)
         if (o.req.result == 0)
                 *ret = o.req.namespace->id;
         return o.req.result;
+}
+
+static int open_namespace(const char *name, uint32_t *ret)
+{
+        return open_with(name, "f", ret);
+}
+
+static bool has_namespace(const char *name)
+{
+        return store_namespace_find(t.s, 0, name, strlen(name));
 }
 
 static void start(const char *which)
@@ -491,7 +499,7 @@ static void chunks_are_spread_and_found_again(void **state)
                 assert_in_range(st.stats.chunks, MANY / PATHS / 2, MANY / PATHS * 2);
                 sum += st.stats.limit;
         }
-        assert_true(sum <= limit && sum > limit - 1 * MIB);
+        assert_true(sum <= t.limit && sum > t.limit - 1 * MIB);
         assert_int_equal(stats().chunks, MANY);
         assert_int_equal(stats().puts, MANY);
         assert_int_equal(store_namespace_get(t.s, t.ns)->chunks, MANY);
@@ -673,6 +681,35 @@ static void a_path_that_was_away_learns_the_namespaces(void **state)
         stop();
 }
 
+/* The names that were made without it take more than it has left. */
+static void a_path_that_is_full_learns_the_namespaces(void **state)
+{
+        static char fingerprint[STORE_MAX_FINGERPRINT + 1];
+        const unsigned names = 200;
+        uint32_t id;
+
+        memset(fingerprint, 'f', sizeof(fingerprint) - 1);
+        t.limit = 16 * MIB;
+        start("01");
+        assert_int_equal(device(store_suspend, 0), 0);
+        put_range(0, t.limit / 2 / LENGTH);
+        assert_true(stats().evictions > 0);
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(device(store_suspend, 1), 0);
+        for (unsigned i = 0; i < names; i++) {
+                char name[16];
+
+                snprintf(name, sizeof(name), "name-%u", i);
+                assert_int_equal(open_with(name, fingerprint, &id), 0);
+        }
+        assert_int_equal(device(store_resume, 1), 0);
+        stop();
+        start("1");
+        assert_true(has_namespace("name-0"));
+        assert_true(has_namespace("name-199"));
+        stop();
+}
+
 struct removal {
         struct store_namespace_remove req;
         bool done;
@@ -690,11 +727,6 @@ static int remove_namespace(uint32_t id)
         store_namespace_remove(t.s, &r.req);
         wait_for(&r.done);
         return r.req.result;
-}
-
-static bool has_namespace(const char *name)
-{
-        return store_namespace_find(t.s, 0, name, strlen(name));
 }
 
 static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void **state)
@@ -1247,7 +1279,11 @@ static void paths_that_were_used_apart_bring_back_nothing(void **state)
         put_range(3 * MANY, 20);
         stop();
         start("01");
-        assert_int_equal(count_hits(0, 3 * MANY), 0);
+        /* Path 1 has been emptied, but alone: nothing says which of the claims of 0 are older. */
+        assert_int_equal(count_hits(0, 4 * MANY), 0);
+        put_range(3 * MANY, 20);
+        stop();
+        start("10");
         assert_int_equal(count_hits(3 * MANY, 20), 20);
         stop();
         start("0");
@@ -1261,6 +1297,136 @@ static void paths_that_were_used_apart_bring_back_nothing(void **state)
         stop();
         start("10");
         assert_int_equal(count_hits(0, 5 * MANY), 0);
+        stop();
+}
+
+/* Neither path knows of what the other did, and the one that was marked as offline is used alone
+ * before the other purges. */
+static void what_is_purged_on_one_path_while_another_is_used_apart_does_not_come_back(void **state)
+{
+        start("01");
+        put_range(0, MANY);
+        assert_int_equal(device(store_suspend, 1), 0);
+        stop();
+        start("1");
+        put_range(MANY, 20);
+        stop();
+        start("0");
+        put_range(2 * MANY, 20);
+        assert_int_equal(purge(), 0);
+        put_range(3 * MANY, 20);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, 3 * MANY), 0);
+        assert_int_equal(count_hits(3 * MANY, 20), 20);
+        put_range(0, MANY);
+        stop();
+        start("10");
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
+/* A path that two others have gone on without knows less than they do, and nothing on it says so.
+ */
+static void what_a_path_purges_that_knows_less_than_the_others_does_not_come_back(void **state)
+{
+        start("012");
+        put_range(0, MANY);
+        stop();
+        start("12");
+        for (unsigned round = 0; round < 4; round++) {
+                assert_int_equal(device(store_suspend, round % 2), 0);
+                assert_int_equal(purge(), 0);
+                assert_int_equal(device(store_resume, round % 2), 0);
+                put_range(MANY, MANY);
+        }
+        stop();
+        start("0");
+        assert_int_equal(purge(), 0);
+        stop();
+        start("012");
+        assert_int_equal(count_hits(0, 2 * MANY), 0);
+        put_range(0, MANY);
+        stop();
+        start("12");
+        stop();
+        start("201");
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
+/* Not even the order of the claims of one path is that of another's. */
+static void a_claim_that_was_made_up_for_empties_no_path_again(void **state)
+{
+        unsigned hits;
+
+        start("012");
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(purge(), 0); /* 0 and 2 say that 1 has missed it */
+        stop();
+        start("01");
+        put_range(0, MANY);
+        hits = count_hits(0, MANY);
+        assert_int_equal(hits, MANY);
+        stop();
+        start("012");
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        stop();
+}
+
+/* What it knows of the others comes too late to empty those. */
+static void a_path_that_was_used_apart_is_not_resumed(void **state)
+{
+        char aside[300];
+
+        start("01");
+        put_range(0, MANY);
+        stop();
+        start("1");
+        assert_int_equal(purge(), 0);
+        stop();
+        snprintf(aside, sizeof(aside), "%s.aside", t.dirs[1]);
+        assert_int_equal(rename(t.dirs[1], aside), 0);
+        close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600)); /* no directory */
+        start("01");
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(unlink(t.dirs[1]), 0);
+        assert_int_equal(rename(aside, t.dirs[1]), 0);
+        assert_int_equal(device(store_resume, 1), -EPROTO);
+        assert_non_null(strstr(t.text, "restart the daemon"));
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, MANY), 0);
+        stop();
+}
+
+static void what_is_removed_on_paths_that_are_used_apart_does_not_come_back(void **state)
+{
+        uint32_t a, b, both, id;
+
+        start("01");
+        assert_int_equal(open_namespace("a", &a), 0);
+        assert_int_equal(open_namespace("b", &b), 0);
+        both = t.ns;
+        stop();
+        start("0");
+        assert_int_equal(remove_namespace(a), 0);
+        stop();
+        start("1");
+        assert_int_equal(remove_namespace(b), 0);
+        stop();
+        start("01");
+        assert_false(has_namespace("a"));
+        assert_false(has_namespace("b"));
+        assert_int_equal(t.ns, both);
+        assert_int_equal(open_namespace("a", &id), 0);
+        assert_true(id > b);
+        stop();
+        start("0");
+        assert_true(has_namespace("a"));
+        assert_false(has_namespace("b"));
         stop();
 }
 
@@ -1987,7 +2153,7 @@ static void test_R3_a_path_of_another_daemon_is_refused(void **state)
         params = (struct store_params){
                 .paths = paths,
                 .n_paths = 2,
-                .limit = limit,
+                .limit = t.limit,
                 .segment_bytes = MIB,
                 .policy = "lru",
                 .lock_wait_ms = 50,
@@ -2096,6 +2262,7 @@ static int set_up(void **state)
         const char *base = getenv("TMPDIR");
 
         fault_set(NULL);
+        t.limit = 64 * MIB;
         t.hang_ms = 0;
         t.error_budget = 0;
         snprintf(t.root, sizeof(t.root), "%s/kvcache-paths-XXXXXX", base ? base : "/var/tmp");
@@ -2133,6 +2300,7 @@ int main(int argc, char **argv)
                 TEST(a_copy_of_a_path_is_refused),
                 TEST(namespaces_that_contradict_each_other_are_refused),
                 TEST(a_path_that_was_away_learns_the_namespaces),
+                TEST(a_path_that_is_full_learns_the_namespaces),
                 TEST(a_suspended_path_is_a_miss_and_comes_back_whole),
                 TEST(a_path_that_cannot_be_told_the_namespaces_stays_away),
                 TEST(what_is_removed_while_a_path_is_away_does_not_come_back_with_it),
@@ -2149,6 +2317,11 @@ int main(int argc, char **argv)
                 TEST(what_is_dropped_or_purged_during_a_resume_does_not_come_back),
                 TEST(a_drop_of_nothing_costs_no_path_what_it_has),
                 TEST(paths_that_were_used_apart_bring_back_nothing),
+                TEST(what_is_purged_on_one_path_while_another_is_used_apart_does_not_come_back),
+                TEST(what_a_path_purges_that_knows_less_than_the_others_does_not_come_back),
+                TEST(a_claim_that_was_made_up_for_empties_no_path_again),
+                TEST(a_path_that_was_used_apart_is_not_resumed),
+                TEST(what_is_removed_on_paths_that_are_used_apart_does_not_come_back),
                 TEST(what_failed_and_was_written_all_the_same_is_not_found),
                 TEST(what_was_put_elsewhere_after_a_lie_can_be_dropped),
                 TEST(with_all_paths_aside_no_drop_is_answered_as_one_for_good),

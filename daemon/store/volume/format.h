@@ -164,11 +164,19 @@ struct disk_namespaces {
                                       this epoch, plus 1; 0: written by a version that did not say */
         uint32_t set_missed_count; /* 104  after the records, beyond `bytes`: of so many paths, by
                                       number, the epoch (64 bits) by which each has missed some; 0:
-                                      it has not. None: set_missed_at holds for each */
+                                      it has not. None: set_missed_at holds for each. Where
+                                      set_claims_count is 0 */
         uint32_t set_missed_crc;   /* 108  CRC32C of those epochs */
-        uint8_t reserved[16];      /* 112 */
+        uint32_t set_claims_count; /* 112  after those: of so many paths, by number, by which epoch
+                                      each has missed some as each of them says, and, last, the last
+                                      at which each of them says that a namespace was removed. What
+                                      a path has of itself it has been emptied for. None: what is
+                                      above holds */
+        uint32_t set_claims_crc;   /* 116  CRC32C of those */
+        uint8_t reserved[8];       /* 120 */
 };
 static_assert(sizeof(struct disk_namespaces) == 128, "disk format");
+static_assert(offsetof(struct disk_namespaces, set_claims_count) == 112, "disk format");
 static_assert(offsetof(struct disk_namespaces, purge_seq) == 48, "disk format");
 static_assert(offsetof(struct disk_namespaces, set_missed_at) == 80, "disk format");
 static_assert(offsetof(struct disk_namespaces, set_removed_at) == 88, "disk format");

@@ -71,11 +71,10 @@ static void drop_unknown(struct volume *v, const struct volume_join *join)
 int volume_join(struct volume *v, const struct volume_join *join, bool *ret_emptied,
                 char ret_error[static 512])
 {
-        uint64_t charged = volume_charged(v),
-                 room = v->params.limit > charged ? v->params.limit - charged : 0;
         bool empty;
         bool replace = (join->empty || v->chunks == 0) &&
-                       join->set.removed_at > namespaces_set(v->namespaces)->removed_at;
+                       volume_epochs_exceed(join->set.removed_at,
+                                            namespaces_set(v->namespaces)->removed_at);
         int r = replace ? 0 : volume_check_namespaces(v, join, ret_error);
 
         if (r < 0)
@@ -86,11 +85,7 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
         if (replace)
                 drop_unknown(v, join);
         *ret_emptied = empty && v->stats.recovered_chunks > 0;
-        if (join->in_set)
-                namespaces_note_emptied(v->namespaces,
-                                        empty ? join->set.epoch
-                                              : namespaces_emptied_at(v->namespaces));
-        namespaces_note_set(v->namespaces, &join->set);
+        namespaces_note_set(v->namespaces, &join->set, empty);
         if (join->next_id > 0)
                 namespaces_reserve_id(v->namespaces, join->next_id - 1);
         for (unsigned i = 0; i < join->n_namespaces && r == 0; i++) {
@@ -98,7 +93,8 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
 
                 if (namespaces_get(v->namespaces, other->id))
                         continue;
-                r = namespaces_adopt(v->namespaces, other, room, v->seq);
+                /* However full the volume is: without them it could not be used at all. */
+                r = namespaces_adopt(v->namespaces, other, UINT64_MAX / 2, v->seq);
                 if (r == 0 && other->chunk_bytes)
                         slabs_declare_class(v->slabs, other->chunk_bytes);
         }
@@ -142,11 +138,6 @@ void volume_take_marks(struct volume *v, const struct volume *earlier)
 uint32_t volume_next_id(const struct volume *v)
 {
         return namespaces_next_id(v->namespaces);
-}
-
-uint64_t volume_emptied_at(const struct volume *v)
-{
-        return namespaces_emptied_at(v->namespaces);
 }
 
 const struct volume_set *volume_set(const struct volume *v)

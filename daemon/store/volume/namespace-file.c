@@ -66,26 +66,49 @@ static int grow_pieces(struct namespaces *n)
         return 0;
 }
 
-/* What each path has missed, for the end of the file, and the sum of it in the header for a version
- * that reads no further. */
-static void gather_missed(struct namespaces *n)
+static uint64_t highest(const uint64_t epochs[static VOLUMES_SET_MAX])
 {
-        struct disk_namespaces *h = &n->header;
+        uint64_t epoch = 0;
 
-        memcpy(n->missed_at, n->set.missed_at, sizeof(n->missed_at));
-        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++) {
-                if (n->missed_at[i] == 0)
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                epoch = MAX(epoch, epochs[i]);
+        return epoch;
+}
+
+/* What each path says of each, for the end of the file. Before it, for versions that read no
+ * further, the highest epoch by which each has missed something, and in the header that of all;
+ * of this path itself, which they know as what it has been emptied for, the header alone. */
+static void gather_set(struct namespaces *n)
+{
+        const struct volume_set *set = &n->set;
+        struct disk_namespaces *h = &n->header;
+        unsigned count = n->set_numbers;
+        uint64_t *claims;
+
+        h->set_epoch = set->epoch;
+        h->set_removed_at = highest(set->removed_at);
+        h->set_emptied_at = highest(set->missed_at[n->number]) + 1;
+        memset(n->tail, 0, sizeof(n->tail));
+        for (unsigned i = 0; i < count; i++) {
+                n->tail[i] = i == n->number ? 0 : highest(set->missed_at[i]);
+                if (n->tail[i] == 0)
                         continue;
                 h->set_missed |= UINT64_C(1) << i;
-                h->set_missed_at = MAX(h->set_missed_at, n->missed_at[i]);
+                h->set_missed_at = MAX(h->set_missed_at, n->tail[i]);
                 h->set_missed_count = i + 1;
         }
-        h->set_missed_crc = kio_crc32c(n->missed_at, namespaces_missed_bytes(h));
+        h->set_missed_crc = kio_crc32c(n->tail, namespaces_missed_bytes(h->set_missed_count));
+        claims = &n->tail[h->set_missed_count];
+        for (unsigned i = 0; i <= count; i++)
+                memcpy(&claims[i * count], i < count ? set->missed_at[i] : set->removed_at,
+                       count * sizeof(claims[0]));
+        h->set_claims_count = count;
+        h->set_claims_crc = kio_crc32c(claims, namespaces_claims_bytes(count));
 }
 
 int namespaces_gather(struct namespaces *n)
 {
-        int r = grow_buffer(n, namespaces_file_bytes(n->bytes));
+        int r = grow_buffer(n, namespaces_file_bytes(n));
 
         if (r == 0)
                 r = grow_pieces(n);
@@ -97,12 +120,9 @@ int namespaces_gather(struct namespaces *n)
                 .bytes = n->bytes,
                 .purge_seq = n->purge_seq,
                 .next_id = n->next_id,
-                .set_epoch = n->set.epoch,
-                .set_removed_at = n->set.removed_at,
-                .set_emptied_at = n->emptied_at,
         };
         memcpy(n->header.uuid, n->uuid, DISK_UUID_BYTES);
-        gather_missed(n);
+        gather_set(n);
         n->pieces[0] = (struct iovec){ (char *)&n->header + NAMESPACES_COPY_OFFSET,
                                        sizeof(n->header) - NAMESPACES_COPY_OFFSET };
         for (unsigned i = 0; i < n->count; i++) {
@@ -129,12 +149,12 @@ int namespaces_gather(struct namespaces *n)
 void namespaces_seal(struct namespaces *n, uint32_t crc)
 {
         struct disk_namespaces *header = n->buf;
-        uint64_t missed = namespaces_missed_bytes(&n->header), bytes = n->header.bytes + missed;
+        uint64_t tail = namespaces_tail_bytes(&n->header), bytes = n->header.bytes + tail;
         struct list_node *i;
 
         memcpy(header->magic, DISK_NAMESPACES_MAGIC, sizeof(header->magic));
         header->crc = crc;
-        memcpy((char *)n->buf + n->header.bytes, n->missed_at, missed);
+        memcpy((char *)n->buf + n->header.bytes, n->tail, tail);
         memset((char *)n->buf + bytes, 0, round_up(bytes, DISK_PAGE) - bytes);
         while ((i = list_pop(&n->dropped)))
                 namespace_free(container_of(i, struct namespace, dropped));
@@ -156,7 +176,22 @@ static int64_t build_now(struct namespaces *n)
         }
         assert((uint64_t)(p - (char *)n->buf) == n->bytes);
         namespaces_seal(n, crc);
-        return (int64_t)round_up(n->bytes + namespaces_missed_bytes(&n->header), DISK_PAGE);
+        return (int64_t)round_up(n->bytes + namespaces_tail_bytes(&n->header), DISK_PAGE);
+}
+
+static bool tail_valid(const struct disk_namespaces *h, uint64_t bytes)
+{
+        const char *missed = (const char *)h + h->bytes;
+        const char *claims;
+
+        if (h->set_missed_count > VOLUMES_SET_MAX || h->set_claims_count > VOLUMES_SET_MAX ||
+            !range_within(h->bytes, namespaces_tail_bytes(h), bytes))
+                return false;
+        claims = missed + namespaces_missed_bytes(h->set_missed_count);
+        return h->set_missed_crc ==
+                       kio_crc32c(missed, namespaces_missed_bytes(h->set_missed_count)) &&
+               h->set_claims_crc ==
+                       kio_crc32c(claims, namespaces_claims_bytes(h->set_claims_count));
 }
 
 /* Is this a whole copy? The CRC says that we wrote it, the rest that a bug or a collision does no
@@ -172,10 +207,7 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
             h->bytes > bytes ||
             h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
             h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2 ||
-            h->set_missed_count > VOLUMES_SET_MAX ||
-            !range_within(h->bytes, namespaces_missed_bytes(h), bytes) ||
-            h->set_missed_crc !=
-                    kio_crc32c((const char *)buf + h->bytes, namespaces_missed_bytes(h)))
+            !tail_valid(h, bytes))
                 return false;
         for (uint32_t i = 0; i < h->count; i++) {
                 struct disk_namespace record;
@@ -196,6 +228,39 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
                 offset += more;
         }
         return offset == h->bytes && h->next_id > last_id;
+}
+
+/* What a version has written that had one epoch of each path, from whichever it came: as if this
+ * path had given it. */
+static void load_older_set(struct namespaces *n, const struct disk_namespaces *h)
+{
+        uint64_t emptied_at = h->set_emptied_at > 0 ? h->set_emptied_at - 1 : h->set_epoch;
+        uint64_t missed_at[VOLUMES_SET_MAX] = { 0 };
+
+        memcpy(missed_at, (const char *)h + h->bytes, namespaces_missed_bytes(h->set_missed_count));
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                n->set.missed_at[i][n->number] = h->set_missed_count > 0  ? missed_at[i]
+                                                 : h->set_missed >> i & 1 ? h->set_missed_at
+                                                                          : 0;
+        for (unsigned i = 0; i < n->given; i++) {
+                n->set.removed_at[i] = h->set_removed_at;
+                n->set.missed_at[n->number][i] = emptied_at;
+        }
+}
+
+static void load_set(struct namespaces *n, const struct disk_namespaces *h)
+{
+        unsigned count = h->set_claims_count;
+        const char *claims =
+                (const char *)h + h->bytes + namespaces_missed_bytes(h->set_missed_count);
+
+        n->set.epoch = h->set_epoch;
+        if (count == 0)
+                load_older_set(n, h);
+        for (unsigned i = 0; i <= count && count > 0; i++)
+                memcpy(i < count ? n->set.missed_at[i] : n->set.removed_at,
+                       claims + namespaces_missed_bytes(i * count), namespaces_missed_bytes(count));
+        namespaces_count_numbers(n);
 }
 
 static int load(struct namespaces *n, const void *buf)
@@ -231,12 +296,7 @@ static int load(struct namespaces *n, const void *buf)
         n->generation = n->durable = h->generation;
         n->purge_seq = h->purge_seq;
         n->next_id = h->next_id;
-        n->set = (struct volume_set){ .epoch = h->set_epoch, .removed_at = h->set_removed_at };
-        memcpy(n->set.missed_at, (const char *)buf + h->bytes, namespaces_missed_bytes(h));
-        for (unsigned i = 0; h->set_missed_count == 0 && i < VOLUMES_SET_MAX; i++)
-                if (h->set_missed >> i & 1)
-                        n->set.missed_at[i] = h->set_missed_at;
-        n->emptied_at = h->set_emptied_at;
+        load_set(n, h);
         n->bytes = h->bytes;
         return 0;
 }
@@ -253,7 +313,7 @@ static int read_once(int fd, void **ret, uint64_t *ret_bytes)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         /* Nothing that we write is larger than this. */
         bytes = MIN((uint64_t)st.st_size,
-                    sizeof(struct disk_namespaces) + VOLUMES_SET_MAX * sizeof(uint64_t) +
+                    sizeof(struct disk_namespaces) + sizeof(((struct namespaces *)0)->tail) +
                             STORE_MAX_NAMESPACES *
                                     namespace_record_bytes(STORE_MAX_NAME, STORE_MAX_FINGERPRINT));
         buf = aligned_alloc(DISK_PAGE, round_up(bytes + 1, DISK_PAGE));
@@ -367,7 +427,7 @@ static bool is_same_list(const struct disk_namespaces *a, const struct disk_name
  * loss can tear where they are on the disk already. */
 static int write_again(struct namespaces *n, unsigned i, const struct copy *copy)
 {
-        uint64_t used = copy->header->bytes + namespaces_missed_bytes(copy->header);
+        uint64_t used = copy->header->bytes + namespaces_tail_bytes(copy->header);
 
         n->good[i] = copy->header->generation;
         return write_file(n->fds[i], (const char *)copy->header,
@@ -381,6 +441,8 @@ static struct namespaces *namespaces_new(const struct dir *dir, uint64_t reserve
         if (!n)
                 return NULL;
         memcpy(n->uuid, dir->superblock.uuid, DISK_UUID_BYTES);
+        n->number = dir->superblock.volume_index;
+        n->given = MIN((unsigned)dir->superblock.volume_count, (unsigned)VOLUMES_SET_MAX);
         n->fds[0] = n->fds[1] = -1;
         n->next_id = 1;
         n->bytes = sizeof(struct disk_namespaces);

@@ -18,7 +18,8 @@ struct namespaces {
         uint32_t next_id;
         uint64_t purge_seq;
         struct volume_set set;
-        uint64_t emptied_at; /* plus 1; 0: not known */
+        unsigned number, given; /* in the set, of the volume; of those given when it was opened */
+        unsigned set_numbers;   /* numbers that `set` has epochs of, or by */
         struct namespaces_purges purges;
         uint64_t bytes;   /* of a file as of now */
         uint64_t reserve; /* of a file, allocated; more once it has been longer */
@@ -41,7 +42,7 @@ struct namespaces {
         uint64_t buf_bytes;
         /* What goes there, as of when the write began: see namespaces_gather() */
         struct disk_namespaces header;
-        uint64_t missed_at[VOLUMES_SET_MAX];
+        uint64_t tail[VOLUMES_SET_MAX + (VOLUMES_SET_MAX + 1) * VOLUMES_SET_MAX];
         struct disk_namespace *records;
         struct iovec *pieces;
         unsigned gather_room;
@@ -64,15 +65,30 @@ static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerp
                namespace_text_bytes(name_length, fingerprint_length);
 }
 
-/* Of a file with a list of so many bytes, at most. */
-static inline uint64_t namespaces_file_bytes(uint64_t list_bytes)
+/* What each volume has missed, and what each says of each. */
+static inline uint64_t namespaces_missed_bytes(unsigned numbers)
 {
-        return round_up(list_bytes + sizeof(((struct namespaces *)0)->missed_at), DISK_PAGE);
+        return numbers * sizeof(uint64_t);
 }
 
-static inline uint64_t namespaces_missed_bytes(const struct disk_namespaces *header)
+static inline uint64_t namespaces_claims_bytes(unsigned numbers)
 {
-        return header->set_missed_count * sizeof(uint64_t);
+        return (uint64_t)numbers * (numbers + 1) * sizeof(uint64_t);
+}
+
+/* Beyond the list. */
+static inline uint64_t namespaces_tail_bytes(const struct disk_namespaces *header)
+{
+        return namespaces_missed_bytes(header->set_missed_count) +
+               namespaces_claims_bytes(header->set_claims_count);
+}
+
+/* Of a file, at most. */
+static inline uint64_t namespaces_file_bytes(const struct namespaces *n)
+{
+        return round_up(n->bytes + namespaces_missed_bytes(VOLUMES_SET_MAX) +
+                                namespaces_claims_bytes(n->set_numbers),
+                        DISK_PAGE);
 }
 
 /* namespace.c */
@@ -80,6 +96,8 @@ struct namespace *namespace_free(struct namespace *ns);
 int namespace_new(struct namespace **ret, const char *name, size_t name_length,
                   const char *fingerprint, size_t fingerprint_length);
 int namespaces_append(struct namespaces *n, struct namespace *ns);
+/* n->set has changed. */
+void namespaces_count_numbers(struct namespaces *n);
 
 /* The file to write next: never the one that holds the newest that is known to be whole. */
 static inline unsigned namespaces_next_file(const struct namespaces *n)

@@ -119,7 +119,7 @@ void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
 
 uint64_t namespaces_charged(const struct namespaces *n)
 {
-        return DISK_NAMESPACE_FILES * MAX(n->reserve, namespaces_file_bytes(n->bytes));
+        return DISK_NAMESPACE_FILES * MAX(n->reserve, namespaces_file_bytes(n));
 }
 
 /* --- lookups --- */
@@ -296,7 +296,7 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns)
         n->count--;
         memmove(&n->list[i], &n->list[i + 1], (n->count - i) * sizeof(n->list[0]));
         names_remove(&n->names, &ns->node);
-        n->reserve = MAX(n->reserve, namespaces_file_bytes(n->bytes)); /* a file never shrinks */
+        n->reserve = MAX(n->reserve, namespaces_file_bytes(n)); /* a file never shrinks */
         n->bytes -= namespace_record_bytes(ns->name_length, ns->fingerprint_length);
         n->generation++;
         if (n->writing == WRITING_COPY)
@@ -366,24 +366,50 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
         list_append(&n->opens_waiting, &req->node);
 }
 
-uint64_t namespaces_emptied_at(const struct namespaces *n)
+void namespaces_count_numbers(struct namespaces *n)
 {
-        return n->emptied_at > 0 ? n->emptied_at - 1 : n->set.epoch;
+        const struct volume_set *set = &n->set;
+
+        n->set_numbers = 0;
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                for (unsigned j = 0; j < VOLUMES_SET_MAX; j++)
+                        if (set->missed_at[i][j] > 0 || set->removed_at[j] > 0)
+                                n->set_numbers = MAX(n->set_numbers, MAX(i, j) + 1);
 }
 
-void namespaces_note_emptied(struct namespaces *n, uint64_t epoch)
+/* What the volume itself has missed by is for it to say, once it is emptied. */
+static void take_set(struct namespaces *n, const struct volume_set *set)
 {
-        if (n->emptied_at == epoch + 1)
-                return;
-        n->emptied_at = epoch + 1;
-        n->generation++;
-}
+        uint64_t own[VOLUMES_SET_MAX];
 
-void namespaces_note_set(struct namespaces *n, const struct volume_set *set)
-{
-        if (memcmp(&n->set, set, sizeof(*set)) == 0)
-                return;
+        memcpy(own, n->set.missed_at[n->number], sizeof(own));
         n->set = *set;
+        memcpy(n->set.missed_at[n->number], own, sizeof(own));
+        namespaces_count_numbers(n);
+}
+
+static bool is_news(const struct namespaces *n, const struct volume_set *set, bool emptied)
+{
+        if (n->set.epoch != set->epoch ||
+            memcmp(n->set.removed_at, set->removed_at, sizeof(set->removed_at)) != 0)
+                return true;
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++) {
+                const uint64_t *mine = n->set.missed_at[i], *theirs = set->missed_at[i];
+
+                if (i == n->number ? emptied && volume_epochs_exceed(theirs, mine)
+                                   : memcmp(mine, theirs, sizeof(set->missed_at[i])) != 0)
+                        return true;
+        }
+        return false;
+}
+
+void namespaces_note_set(struct namespaces *n, const struct volume_set *set, bool emptied)
+{
+        if (!is_news(n, set, emptied))
+                return;
+        if (emptied)
+                volume_epochs_raise(n->set.missed_at[n->number], set->missed_at[n->number]);
+        take_set(n, set);
         n->generation++;
 }
 
@@ -394,7 +420,7 @@ void namespaces_purge(struct namespaces *n, struct store_purge *req, uint64_t se
         n->generation++;
         n->purges.begun++;
         if (set)
-                n->set = *set;
+                take_set(n, set);
         if (req->all) {
                 n->purge_seq = seq;
         } else {
@@ -414,7 +440,7 @@ void namespaces_remove(struct namespaces *n, struct store_purge *req, const stru
         n->generation++;
         n->purges.begun++;
         if (set)
-                n->set = *set;
+                take_set(n, set);
         if (ns)
                 namespaces_drop(n, ns);
         list_append(&n->purges_waiting, &req->node);
@@ -550,7 +576,7 @@ static void submit(struct namespaces *n, enum writing step)
                 n->request.op = KIO_WRITE;
                 n->request.buf = n->buf;
                 n->request.length =
-                        round_up(n->header.bytes + namespaces_missed_bytes(&n->header), DISK_PAGE);
+                        round_up(n->header.bytes + namespaces_tail_bytes(&n->header), DISK_PAGE);
         } else {
                 n->request.op = KIO_SYNC;
         }

@@ -59,12 +59,9 @@ void namespaces_drop(struct namespaces *n, struct namespace *ns);
 
 /* What this volume knows of the others: see struct volume_set. */
 const struct volume_set *namespaces_set(const struct namespaces *n);
-/* It knows this of them; written with the next change. */
-void namespaces_note_set(struct namespaces *n, const struct volume_set *set);
-/* The epoch by which whatever the volume had missed is made up for; written with the next change.
- */
-uint64_t namespaces_emptied_at(const struct namespaces *n);
-void namespaces_note_emptied(struct namespaces *n, uint64_t epoch);
+/* It knows this of them, and, if it has been emptied, no more of what it is said to have missed
+ * itself counts; written with the next change. */
+void namespaces_note_set(struct namespaces *n, const struct volume_set *set, bool emptied);
 
 /* Are name and fingerprint as namespaces have them? */
 bool namespaces_may_open(const struct store_namespace_open *req);

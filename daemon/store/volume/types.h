@@ -307,12 +307,32 @@ struct store_stats {
 
 enum { VOLUMES_SET_MAX = 64 }; /* numbers that a set can give out, in its life */
 
-/* What the volumes of a set write down of each other, in the namespaces files: see membership.c. */
+/* What the volumes of a set write down of each other, in the namespaces files: see membership.c.
+ * Epochs by the number in the set of the volume that gave them; 0: none. */
 struct volume_set {
-        uint64_t epoch;      /* of the set, that this volume knows of */
-        uint64_t removed_at; /* the last at which a namespace was removed: the list of one that has
-                                missed something since is replaced */
-        uint64_t missed_at[VOLUMES_SET_MAX]; /* by number in the set: the volume has missed
-                                                something by this epoch, and is emptied unless it
-                                                has been for that; 0: it has missed nothing */
+        uint64_t epoch; /* none that this volume knows of is higher */
+        /* The last at which a namespace was removed: the list of a volume that has missed something
+         * since is replaced. */
+        uint64_t removed_at[VOLUMES_SET_MAX];
+        /* By number: the volume has missed something by these epochs, and is emptied unless it has
+         * been for them. What a volume has of itself: those that it has been emptied for. */
+        uint64_t missed_at[VOLUMES_SET_MAX][VOLUMES_SET_MAX];
 };
+
+/* Is an epoch of `a` higher than the one that `b` has of the same volume? */
+static inline bool volume_epochs_exceed(const uint64_t a[static VOLUMES_SET_MAX],
+                                        const uint64_t b[static VOLUMES_SET_MAX])
+{
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                if (a[i] > b[i])
+                        return true;
+        return false;
+}
+
+static inline void volume_epochs_raise(uint64_t a[static VOLUMES_SET_MAX],
+                                       const uint64_t b[static VOLUMES_SET_MAX])
+{
+        for (unsigned i = 0; i < VOLUMES_SET_MAX; i++)
+                if (a[i] < b[i])
+                        a[i] = b[i];
+}

@@ -106,8 +106,6 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
                             char ret_error[static 512]);
 uint32_t volume_next_id(const struct volume *v);
 const struct volume_set *volume_set(const struct volume *v);
-/* The epoch by which it has been emptied for all that it had missed. */
-uint64_t volume_emptied_at(const struct volume *v);
 
 void volume_stop(struct volume *v);
 /* A caller's or an own operation's completion is over. Once the store stops, no caller calls
