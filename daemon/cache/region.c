@@ -29,13 +29,23 @@ bool region_is_memory(int fd)
         return fcntl(fd, F_GET_SEALS) >= 0;
 }
 
-int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes, const char **ret_wrong)
+/* When the file was made, in ns; 0: its file system does not record that. */
+static uint64_t born_ns(int fd)
+{
+        struct statx more;
+
+        if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &more) < 0 || !(more.stx_mask & STATX_BTIME))
+                return 0;
+        return (uint64_t)more.stx_btime.tv_sec * 1000000000 + more.stx_btime.tv_nsec;
+}
+
+int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity *ret,
+                 const char **ret_wrong)
 {
         int flags = fcntl(fd, F_GETFL);
         struct statfs fs;
         struct stat st;
         uint64_t page;
-        void *base;
         bool huge;
         int seals;
 
@@ -66,7 +76,16 @@ int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes, cons
                 return -EINVAL;
 
         *ret_wrong = NULL;
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+        *ret = (struct region_identity){ .device = st.st_dev,
+                                         .inode = st.st_ino,
+                                         .born_ns = born_ns(fd) };
+        return 0;
+}
+
+int region_map(struct region *ret, int fd, uint64_t offset, uint64_t bytes)
+{
+        void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+
         if (base == MAP_FAILED)
                 return -errno;
         (void)madvise(base, bytes, MADV_DONTDUMP);
@@ -92,23 +111,59 @@ void *region_at(const struct region *r, uint64_t offset, uint64_t length)
 
 /* --- on the thread, and what follows --- */
 
-static void call(struct region *r, int (*run)(struct kio_request *),
+static void call(struct kio *io, struct kio_request *req, int (*run)(struct kio_request *),
                  void (*complete)(struct kio_request *))
 {
-        r->call = (struct kio_request){
+        *req = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
                 .volume = REGION_THREAD,
                 .call = run,
                 .complete = complete,
         };
-        kio_submit(r->io, &r->call, 0);
+        kio_submit(io, req, 0);
+}
+
+static void on_file_done(struct kio_request *req)
+{
+        struct region_file *f = container_of(req, struct region_file, call);
+
+        f->done(f, (int)req->result);
+}
+
+static int run_close_file(struct kio_request *req)
+{
+        struct region_file *f = container_of(req, struct region_file, call);
+
+        if (f->fd >= 0)
+                close(TAKE_FD(f->fd));
+        return 0;
+}
+
+static int run_check(struct kio_request *req)
+{
+        struct region_file *f = container_of(req, struct region_file, call);
+        int result = region_check(f->fd, f->offset, f->bytes, &f->identity, &f->wrong);
+
+        if (result < 0)
+                (void)run_close_file(req);
+        return result;
+}
+
+void region_file_check(struct region_file *f)
+{
+        call(f->io, &f->call, run_check, on_file_done);
+}
+
+void region_file_close(struct region_file *f)
+{
+        call(f->io, &f->call, run_close_file, on_file_done);
 }
 
 static int run_map(struct kio_request *req)
 {
         struct region *r = container_of(req, struct region, call);
-        int result = region_map(r, r->fd, r->offset, r->bytes, &r->wrong);
+        int result = region_map(r, r->fd, r->offset, r->bytes);
 
         close(TAKE_FD(r->fd)); /* if it is the last one, that frees the memory */
         return result;
@@ -136,7 +191,7 @@ static void on_mapped(struct kio_request *req)
                 if (r->registers)
                         kio_region_register(r->io, &r->in_rings);
         }
-        r->opened(r, (int)req->result, r->wrong);
+        r->opened(r, (int)req->result);
 }
 
 void region_open(struct region *r, int fd, uint64_t offset, uint64_t bytes)
@@ -144,7 +199,7 @@ void region_open(struct region *r, int fd, uint64_t offset, uint64_t bytes)
         r->fd = fd;
         r->offset = offset;
         r->bytes = bytes;
-        call(r, run_map, on_mapped);
+        call(r->io, &r->call, run_map, on_mapped);
 }
 
 static int run_unmap(struct kio_request *req)
@@ -162,13 +217,15 @@ static void on_unmapped(struct kio_request *req)
 
 static void on_unregistered(struct kio_region *in_rings)
 {
-        call(container_of(in_rings, struct region, in_rings), run_unmap, on_unmapped);
+        struct region *r = container_of(in_rings, struct region, in_rings);
+
+        call(r->io, &r->call, run_unmap, on_unmapped);
 }
 
 void region_close(struct region *r)
 {
         if (!r->registers) {
-                call(r, run_unmap, on_unmapped);
+                call(r->io, &r->call, run_unmap, on_unmapped);
                 return;
         }
         r->in_rings.complete = on_unregistered;

@@ -48,6 +48,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
                 s->registered_buffers += (double)service->tenants[k].registered.regions;
+                s->registered_shared_buffers += (double)service->tenants[k].registered.shared;
                 s->client_descriptors[METRICS_FD_REGISTRATION] +=
                         (double)service->tenants[k].registered.opening;
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=

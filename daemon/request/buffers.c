@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A registration's life: REGISTER charges for it and has it checked and mapped -> it has its
- * number, the reply goes out, and the rings register it behind that -> UNREGISTER or the client's
- * end makes it unusable -> with its last use it is unregistered and unmapped -> uncharged, freed,
- * and the reply to UNREGISTER goes out. */
+/* A registration's life: REGISTER has the file checked -> it gets a share of a mapping: one that
+ * its user has of this memory already, or a new one, which is charged and mapped -> it has its
+ * number and the reply goes out -> UNREGISTER or the client's end makes it unusable -> with its
+ * last use it releases its share -> freed, and the reply to UNREGISTER goes out. */
 #include "request/buffers.h"
 
 #include <assert.h>
@@ -10,12 +10,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "units.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "request/client.h"
 #include "cache/region.h"
+#include "request/mapping.h"
 
 enum buffer_state {
         BUFFER_OPENING,
@@ -28,14 +29,17 @@ struct buffer {
         struct client *client;
         enum buffer_state state;
         unsigned place; /* in client->buffers */
-        struct region memory;
-        uint64_t bytes;
-        uint64_t ring_bytes; /* counted in the tenant's */
+        struct region_file file;
+        struct mapping_share memory;
         uint32_t uses;
 
         /* Whose reply is due: REGISTER's, later UNREGISTER's, if it is not the client's end. */
         struct request request;
         bool replies;
+        /* Why REGISTER is refused, while the descriptor is closed: a static text, or an errno. */
+        enum wire_status refusal;
+        const char *why;
+        int error;
 };
 
 static uint64_t bit_of(unsigned place)
@@ -50,12 +54,11 @@ static void buffer_free(struct buffer *d)
         struct client *client = d->client;
 
         client->buffers.all[d->place] = NULL;
-        quota_uncharge(&client->holds, QUOTA_REGISTERED_BYTES, d->bytes);
         quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
         free(d);
 }
 
-static void on_closed(struct region *memory)
+static void on_closed(struct mapping_share *memory)
 {
         struct buffer *d = container_of(memory, struct buffer, memory);
         struct client *client = d->client;
@@ -63,7 +66,6 @@ static void on_closed(struct region *memory)
         bool replies = d->replies;
 
         client->tenant->registered.regions--;
-        client->tenant->registered.ring_bytes -= d->ring_bytes;
         buffer_free(d);
         if (replies) {
                 request_ok(request);
@@ -78,7 +80,7 @@ static void let_go(struct buffer *d)
         if (d->state != BUFFER_LEAVING || d->uses > 0)
                 return;
         d->state = BUFFER_CLOSING;
-        region_close(&d->memory);
+        mapping_release(&d->memory);
 }
 
 static void leave(struct buffer *d)
@@ -120,120 +122,133 @@ void buffers_end(struct client *client)
 
 /* --- the beginning --- */
 
-static void on_registered(struct region *memory)
+static void refuse(struct buffer *d)
 {
-        struct buffer *d = container_of(memory, struct buffer, memory);
-        const struct kio_region *io = &memory->in_rings;
-        char registered[UNITS_TEXT], all[UNITS_TEXT];
-        uint32_t held_back;
+        struct request request = d->request;
+        enum wire_status status = d->refusal;
+        char text[WIRE_MAX_TEXT];
 
-        d->ring_bytes = io->registered_bytes;
-        d->client->tenant->registered.ring_bytes += d->ring_bytes;
-        if (io->result >= 0 || io->result == -EOPNOTSUPP)
-                return;
-        d->client->tenant->registered.refused++;
-        if (log_ratelimit_pass(&d->client->tenant->region_lines, &held_back))
-                log_warning("tenant %s: the I/O rings registered %s of a client's %s of registered "
-                            "memory: %s; I/O to the rest costs more CPU",
-                            tenant_name(d->client->tenant),
-                            units_bytes(io->registered_bytes, registered),
-                            units_bytes(io->bytes, all),
-                            io->result == -ENOMEM
-                                    ? "RLIMIT_MEMLOCK is too small (LimitMEMLOCK=infinity in the "
-                                      "unit, or \"ulimit -l unlimited\")"
-                            : io->result == -ENOSPC ? "the table of the rings is full"
-                                                    : strerror(-io->result));
+        snprintf(text, sizeof(text), "this cannot be registered: %s", d->why ?: strerror(d->error));
+        request.client->tenant->registered.opening--;
+        buffer_free(d);
+        request_fail(request, status, text);
 }
 
-static void on_opened(struct region *memory, int result, const char *wrong)
+static void on_file_closed(struct region_file *file, int result)
 {
-        struct buffer *d = container_of(memory, struct buffer, memory);
+        refuse(container_of(file, struct buffer, file));
+}
+
+static void close_and_refuse(struct buffer *d, enum wire_status status)
+{
+        d->refusal = status;
+        d->file.done = on_file_closed;
+        region_file_close(&d->file);
+}
+
+static const char *registered_refusal(enum wire_status status)
+{
+        return status == WIRE_BUSY ? "registered memory of all clients is at limits.registered, "
+                                     "there are too many regions, or the daemon has no memory"
+                                   : "registered memory, or the number of regions, of this user "
+                                     "or tenant is at its limit";
+}
+
+static void buffer_opened(struct buffer *d)
+{
         struct client *client = d->client;
-        struct request request = d->request;
 
+        /* The mapping keeps the file: this is not the close that frees its memory. */
+        if (d->file.fd >= 0)
+                close(TAKE_FD(d->file.fd));
         client->tenant->registered.opening--;
-        if (result < 0) {
-                char text[160];
-
-                buffer_free(d);
-                snprintf(text, sizeof(text), "this cannot be registered: %s",
-                         wrong ?: strerror(-result));
-                request_fail(request, wrong ? WIRE_INVALID : WIRE_FAILED, text);
-                return;
-        }
         client->tenant->registered.regions++;
         d->state = BUFFER_OPEN;
         client->buffers.usable |= bit_of(d->place);
-        request_ok_value(request, d->place + 1, d->bytes);
+        request_ok_value(d->request, d->place + 1, d->file.bytes);
         if (client->ended)
                 buffers_end(client);
 }
 
-static enum wire_status charge(struct client *client, uint64_t bytes)
+static void on_opened(struct mapping_share *memory, int result)
 {
-        enum wire_status status = client_charge(client, QUOTA_REGISTERED_BYTES, bytes);
+        struct buffer *d = container_of(memory, struct buffer, memory);
 
-        if (status != WIRE_OK)
-                return status;
-        status = client_charge(client, QUOTA_REGIONS, 1);
-        if (status != WIRE_OK)
-                quota_uncharge(&client->holds, QUOTA_REGISTERED_BYTES, bytes);
-        return status;
+        if (result == 0) {
+                buffer_opened(d);
+                return;
+        }
+        d->error = -result;
+        close_and_refuse(d, WIRE_FAILED);
+}
+
+static void on_checked(struct region_file *file, int result)
+{
+        struct buffer *d = container_of(file, struct buffer, file);
+        enum wire_status status;
+        bool open;
+
+        if (result < 0) {
+                d->refusal = WIRE_INVALID;
+                d->why = file->wrong;
+                refuse(d); /* the check has closed the descriptor */
+                return;
+        }
+        status = mapping_acquire(&d->memory, d->client, file, &open);
+        if (status != WIRE_OK) {
+                d->why = registered_refusal(status);
+                close_and_refuse(d, status);
+        } else if (open) {
+                buffer_opened(d);
+        }
 }
 
 void buffer_open(struct request req, const struct wire_register *msg, int *fd)
 {
         struct client *client = req.client;
-        const char *text = NULL;
-        enum wire_status status = WIRE_INVALID;
-        struct buffer *d = NULL;
+        enum wire_status status;
+        struct buffer *d;
         unsigned place = 0;
 
         while (place < WIRE_MAX_REGIONS && client->buffers.all[place])
                 place++;
         if (place == WIRE_MAX_REGIONS) {
-                text = "this session has as many regions as it may";
-        } else if (!region_is_memory(*fd)) {
-                text = "this cannot be registered: it is neither a memfd nor a file on tmpfs or "
-                       "hugetlbfs";
-        } else {
-                status = charge(client, msg->bytes);
-                if (status != WIRE_OK)
-                        text = status == WIRE_BUSY ? "registered memory of all clients is at "
-                                                     "limits.registered, or "
-                                                     "there are too many regions"
-                                                   : "registered memory, or the number of regions, "
-                                                     "of this user "
-                                                     "or tenant is at its limit";
+                request_fail(req, WIRE_INVALID, "this session has as many regions as it may");
+                return;
         }
-        if (!text) {
-                d = calloc(1, sizeof(*d));
-                if (!d) {
-                        quota_uncharge(&client->holds, QUOTA_REGISTERED_BYTES, msg->bytes);
-                        quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
-                        status = WIRE_BUSY;
-                        text = "out of memory";
-                }
+        if (!region_is_memory(*fd)) {
+                request_fail(req, WIRE_INVALID,
+                             "this cannot be registered: it is neither a memfd nor a file on tmpfs "
+                             "or hugetlbfs");
+                return;
         }
-        if (text) {
-                request_fail(req, status, text);
+        status = client_charge(client, QUOTA_REGIONS, 1);
+        if (status != WIRE_OK) {
+                request_fail(req, status, registered_refusal(status));
+                return;
+        }
+        d = calloc(1, sizeof(*d));
+        if (!d) {
+                quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
+                request_fail(req, WIRE_BUSY, "out of memory");
                 return;
         }
         *d = (struct buffer){
                 .client = client,
                 .place = place,
-                .bytes = msg->bytes,
-                .memory = { .io = client->tenant->service->io,
-                            .opened = on_opened,
-                            .registered = on_registered,
-                            .closed = on_closed },
+                .file = { .io = client->tenant->service->io,
+                          .fd = TAKE_FD(*fd),
+                          .offset = msg->offset,
+                          .bytes = msg->bytes,
+                          .done = on_checked },
+                .memory = { .opened = on_opened, .closed = on_closed },
                 .request = req,
         };
         client->buffers.all[place] = d;
         client->tenant->registered.opening++;
         /* Of memory it takes what QUOTA_REGIONS bounds. */
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
-        region_open(&d->memory, TAKE_FD(*fd), msg->offset, msg->bytes);
+        region_file_check(&d->file);
 }
 
 /* --- use --- */
@@ -267,6 +282,7 @@ void *buffer_at(const struct client *client, uint32_t number, uint64_t offset, u
 {
         struct buffer *d = client->buffers.all[number - 1];
 
-        *ret_region = &d->memory.in_rings;
-        return region_at(&d->memory, offset, length);
+        if (!range_within(offset, length, d->file.bytes))
+                return NULL;
+        return mapping_at(&d->memory, offset, length, ret_region);
 }

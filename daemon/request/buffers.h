@@ -2,10 +2,10 @@
 /* The regions that a client has registered, by number: REGISTER and UNREGISTER, and where a key's
  * place is.
  *
- * A region is mapped and then registered with the rings, piece by piece; it can be used as soon as
- * it is mapped. Whoever names it keeps it by buffers_use(). Unregistered, it may not be named any
- * more; it is released when no request uses it. What takes time runs on a blocking-call thread.
- * Loop thread. */
+ * A region is a share of a mapping, which other buffers of the same user may share (mapping.h); its
+ * number, its stretch and its uses are its own. It can be used as soon as it is mapped. A request
+ * that names it keeps it by buffers_use(). Unregistered, it may not be named any more; it is
+ * released when no request uses it. What takes time runs on a blocking-call thread. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -8,13 +8,14 @@
 #include <stdlib.h>
 
 #include "base/sanitizers.h"
+#include "request/mapping.h"
 
 enum { BLOCK_BYTES = 32 * 1024 }; /* what most batches need */
 
 int request_init(struct tenant *tenant)
 {
         tenant->request_memory = calloc(1, sizeof(*tenant->request_memory));
-        return tenant->request_memory ? 0 : -ENOMEM;
+        return tenant->request_memory ? mappings_new(&tenant->mappings) : -ENOMEM;
 }
 
 void request_fini(struct tenant *tenant)
@@ -30,6 +31,7 @@ void request_fini(struct tenant *tenant)
                 free(m->chain_spares[--m->n_chain_spares]);
         free(m);
         tenant->request_memory = NULL;
+        tenant->mappings = mappings_free(tenant->mappings);
 }
 
 /* A sanitizer sees the end of each block, and a use of one that is in no use. */

@@ -17,7 +17,7 @@ struct request_memory {
         unsigned n_chain_spares;
 };
 
-/* The tenant's; 0, -ENOMEM. */
+/* The tenant's memory for requests, and its mappings; 0, -ENOMEM. */
 int request_init(struct tenant *tenant);
 /* No batch and no chain is under way. Harmless before request_init(). */
 void request_fini(struct tenant *tenant);

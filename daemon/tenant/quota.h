@@ -42,8 +42,9 @@ enum quota_thing {
         QUOTA_LEASED_BYTES, /* of each lease: a chunk leased twice counts twice */
         QUOTA_STAGINGS,
         QUOTA_STAGING_BYTES,
-        QUOTA_REGISTERED_BYTES, /* of regions, however much of them is used */
-        QUOTA_REGIONS,          /* registered ones: each takes a mapping */
+        QUOTA_REGISTERED_BYTES, /* mapped for regions, however much is used; once for those that
+                                   share */
+        QUOTA_REGIONS,          /* registered ones: each may take a mapping */
         QUOTA_KEYS,             /* of requests that are not answered yet */
         QUOTA_REQUESTS,         /* not answered yet */
         QUOTA_REQUEST_BYTES,    /* memory kept for requests, unsent replies and open chains */

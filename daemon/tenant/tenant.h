@@ -19,6 +19,7 @@
 
 struct client;
 struct lookups;
+struct mappings;
 struct request_memory;
 
 /* What the clients of all tenants are served with. It owns none of it. */
@@ -52,8 +53,10 @@ struct traffic {
 /* The memory that its clients have registered. */
 struct registered {
         uint64_t opening; /* REGISTERs under way, of each of which a descriptor is open */
-        uint64_t regions, ring_bytes; /* with the I/O rings */
-        uint64_t refused;             /* regions that the rings do not register, or not all of */
+        uint64_t regions;
+        uint64_t shared;     /* regions beyond the first of their mapping: request/mapping.h */
+        uint64_t ring_bytes; /* with the I/O rings */
+        uint64_t refused;    /* regions that the rings do not register, or not all of */
 };
 
 struct tenant {
@@ -64,6 +67,7 @@ struct tenant {
         struct cache *cache;
         struct leases *leases;
         struct request_memory *request_memory; /* the request layer's */
+        struct mappings *mappings;             /* likewise */
         struct traffic traffic;
         struct tally tally;
         struct registered registered;

@@ -44,10 +44,11 @@ SETTINGS = {"limits.keys": 8192, "limits.request_memory": "8MiB", "limits.reques
 # RssAnon, for what is charged and beyond it: the allocator rounds up and keeps some.
 A_CONNECTION = 24 << 10
 FACTOR, SLACK = 1.5, 4 << 20
+LENT_PLACES = 256
 HEAP_COUNT = harness.BUILD / "tests" / "campaigns" / "heap-count.so"
 # Of the heap, bytes: for each connection, region and descriptor being closed; of a chunk that is not written yet, which has a
 # slot of 4 KiB or more; and for what no client causes.
-HEAP_OF = {"connections": 8 << 10, "stagings": 1 << 10, "regions": 1 << 10, "descriptors_closing": 512, "pool_unwritten_bytes": 1 / 4}
+HEAP_OF = {"connections": 8 << 10, "stagings": 1 << 10, "regions": 1536, "descriptors_closing": 512, "pool_unwritten_bytes": 1 / 4}
 HEAP_FACTOR, HEAP_SLACK, HEAP_KEPT = 1.125, 256 << 10, 8 << 10
 # Pool and store keep 8 bytes for each slot, and which sizes slots have follows from what is put or read.
 SLOTS_KEPT = ((32 << 20) + (128 << 20)) // 4096 * 8
@@ -178,14 +179,19 @@ def lookups(run, c, ns, rng):
         yield frame(Op.LOOKUP)
 
 
+def a_stretch(rng):
+    """Of the memory to lend: most are charged anew, some lie where one is that was lent already."""
+    return struct.pack("<QQ", 4096 * rng.randrange(LENT_PLACES), MIB)
+
+
 def lends(run, c, ns, rng):
     while True:
-        yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+        yield frame(Op.REGISTER, a_stretch(rng)), [run.memory_fd]
 
 
 def takes_back(run, c, ns, rng):
     while True:
-        yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+        yield frame(Op.REGISTER, a_stretch(rng)), [run.memory_fd]
         yield frame(Op.UNREGISTER, struct.pack("<II", 1, 0))
 
 
@@ -275,7 +281,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
         self.fill()
         self.memory_fd = os.memfd_create("lent", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.pwrite(self.memory_fd, bytes(MIB), 0)
+        os.posix_fallocate(self.memory_fd, 0, MIB + 4096 * LENT_PLACES)
         fcntl.fcntl(self.memory_fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
         self.empties = {}
         self.checks = False

@@ -692,7 +692,7 @@ def test_the_same_memory_may_be_lent_by_several_sessions(daemon):
     with daemon.client() as a, daemon.client() as b, mmap.mmap(fd, MIB) as shared:
         numbers = a.register(fd, MIB), a.register(fd, MIB), b.register(fd, MIB)
         assert numbers[0] != numbers[1]
-        assert registered(daemon) == (3, 3 * MIB)
+        assert registered(daemon) == (3, MIB), "what is lent again is charged again"
         shared[:5000] = value_of(key, 5000)
         ok(a.put_from(a.namespace("n"), [(key, (0, 5000, numbers[0]))]))
         ok(b.get_to(b.namespace("n"), [(key, (10000, 5000, numbers[2]))]))
@@ -711,14 +711,14 @@ def test_R10_registered_memory_is_charged_in_full_and_given_back(make_daemon, se
     fd = sealed_memfd(4 * MIB)
     with daemon.client() as c:
         first = c.register(fd, MIB)
-        second = c.register(fd, MIB)
-        reply = c.register(fd, PAGE, check=False)
+        second = c.register(fd, MIB, MIB)
+        reply = c.register(fd, PAGE, 2 * MIB, check=False)
         assert isinstance(reply, kvwire.Reply) and reply.status in (Status.QUOTA, Status.BUSY), reply
         with daemon.client() as other:
             reply = other.register(fd, 4 * MIB, check=False)
             assert isinstance(reply, kvwire.Reply) and reply.status in (Status.QUOTA, Status.BUSY), reply
         c.unregister(first)
-        third = c.register(fd, MIB)
+        third = c.register(fd, MIB, 3 * MIB)
         assert registered(daemon) == (2, 2 * MIB)
         c.unregister(second)
         c.unregister(third)

@@ -3,6 +3,7 @@
 another one gets something. Who acts as several users needs root."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import MIB, items, put_all, wait_until
+from harness import MIB, PAGE, items, put_all, wait_until
 from kvwire import Ack, Flag, Op, Status
 from test_buffers import sealed_memfd
 from test_tenants import ALICE, BOB, client_as, user
@@ -168,14 +169,19 @@ def no_more(call):
 
 @needs_root
 def test_R10_one_user_does_not_lend_all_that_may_be_lent(make_daemon):
-    """The same memory again and again costs one user nothing."""
+    """One file is enough: stretches that no earlier one has are charged, however much they overlap."""
     daemon = make_daemon(settings={"listen.mode": "0666", "limits.registered": "64MiB"}).start()
-    fd = sealed_memfd(MIB)
+    fd = sealed_memfd(MIB + 64 * PAGE)
     clients = [client_as(daemon, ALICE) for _ in range(2)]
-    assert sum(no_more(lambda: c.register(fd, MIB)) for c in clients) == 48
+
+    def lend_all(c, base):
+        places = itertools.count(base)
+        return no_more(lambda: c.register(fd, MIB, next(places) * PAGE))
+
+    assert sum(lend_all(c, base) for c, base in zip(clients, (0, 48))) == 48
     assert resource(daemon, "registered_bytes", "largest_user") == 48 * MIB
     with client_as(daemon, BOB) as other:
-        assert no_more(lambda: other.register(fd, MIB)) == 12
+        assert lend_all(other, 0) == 12
         third = client_as(daemon, 4243)
         assert third.register(fd, MIB) > 0
         third.close()

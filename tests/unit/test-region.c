@@ -59,24 +59,26 @@ static int file_in(const char *dir)
 
 static void assert_refused(int fd, uint64_t offset, uint64_t bytes, const char *why)
 {
-        struct region r = { 0 };
+        struct region_identity file = { .inode = 7 };
         const char *wrong = NULL;
 
-        assert_int_equal(region_map(&r, fd, offset, bytes, &wrong), -EINVAL);
+        assert_int_equal(region_check(fd, offset, bytes, &file, &wrong), -EINVAL);
         assert_non_null(wrong);
         assert_non_null(strstr(wrong, why));
-        assert_null(r.base);
+        assert_int_equal(file.inode, 7);
 }
 
 static void assert_taken(int fd, uint64_t offset, uint64_t bytes)
 {
         struct region r = { 0 };
+        struct region_identity file;
         const char *wrong = NULL;
         char *theirs = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
 
         assert_true(theirs != MAP_FAILED);
-        assert_int_equal(region_map(&r, fd, offset, bytes, &wrong), 0);
+        assert_int_equal(region_check(fd, offset, bytes, &file, &wrong), 0);
         assert_null(wrong);
+        assert_int_equal(region_map(&r, fd, offset, bytes), 0);
         assert_int_equal(r.bytes, bytes);
         /* The same memory, both ways. */
         theirs[0] = 'x';
