@@ -71,20 +71,33 @@ static int allocate(const struct kvcache_request *user, struct resolved *r)
 static_assert(_Alignof(struct resolved_piece) <= _Alignof(struct resolved_key),
               "the pieces lie behind the keys");
 
+/* One pass over the entries of a request. */
+struct pass {
+        struct kvcache *kv;
+        const struct kvcache_request *user;
+        struct resolved *r;
+        size_t n_pieces; /* of the entries so far */
+        uint64_t tried;  /* regions that were registered again */
+};
+
+/* Where a piece is; ascending as it gets worse, so that a key is where its worst piece is. */
 enum home {
         HOME_SHARED,    /* in memory that the daemon has, too */
         HOME_ELSEWHERE, /* or a part of it is */
         HOME_REFUSED,   /* in a region that the daemon did not take again */
+        HOME_NOWHERE,   /* there is no such piece: no address, or no bytes */
 };
 
-/* Where this piece is. `*tried`: the regions that this pass has registered again. -errno: the
- * request cannot go out. */
-static int locate(struct kvcache *kv, struct resolved_piece *p, struct resolved *r, uint64_t *tried)
+/* An enum home; -errno: the request cannot go out. */
+static int locate(struct pass *pass, struct resolved_piece *p)
 {
+        struct kvcache *kv = pass->kv;
         const struct staging *l = &kv->conn->staging;
         const struct buffer *d;
         int error;
 
+        if (!p->data || p->bytes == 0)
+                return HOME_NOWHERE;
         if (staging_contains(l, p->data, p->bytes)) {
                 p->place =
                         (struct place){ WIRE_REGION_STAGING,
@@ -94,7 +107,7 @@ static int locate(struct kvcache *kv, struct resolved_piece *p, struct resolved 
         d = buffer_find(kv, p->data, p->bytes);
         if (!d)
                 return HOME_ELSEWHERE;
-        error = memory_buffer_ready(kv, d, tried, &r->refused);
+        error = memory_buffer_ready(kv, d, &pass->tried, &pass->r->refused);
         if (error < 0)
                 return error;
         if (d->session != kv->sessions)
@@ -104,75 +117,87 @@ static int locate(struct kvcache *kv, struct resolved_piece *p, struct resolved 
         return HOME_SHARED;
 }
 
-/* The bytes of entry `e`, or the room for them. */
-static int resolve_bytes(struct kvcache *kv, const struct kvcache_request *user,
-                         const struct kvcache_entry *e, struct resolved *r, struct resolved_key *k,
-                         uint64_t *tried)
+/* The key's pieces, of which it has n_pieces. The worst home of them, or -errno. */
+static int resolve_pieces(struct pass *pass, const struct iovec *pieces, struct resolved_key *k)
 {
-        const struct iovec one = { e->data, e->length };
-        const struct iovec *pieces = e->n_pieces > 0 ? e->pieces : &one;
-        int home = HOME_SHARED;
-        bool valid = pieces != NULL;
+        int worst = HOME_SHARED;
 
-        k->n_pieces = pieces && e->n_pieces > 0 ? e->n_pieces : 1;
         for (uint32_t i = 0; i < k->n_pieces; i++) {
-                struct resolved_piece *p = &r->pieces[k->first_piece + i];
-                int at;
+                struct resolved_piece *p = &pass->r->pieces[k->first_piece + i];
+                int home;
 
-                *p = (struct resolved_piece){ 0 };
-                if (!pieces)
-                        break;
-                p->data = pieces[i].iov_base;
-                p->bytes = pieces[i].iov_len;
-                valid = valid && p->data && p->bytes > 0;
+                *p = (struct resolved_piece){ .data = pieces[i].iov_base,
+                                              .bytes = pieces[i].iov_len };
                 if (!checked_add(k->bytes, p->bytes, &k->bytes))
                         k->bytes = UINT64_MAX;
-                at = locate(kv, p, r, tried);
-                if (at < 0)
-                        return at;
-                home = MAX(home, at); /* the enumeration ascends as it gets worse */
+                home = locate(pass, p);
+                if (home < 0)
+                        return home;
+                worst = MAX(worst, home);
         }
+        return worst;
+}
+
+/* The bytes of entry `e`, or the room for them. 0, -errno. */
+static int resolve_bytes(struct pass *pass, const struct kvcache_entry *e, struct resolved_key *k)
+{
+        const struct iovec one = { e->data, e->length }, none = { 0 };
+        const struct iovec *pieces = e->n_pieces == 0 ? &one : e->pieces ? e->pieces : &none;
+        int home;
+
+        k->n_pieces = e->pieces && e->n_pieces > 0 ? e->n_pieces : 1;
+        home = resolve_pieces(pass, pieces, k);
+        if (home < 0)
+                return home;
         k->shared = home == HOME_SHARED;
-        if (!valid || home == HOME_REFUSED)
+        if (home == HOME_NOWHERE)
                 k->status = KVCACHE_INVALID;
-        if (valid && user->op == KVCACHE_OP_PUT && k->bytes > kv->conn->max_chunk)
+        else if (pass->user->op == KVCACHE_OP_PUT && k->bytes > pass->kv->conn->max_chunk)
                 k->status = KVCACHE_TOO_LARGE;
+        else if (home == HOME_REFUSED)
+                k->status = KVCACHE_INVALID;
         else if (k->n_pieces > 1 && k->bytes > UINT32_MAX)
                 k->status = KVCACHE_INVALID; /* no chunk is that long, nor is a number for it */
         return 0;
 }
 
-static int resolve_key(struct kvcache *kv, const struct kvcache_request *user, size_t i,
-                       size_t *n_pieces, struct resolved *r, uint64_t *tried)
+/* Can there be a chunk under its key, of which a get is to have such a range? */
+static bool may_name_a_chunk(enum kvcache_op op, const struct kvcache_entry *e)
 {
-        struct resolved_key *k = &r->keys[i];
-        struct kvcache_entry scratch;
-        const struct kvcache_entry *e = entry_at(user, i, &scratch);
         struct key key;
-        int error;
 
-        *k = (struct resolved_key){ .first_piece = *n_pieces, .shared = true };
-        error = resolve_bytes(kv, user, e, r, k, tried);
-        if (error < 0)
-                return error;
-        *n_pieces += k->n_pieces;
         memcpy(&key, &e->key, sizeof(key));
         if (key_is_root(&key))
-                k->status = KVCACHE_INVALID;
-        if (user->op == KVCACHE_OP_GET_INTO && k->status == KVCACHE_OK &&
-            (e->range_offset > UINT32_MAX || e->range_length > UINT32_MAX))
+                return false;
+        return op != KVCACHE_OP_GET_INTO ||
+               (e->range_offset <= UINT32_MAX && e->range_length <= UINT32_MAX);
+}
+
+static int resolve_key(struct pass *pass, size_t i)
+{
+        struct resolved *r = pass->r;
+        struct resolved_key *k = &r->keys[i];
+        struct kvcache_entry scratch;
+        const struct kvcache_entry *e = entry_at(pass->user, i, &scratch);
+        int error;
+
+        *k = (struct resolved_key){ .first_piece = pass->n_pieces };
+        error = resolve_bytes(pass, e, k);
+        if (error < 0)
+                return error;
+        pass->n_pieces += k->n_pieces;
+        if (!may_name_a_chunk(pass->user->op, e))
                 k->status = KVCACHE_INVALID;
         if (k->status == KVCACHE_OK && !k->shared) {
                 r->all_shared = false;
-                r->needs_staging = user->op == KVCACHE_OP_PUT;
+                r->needs_staging = pass->user->op == KVCACHE_OP_PUT;
         }
         return 0;
 }
 
 int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resolved *r)
 {
-        uint64_t tried = 0;
-        size_t n_pieces = 0;
+        struct pass pass = { .kv = kv, .user = user, .r = r };
         int error;
 
         if (kv->conn && r->session == kv->sessions)
@@ -184,7 +209,7 @@ int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resol
                 return 0;
         error = allocate(user, r);
         for (size_t i = 0; error == 0 && i < user->count; i++) {
-                error = resolve_key(kv, user, i, &n_pieces, r, &tried);
+                error = resolve_key(&pass, i);
                 /* Registering a region again may have shown that the session is over. */
                 if (error == 0 && !kv->conn)
                         error = -ECONNRESET;
