@@ -50,6 +50,7 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         list_init(&c->counting);
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
                 list_init(&c->direct_puts[i]);
+        tails_init(&c->tails);
         c->unwritten_limit = pool_bytes(params->pool) / 4;
         c->reserve = MAX(c->unwritten_limit / 8, pool_slab_bytes(params->pool));
         *ret = c;
@@ -63,6 +64,7 @@ struct cache *cache_free(struct cache *c)
         assert(c->pending == 0 && c->n_direct_puts == 0);
         for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
                 assert(list_empty(&c->users[i]));
+        tails_fini(&c->tails);
         free(c);
         return NULL;
 }

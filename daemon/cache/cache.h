@@ -88,6 +88,10 @@ struct cache_request {
         /* May it go between disk and memory without a copy in the pool? Possible within regions,
          * for a put that is not merely accepted, and for a get of a whole chunk. */
         bool may_be_direct;
+        /* Charges its user for memory that the cache takes for such a request, or with a negative
+         * number gives it back, before complete(). False: it may have no more, and the request goes
+         * by way of the pool. NULL: no user is charged. */
+        bool (*charge)(struct cache_request *req, int64_t bytes);
         bool direct; /* set at completion: it did, and there is no `chunk` */
 
         /* put */

@@ -17,6 +17,7 @@
  * Failures: a client that writes there meanwhile makes the checksum wrong. Of a put that shows when
  * the chunk is read, and is a miss. Of a get it is no evidence against the chunk: that is read
  * again, by way of the pool. Memory that is not there any more fails the request, and nothing else.
+ * A user that may have no more memory for requests goes by way of the pool.
  */
 #include "cache/internal.h"
 
@@ -25,12 +26,13 @@
 
 #include "checked.h"
 
-enum { DIRECT_ALIGNMENT = 4096, DIRECT_PIECES_MAX = 64 };
+enum { DIRECT_ALIGNMENT = TAIL_BYTES, DIRECT_PIECES_MAX = 64 };
 
 struct direct {
         struct cache *cache;
         struct cache_request *req;
-        void *tail; /* for what is not a whole block; NULL: there is none */
+        size_t charged;   /* bytes, to the request's user */
+        struct tail tail; /* for what is not a whole block */
         union {
                 struct store_put put;
                 struct store_get get;
@@ -70,21 +72,25 @@ static bool may_be_direct(const struct cache_request *req)
 static struct direct *direct_new(struct cache *c, struct cache_request *req, uint32_t length)
 {
         size_t n = req->pieces ? aligned_pieces(req) + 1 : 0;
-        struct direct *d = calloc(1, sizeof(*d) + n * sizeof(d->room[0]));
+        size_t bytes = sizeof(struct direct) + n * sizeof(struct iovec);
+        bool has_tail = length % DIRECT_ALIGNMENT != 0;
+        size_t charged = bytes + (has_tail ? TAIL_BYTES : 0);
+        struct direct *d;
 
-        if (!d)
+        if (req->charge && !req->charge(req, (int64_t)charged))
                 return NULL;
+        d = calloc(1, bytes);
+        if (!d || (has_tail && tail_take(&c->tails, &d->tail) < 0)) {
+                free(d);
+                if (req->charge)
+                        (void)req->charge(req, -(int64_t)charged);
+                return NULL;
+        }
         d->cache = c;
         d->req = req;
+        d->charged = charged;
         list_init(&d->node);
         list_init(&d->waiters);
-        if (length % DIRECT_ALIGNMENT != 0) {
-                d->tail = aligned_alloc(DIRECT_ALIGNMENT, DIRECT_ALIGNMENT);
-                if (!d->tail) {
-                        free(d);
-                        return NULL;
-                }
-        }
         return d;
 }
 
@@ -94,7 +100,9 @@ static void direct_free(struct direct *d)
                 d->cache->stats.direct_bytes -= d->queued.bytes;
                 cache_unwritten_end(d->cache, &d->queued);
         }
-        free(d->tail);
+        if (d->req->charge)
+                (void)d->req->charge(d->req, -(int64_t)d->charged);
+        tail_release(&d->cache->tails, &d->tail);
         free(d);
 }
 
@@ -240,7 +248,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .buf = req->memory,
                 .vector = req->pieces,
                 .vector_room = d->room,
-                .tail = d->tail,
+                .tail = d->tail.page,
                 .region = req->region,
                 .foreign = true,
                 .length = req->length,
@@ -254,7 +262,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .class = KIO_CLASS_PUT,
                 .src = req->memory,
                 .vector = req->pieces,
-                .tail = d->tail,
+                .tail = d->tail.page,
                 .guard_src = true,
                 .length = req->length,
                 .complete = on_checksum,
@@ -334,7 +342,7 @@ bool cache_get_direct(struct cache *c, struct cache_request *req, struct store_r
                 .room = req->room,
                 .vector = req->pieces,
                 .vector_room = d->room,
-                .tail = d->tail,
+                .tail = d->tail.page,
                 .region = req->region,
                 .foreign = true,
                 .complete = on_read,

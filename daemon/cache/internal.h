@@ -4,6 +4,7 @@
 #pragma once
 
 #include "cache/cache.h"
+#include "cache/tails.h"
 
 enum { KIND_GET, KIND_PUT, KINDS };
 
@@ -78,6 +79,7 @@ struct cache {
         struct list_node counting; /* struct cache_count */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
         uint64_t n_direct_puts;
+        struct tails tails; /* of direct puts and gets */
         uint64_t evictions; /* of chunks being written, so far */
         /* Requests that wait for room, by the tick after their deadline; those of the ticks until
          * `tick` are in `late`, or were looked at. */

@@ -205,6 +205,19 @@ static uint64_t deadline_of(const struct batch *b)
         return b->request.received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
 }
 
+/* What the cache takes for a key between the client's memory and the disk. A request that is
+ * refused it is not refused itself, so nothing is logged. */
+static bool charge_key(struct cache_request *req, int64_t bytes)
+{
+        struct quota_holder *holds =
+                &container_of(req, struct slot, req)->batch->request.client->holds;
+
+        if (bytes >= 0)
+                return quota_charge(holds, QUOTA_REQUEST_BYTES, (uint64_t)bytes) == 0;
+        quota_uncharge(holds, QUOTA_REQUEST_BYTES, (uint64_t)-bytes);
+        return true;
+}
+
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *))
 {
@@ -219,6 +232,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         s->req.hash = batch_hash(b, i);
         s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->request.client->ended;
         s->req.deadline_ns = deadline_of(b);
+        s->req.charge = charge_key;
         s->req.complete = complete;
 }
 

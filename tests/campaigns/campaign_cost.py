@@ -195,6 +195,22 @@ def takes_back(run, c, ns, rng):
         yield frame(Op.UNREGISTER, struct.pack("<II", 1, 0))
 
 
+def puts_of_lent(run, c, ns, rng):
+    """Small chunks, each from a page of its own, with what is not a whole block: no byte of them is in the pool."""
+    yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+    for i in range(1 << 30):
+        yield batch(Op.PUT, ns, [kvwire.PUT_ENTRY.pack(key_of("lent", id(c), i, k), k << 12, 100, 1, 0) for k in range(64)],
+                    ack=Ack.WRITTEN, timeout_ms=600000)
+
+
+def gets_to_lent(run, c, ns, rng):
+    yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
+    while True:
+        yield batch(Op.EVICT, ns, run.keys, tiers=1)
+        yield batch(Op.GET, ns, [kvwire.GET_ENTRY.pack(k, 0, 0, n << 12, 8192, 1) for n, k in enumerate(run.keys)],
+                    flags=Flag.INTO, timeout_ms=600000)
+
+
 def administers(run, c, ns, rng):
     while True:
         yield frame(Op.VERIFY, struct.pack("<IIIIQ", 0, 0, 0, 4096, MIB))
@@ -209,6 +225,7 @@ OPERATIONS = {
     "chains": chains, "STAT": of_keys(Op.STAT), "EVICT": of_keys(Op.EVICT, 100, tiers=3), "PREFETCH": of_keys(Op.PREFETCH),
     "LIST": lists,
     "NAMESPACES": namespaces, "NAMESPACE_REMOVE": removes, "PURGE": purges, "REPORT": reports, "LOOKUP": lookups, "REGISTER": lends, "UNREGISTER": takes_back,
+    "PUT lent": puts_of_lent, "GET to lent": gets_to_lent,
     "VERIFY, DEVICE": administers, "HELLO": None,
 }
 ENDINGS = ("read", "close", "shut down", "kill")

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cache-fixture.h"
+#include "cache/tails.h"
 #include "checked.h"
 
 enum { SHARED_BYTES = 8 * MIB };
@@ -128,6 +129,123 @@ static void test_R16_puts_from_shared_memory_are_in_the_same_budget(void **state
         for (unsigned i = 0; i < LONG; i++)
                 expect(&direct[i], CACHE_OK);
         assert_int_equal(stats().direct_bytes, 0);
+}
+
+static void tails_are_pages_of_their_own_and_blocks_come_and_go(void **state)
+{
+        enum { MOST = 100 };
+        struct tails tails;
+        struct tail all[MOST], none = { 0 };
+
+        tails_init(&tails);
+        for (unsigned round = 0; round < 3; round++) {
+                for (unsigned i = 0; i < MOST; i++) {
+                        assert_int_equal(tail_take(&tails, &all[i]), 0);
+                        assert_int_equal((uintptr_t)all[i].page % TAIL_BYTES, 0);
+                        memset(all[i].page, (int)i, TAIL_BYTES);
+                }
+                for (unsigned i = 0; i < MOST; i++)
+                        for (unsigned k = 0; k < TAIL_BYTES; k++)
+                                assert_int_equal(((uint8_t *)all[i].page)[k], i);
+                for (unsigned i = 0; i < MOST; i++)
+                        tail_release(&tails, &all[i * (2 * round + 1) % MOST]);
+                for (unsigned i = 0; i < MOST; i++)
+                        tail_release(&tails, &all[i]); /* of those that are released: nothing */
+                assert_false(list_empty(&tails.with_room));
+                assert_ptr_equal(tails.with_room.next->next, &tails.with_room); /* one is kept */
+        }
+        tail_release(&tails, &none);
+        tails_fini(&tails);
+}
+
+static int64_t charged, may_charge;
+static unsigned refusals;
+
+static bool charge(struct cache_request *req, int64_t bytes)
+{
+        if (charged + bytes > may_charge) {
+                refusals++;
+                return false;
+        }
+        charged += bytes;
+        assert_true(charged >= 0);
+        return true;
+}
+
+static void put_charged(struct req *r, uint32_t n, struct iovec *pieces, uint32_t length)
+{
+        start(r, n);
+        if (pieces) {
+                r->req.pieces = pieces;
+                r->req.room = length;
+                r->req.in_regions = true;
+        } else {
+                r->req.memory = good.at + MIB + n * 64 * KIB;
+                fill(r->req.memory, n, 1, length);
+                r->req.region = &good.region;
+        }
+        r->req.may_be_direct = true;
+        r->req.length = length;
+        r->req.ack = CACHE_WRITTEN;
+        r->req.charge = charge;
+        cache_put(t.cache, &r->req);
+}
+
+/* A put or a get between a region and the disk takes up to 6 KiB, beside the budget of bytes:
+ * its user is charged for that while it is under way. */
+static void test_R10_memory_of_direct_requests_is_charged(void **state)
+{
+        enum { ODD = 4096 + 100 };
+        struct req whole, odd, of_pieces, pooled, got;
+        struct iovec pieces[2];
+        int64_t of_whole, of_odd;
+
+        share_both(0);
+        pieces[0] = (struct iovec){ .iov_base = good.at, .iov_len = 4096 };
+        pieces[1] = (struct iovec){ .iov_base = good.at + 8192, .iov_len = 100 };
+        charged = 0;
+        refusals = 0;
+        may_charge = INT64_MAX;
+        hold(KIO_WRITE, 1);
+        put_charged(&whole, 10, NULL, 4096);
+        of_whole = charged;
+        assert_true(of_whole > 512 && of_whole < 4096);
+        put_charged(&odd, 11, NULL, ODD);
+        of_odd = charged - of_whole;
+        assert_int_equal(of_odd, of_whole + 4096);
+        put_charged(&of_pieces, 12, pieces, ODD);
+        assert_int_equal(charged - of_whole - of_odd, of_odd + 3 * (int64_t)sizeof(struct iovec));
+
+        /* No more: by way of the pool. */
+        may_charge = charged + of_odd - 1;
+        put_charged(&pooled, 13, NULL, ODD);
+        assert_int_equal(refusals, 1);
+        release();
+        expect(&whole, CACHE_OK);
+        expect(&odd, CACHE_OK);
+        expect(&of_pieces, CACHE_OK);
+        expect(&pooled, CACHE_OK);
+        assert_true(whole.req.direct && odd.req.direct && of_pieces.req.direct);
+        assert_false(pooled.req.direct);
+        assert_int_equal(charged, 0);
+
+        for (unsigned may = 0; may < 2; may++) {
+                hold(KIO_READ, 1);
+                may_charge = may ? of_odd : of_odd - 1;
+                start(&got, 11);
+                got.req.memory = good.at;
+                got.req.region = &good.region;
+                got.req.room = 2 * ODD;
+                got.req.may_be_direct = true;
+                got.req.charge = charge;
+                cache_get(t.cache, &got.req);
+                assert_int_equal(charged, may ? of_odd : 0);
+                release();
+                expect(&got, CACHE_OK);
+                assert_int_equal(got.req.direct, may);
+                assert_int_equal(charged, 0);
+                assert_int_equal(evict(11, true), CACHE_OK);
+        }
 }
 
 /* Under key 1, into memory, by way of the pool. */
@@ -427,6 +545,8 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 SHARED(test_R16_puts_from_shared_memory_are_in_the_same_budget),
+                SHARED(test_R10_memory_of_direct_requests_is_charged),
+                cmocka_unit_test(tails_are_pages_of_their_own_and_blocks_come_and_go),
                 SHARED(many_puts_from_memory_that_is_gone_cost_one_try_each),
                 SHARED(of_many_puts_the_first_that_can_succeeds),
                 SHARED(a_get_into_memory_completes_when_the_bytes_are_there),
