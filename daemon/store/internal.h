@@ -147,7 +147,7 @@ struct store {
         uint64_t noted_at;     /* ... and up to which the volumes that are up have it on disk */
         uint64_t missed;       /* it is claimed, by those that are up: volumes by the bit of their
                                   number in the set */
-        unsigned claimant;     /* by its number: the last that claimed something */
+        unsigned claimant;     /* by its number: the last that could be */
         struct membership_record record;
 
         struct set_namespace **namespaces; /* ascending by id */

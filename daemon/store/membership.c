@@ -250,7 +250,8 @@ void membership_prepare_superblock(struct member *p, struct volume *v)
         sb->volume_count = (uint16_t)s->set_count;
 }
 
-/* One that is up; with none left, the last: nothing is written then. */
+/* One that is up; with none left, the last that was: another one's epochs are not this process's to
+ * give. */
 static unsigned claimant(struct store *s)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
@@ -453,5 +454,6 @@ int membership_join_all(struct store *s, char ret_error[static STORE_ERROR_BYTES
                 if (r < 0)
                         return r;
         }
+        (void)claimant(s);
         return 0;
 }

@@ -55,6 +55,20 @@ struct item {
         uint32_t must;    /* this one has to be there after the crash; 0: none has */
         uint32_t failed;  /* this one was answered with an error, and its table page was never begun
                            */
+        unsigned must_on; /* the volume that it lies on */
+};
+
+struct world_name {
+        bool asked, answered;
+        uint32_t id;  /* 0: not seen yet */
+        bool removed; /* for good, and not asked for since */
+};
+
+/* Of what a volume cannot say that it does not know of it: see apart.c. */
+struct world_known {
+        uint32_t purged[CAMPAIGN_KEYS];
+        struct world_name names[CAMPAIGN_NAMESPACES];
+        unsigned claimed; /* by these volumes it may be said to have missed something */
 };
 
 struct world {
@@ -63,6 +77,9 @@ struct world {
          * miss, and an older version of a key may come back with it. */
         char dirs[CAMPAIGN_VOLUMES][280];
         unsigned volumes;
+        unsigned used;         /* those in the configuration, by bit */
+        bool part_ways, apart; /* not always all of them are to be used; are used from now on */
+        struct world_known known[CAMPAIGN_VOLUMES];
         const struct kio_backend *backend;
         uint64_t limit, random;
         uint32_t max_length; /* of what is put */
@@ -74,11 +91,7 @@ struct world {
         struct kio *io;
         struct store *s;
         struct item items[CAMPAIGN_KEYS];
-        struct {
-                bool asked, answered;
-                uint32_t id;  /* 0: not seen yet */
-                bool removed; /* for good, and not asked for since */
-        } namespaces[CAMPAIGN_NAMESPACES];
+        struct world_name namespaces[CAMPAIGN_NAMESPACES];
         bool in_doubt; /* what is read may be in the page cache alone */
         unsigned puts_busy, others_busy;
         uint64_t removals; /* answered with 0 */
@@ -92,8 +105,15 @@ bool chance(uint64_t one_in);
 /* A folder in memory, removed at the end of the program; world_init() makes it if need be. */
 void world_make_folder(void);
 void world_init(const struct kio_backend *backend);
-/* How many volumes the store has from now on; world_init() makes it one. */
+/* How many volumes the store has from now on, all of them in use; world_init() makes it one. */
 void world_set_volumes(unsigned n);
+/* These, by bit, are in use: as of the next world_open(), whose path i is world_volume_at(i). */
+void world_use(unsigned volumes);
+unsigned world_used(void); /* how many */
+unsigned world_volume_at(unsigned number);
+/* The store is open, with all of them, or is about to end: part of what follows. */
+void world_begin_life(void);
+void world_end_life(void);
 void world_wipe(void); /* all files go, and all that the oracle knows */
 /* 0; -errno with a text. */
 int world_open(char error[static 512]);

@@ -5,6 +5,7 @@
  * the table, the directory, now and then a data file. Between the faults is ordinary work: names
  * opened and removed, puts, purges, evictions, volumes suspended and resumed. A life ends with a
  * stop, a kill or a power loss, with whatever stood at the device torn. One run is one such life.
+ * Every other store of several has lives of some of its volumes, which are used apart.
  *
  * The same on a real disk (succession-disk), with the library's threads and backends: there a life
  * is a process, that ends with a stop or by SIGKILL, of itself, at some step or in the middle of a
@@ -14,6 +15,7 @@
  * `durable` (with a kill or a stop, `written`) and was neither evicted nor dropped since; a
  * namespace that was open; a store that does not open once nothing fails any more. */
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +43,7 @@ static struct {
 
 static struct tally {
         uint64_t starts_refused, starts_without, starts_cut, stops, kills, losses, faults, resumes;
+        uint64_t lives_apart; /* of some of the volumes */
 } tally;
 
 /* On the real disk: what is left of a life that was a process. */
@@ -133,9 +136,9 @@ static void work(void)
                 } else if (x < 420) {
                         sim_advance_ms(draw(chance(2) ? 100 : 12000));
                 } else if (x < 440) {
-                        world_device((unsigned)draw(world.volumes), false);
-                } else if (x < 500 && store_volumes_up(world.s) < world.volumes) {
-                        tally.resumes += world_device((unsigned)draw(world.volumes), true);
+                        world_device((unsigned)draw(world_used()), false);
+                } else if (x < 500 && store_volumes_up(world.s) < world_used()) {
+                        tally.resumes += world_device((unsigned)draw(world_used()), true);
                 } else {
                         world_put_some(k, KEYS, durable_in);
                 }
@@ -211,7 +214,7 @@ static void start_again(const char *when)
         if (r < 0)
                 campaign_fail(VERDICT_LOST, "the store does not open %s (%s): %s", when,
                               faults.last, error);
-        for (unsigned i = 0; i < world.volumes; i++) {
+        for (unsigned i = 0; i < world_used(); i++) {
                 struct store_volume_stats st;
 
                 if (store_get_volume_stats(world.s, i, &st) && st.state != STORE_VOLUME_UP)
@@ -247,7 +250,7 @@ static void start(void)
                         tally.starts_refused++;
                         continue;
                 }
-                if (store_volumes_up(world.s) == world.volumes)
+                if (store_volumes_up(world.s) == world_used())
                         return;
                 tally.starts_without++;
                 if (chance(2)) {
@@ -260,11 +263,22 @@ static void start(void)
         start_again(tally.faults > before ? "after faults" : "though nothing has failed");
 }
 
+/* All, or some: these are used without the others from now on. */
+static void choose_volumes(void)
+{
+        world_use(UINT_MAX);
+        if (!world.apart || chance(3))
+                return;
+        world_use(1 + (unsigned)draw((1u << world.volumes) - 1));
+        tally.lives_apart += world_used() < world.volumes;
+}
+
 static void one_life(void)
 {
         uint64_t x, resumes = tally.resumes;
 
         world.prewrite = chance(8);
+        choose_volumes();
         start();
         sim_hold(1u << KIO_WRITE | 1u << KIO_SYNC);
         world_verify();
@@ -273,8 +287,10 @@ static void one_life(void)
                 world.items[k].written = 0;
         fragile = false;
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)
-                if (chance(2))
+                if (chance(2) && world_used() == world.volumes)
                         world_open_namespace(n);
+        /* Now that there is one. */
+        world.apart = world.part_ways;
         world_iterate();
         if (chance(2))
                 world_settle();
@@ -313,15 +329,16 @@ static void one_life(void)
 
 static void note_tally(void)
 {
-        campaign_note("%llu faults; %llu starts refused, %llu without a volume, %llu cut off; "
-                      "%llu stops, %llu kills, %llu power losses; %llu resumes, %llu removals, "
-                      "%llu chunks read back",
-                      (unsigned long long)tally.faults, (unsigned long long)tally.starts_refused,
-                      (unsigned long long)tally.starts_without,
-                      (unsigned long long)tally.starts_cut, (unsigned long long)tally.stops,
-                      (unsigned long long)tally.kills, (unsigned long long)tally.losses,
-                      (unsigned long long)tally.resumes, (unsigned long long)world.removals,
-                      (unsigned long long)world.hits);
+        campaign_note(
+                "%llu faults; %llu starts refused, %llu without a volume, %llu cut off; "
+                "%llu stops, %llu kills, %llu power losses; %llu lives of some of the volumes, "
+                "%llu resumes, %llu removals, %llu chunks read back",
+                (unsigned long long)tally.faults, (unsigned long long)tally.starts_refused,
+                (unsigned long long)tally.starts_without, (unsigned long long)tally.starts_cut,
+                (unsigned long long)tally.stops, (unsigned long long)tally.kills,
+                (unsigned long long)tally.losses, (unsigned long long)tally.lives_apart,
+                (unsigned long long)tally.resumes, (unsigned long long)world.removals,
+                (unsigned long long)world.hits);
 }
 
 int campaign_succession(uint64_t count, uint64_t *seed)
@@ -333,6 +350,7 @@ int campaign_succession(uint64_t count, uint64_t *seed)
                 world_init(sim_backend()); /* nothing is left of the store before */
                 world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
                 world_wipe();
+                world.part_ways = world.volumes > 1 && *seed / CAMPAIGN_VOLUMES % 2;
                 if (sim_start(world.dir, sim_draw(&world.random)) < 0)
                         campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
                 for (unsigned i = 1; i < world.volumes; i++)
@@ -447,6 +465,7 @@ int campaign_succession_disk(uint64_t count, uint64_t *seed)
                 world.random = *seed;
                 world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
                 world_wipe();
+                world.part_ways = world.volumes > 1 && *seed / CAMPAIGN_VOLUMES % 2;
                 world.max_length = chance(2) ? 4096 : 8192;
                 world.limit = ((uint64_t)4 + draw(2)) << 20;
                 for (unsigned i = 0; i < STATES_OF_A_STORE && done < count; i++, done++) {

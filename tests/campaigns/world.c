@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -84,6 +85,7 @@ void world_set_volumes(unsigned n)
                                 campaign_fail(VERDICT_HUNG, "%s cannot be made", world.dirs[i]);
                 }
         world.volumes = n;
+        world_use(UINT_MAX);
 }
 
 _Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
@@ -202,7 +204,7 @@ void world_init(const struct kio_backend *backend)
         if (!pool)
                 campaign_fail(VERDICT_HUNG, "no memory");
         world_make_folder();
-        world.volumes = 1;
+        world_set_volumes(1);
         world.backend = backend;
         world.io = kio_stop(world.io);
         if (kio_start_with(&world.io, &params, backend, error) < 0)
@@ -257,6 +259,8 @@ void world_wipe(void)
         remove_files();
         memset(world.items, 0, sizeof(world.items));
         memset(world.namespaces, 0, sizeof(world.namespaces));
+        memset(world.known, 0, sizeof(world.known));
+        world.apart = false;
 }
 
 void world_drop_requests(void)
@@ -266,11 +270,11 @@ void world_drop_requests(void)
 
 int world_open(char error[static 512])
 {
-        const char *paths[CAMPAIGN_VOLUMES] = { world.dirs[0], world.dirs[1], world.dirs[2] };
+        const char *paths[CAMPAIGN_VOLUMES];
         struct store_params params = {
                 .paths = paths,
-                .n_paths = world.volumes,
-                .limit = world.limit * world.volumes,
+                .n_paths = world_used(),
+                .limit = world.limit * world_used(),
                 .segment_bytes = 1 << 20,
                 .entries = 2048,
                 .prewrite = world.prewrite,
@@ -283,6 +287,8 @@ int world_open(char error[static 512])
         };
         int r;
 
+        for (unsigned i = 0; i < world_used(); i++)
+                paths[i] = world.dirs[world_volume_at(i)];
         for (unsigned i = 0; i < CAMPAIGN_SLOTS; i++) {
                 slots[i].put_buf = pool + (size_t)i * CAMPAIGN_ROOM;
                 slots[i].get_buf = pool + (size_t)(CAMPAIGN_SLOTS + i) * CAMPAIGN_ROOM;
@@ -547,6 +553,10 @@ void world_open_namespace(unsigned n)
         world.others_busy++;
         world.namespaces[n].asked = true;
         world.namespaces[n].removed = false;
+        for (unsigned i = 0; i < world.volumes; i++) {
+                world.known[i].names[n].asked = true;
+                world.known[i].names[n].removed = false;
+        }
         store_namespace_open(world.s, &o->req);
 }
 
@@ -793,21 +803,30 @@ static uint32_t version_with(uint32_t k, uint32_t length, uint32_t crc)
         return 0;
 }
 
-uint32_t world_version(uint32_t k)
+static uint32_t version_on(uint32_t k, unsigned *ret_volume)
 {
         struct key key = key_of(k);
         uint32_t id = world.namespaces[item_namespace(k)].id;
         struct store_chunk chunk;
+        struct store_ref ref;
         uint32_t v;
 
         if (id == 0 ||
-            store_find(world.s, id, &key, store_hash(world.s, id, &key), NULL, &chunk) != 0)
+            store_find(world.s, id, &key, store_hash(world.s, id, &key), &ref, &chunk) != 0)
                 return 0;
+        *ret_volume = world_volume_at(ref.generation >> VOLUME_GENERATION_BITS);
         v = version_with(k, chunk.length, chunk.crc);
         if (v == 0)
                 campaign_fail(VERDICT_WRONG, "key %u: a chunk of %u bytes that was never put", k,
                               chunk.length);
         return v;
+}
+
+uint32_t world_version(uint32_t k)
+{
+        unsigned volume;
+
+        return version_on(k, &volume);
 }
 
 static void get_done(struct store_get *req)
@@ -938,13 +957,14 @@ void world_note_must(bool written_too)
 {
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
                 struct item *item = &world.items[k];
-                uint32_t v = item->stable || written_too ? world_version(k) : 0;
+                uint32_t v = item->stable || written_too ? version_on(k, &item->must_on) : 0;
 
                 item->must =
                         v > item->shut && (v == item->stable || (written_too && v == item->written))
                                 ? v
                                 : 0;
         }
+        world_end_life();
 }
 
 void world_release_must(void)
@@ -1037,6 +1057,7 @@ static void verify_one(uint32_t k, uint32_t version)
 
 void world_verify(void)
 {
+        world_begin_life();
         verify_namespaces();
         verify_index();
         world_get_all(verify_one);

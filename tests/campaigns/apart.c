@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a world knows of volumes that are used apart: some lives of a store go without some of them.
+ * A purge or a removal is in force wherever a volume is up that was up as it was answered, or that
+ * has been up with such a one since. What no volume that is up can know of may be found.
+ *
+ * On the main thread. At the end of a life what is known goes to the volumes that are up then, and
+ * at the begin of the next what the volumes that are up know of is put together. */
+#include <string.h>
+
+#include "campaign.h"
+#include "checked.h"
+#include "store/volume/volume.h"
+
+void world_use(unsigned volumes)
+{
+        world.used = volumes & ((1u << world.volumes) - 1);
+}
+
+unsigned world_used(void)
+{
+        return (unsigned)__builtin_popcount(world.used);
+}
+
+unsigned world_volume_at(unsigned number)
+{
+        for (unsigned i = 0; i < world.volumes; i++)
+                if (world.used & 1u << i && number-- == 0)
+                        return i;
+        return CAMPAIGN_VOLUMES;
+}
+
+/* Of those in use, by bit. */
+static unsigned volumes_up(void)
+{
+        unsigned up = 0;
+
+        for (unsigned i = 0; i < world_used(); i++) {
+                struct store_volume_stats st;
+
+                if (store_get_volume_stats(world.s, i, &st) && st.state == STORE_VOLUME_UP)
+                        up |= 1u << world_volume_at(i);
+        }
+        return up;
+}
+
+static void learn_names(unsigned up)
+{
+        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
+                struct world_name name = { .answered = true };
+
+                for (unsigned i = 0; i < world.volumes; i++) {
+                        const struct world_name *its = &world.known[i].names[n];
+
+                        if (!(up & 1u << i))
+                                continue;
+                        name.asked = name.asked || its->asked;
+                        name.removed = name.removed || its->removed;
+                        name.answered = name.answered && its->answered;
+                        name.id = MAX(name.id, its->id);
+                }
+                name.answered = name.answered && !name.removed;
+                world.namespaces[n] = name;
+        }
+}
+
+/* What they do not know of each other may have emptied them. */
+static void release_musts(unsigned up)
+{
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
+                unsigned on = world.items[k].must_on;
+
+                if (world.items[k].must && (!(up & 1u << on) || world.known[on].claimed & up))
+                        world.items[k].must = 0;
+        }
+}
+
+void world_begin_life(void)
+{
+        unsigned up = volumes_up();
+
+        if (world.volumes == 1 || !world.apart)
+                return;
+        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
+                uint32_t purged = 0;
+
+                for (unsigned i = 0; i < world.volumes; i++)
+                        if (up & 1u << i)
+                                purged = MAX(purged, world.known[i].purged[k]);
+                world.items[k].purged = purged;
+        }
+        learn_names(up);
+        release_musts(up);
+        for (unsigned i = 0; i < world.volumes; i++)
+                if (up & 1u << i)
+                        world.known[i].claimed &= ~up;
+}
+
+void world_end_life(void)
+{
+        unsigned up = volumes_up();
+
+        if (world.volumes == 1 || !world.apart)
+                return;
+        for (unsigned i = 0; i < world.volumes; i++) {
+                struct world_known *its = &world.known[i];
+                bool is_up = up & 1u << i;
+
+                if (!is_up)
+                        its->claimed |= world.used & ~(1u << i);
+                else
+                        its->claimed &= ~up;
+                if (!(world.used & 1u << i))
+                        continue;
+                for (uint32_t k = 0; is_up && k < CAMPAIGN_KEYS; k++)
+                        its->purged[k] = world.items[k].purged;
+                for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
+                        const struct world_name name = world.namespaces[n];
+
+                        /* One that went offline meanwhile may list a name or not. */
+                        its->names[n].asked =
+                                is_up ? name.asked : its->names[n].asked || name.asked;
+                        its->names[n].answered = is_up && name.answered;
+                        its->names[n].removed = is_up ? name.removed : its->names[n].removed;
+                        its->names[n].id = is_up ? name.id : its->names[n].id;
+                }
+        }
+}
