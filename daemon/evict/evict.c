@@ -16,6 +16,7 @@
 
 static const struct evict_policy *const policies[] = {
         &evict_policy_lru,
+        &evict_policy_cq,
 };
 
 static const struct evict_policy *policy_find(const char *name)
@@ -61,17 +62,37 @@ bool evict_contains(const struct evict *e, uint32_t item)
         return item < e->max_items && e->policy->contains(e, item);
 }
 
-void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes)
+static void insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
+                   enum evict_place place)
 {
         assert(item < e->max_items && group < e->max_groups);
         assert(!e->policy->contains(e, item));
-        e->policy->insert(e, item, group, bytes);
+        e->policy->insert(e, item, group, bytes, id, place);
+}
+
+void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes)
+{
+        insert(e, item, group, bytes, 0, EVICT_PLACE_UNKNOWN);
+}
+
+void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
+                        enum evict_place place)
+{
+        assert(id != 0);
+        insert(e, item, group, bytes, id, place);
 }
 
 void evict_touch(struct evict *e, uint32_t item, uint32_t group)
 {
         assert(evict_contains(e, item) && group < e->max_groups);
         e->policy->touch(e, item, group);
+}
+
+void evict_link(struct evict *e, uint32_t item, uint32_t parent)
+{
+        assert(evict_contains(e, item) && evict_contains(e, parent));
+        if (e->policy->link)
+                e->policy->link(e, item, parent);
 }
 
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)
@@ -96,7 +117,13 @@ void evict_unpopulate(const struct evict *e, uint32_t from)
 void evict_remove(struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));
-        e->policy->remove(e, item);
+        e->policy->remove(e, item, 0);
+}
+
+void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id)
+{
+        assert(evict_contains(e, item) && id != 0);
+        e->policy->remove(e, item, id);
 }
 
 uint32_t evict_victim(struct evict *e, uint32_t group,

@@ -16,14 +16,30 @@
 
 struct evict;
 
-/* `policy`: "lru". -EINVAL if unknown or the numbers are, -ENOMEM. Items are 0 .. max_items - 1. */
+/* `policy`: "lru" or "cq". -EINVAL if unknown or the numbers are, -ENOMEM. Items are 0 .. max_items
+ * - 1. */
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups);
 struct evict *evict_free(struct evict *e);
 
+/* Where in its chain an item was when it came in. A policy may expect less of some. */
+enum evict_place {
+        EVICT_PLACE_UNKNOWN = 0,  /* or what a chain's first two requests have brought */
+        EVICT_PLACE_CONTINUATION, /* what a later request has brought: the session goes on */
+        EVICT_PLACE_END,          /* the last item of its request */
+};
+
 /* A new item, as the youngest. `bytes`: what evicting it would free. */
 void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
+/* The same. `id` names what the item holds, whichever item that is: a hash of its key, not 0. A
+ * policy that remembers what it has evicted recognizes it by that. */
+void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
+                        enum evict_place place);
 /* The group is the one it was inserted with. */
 void evict_touch(struct evict *e, uint32_t item, uint32_t group);
+/* `parent` is what comes before the item in its chain. Both are in. It holds while both stay in; a
+ * second link of an item changes nothing. A policy may then keep a parent as long as its children.
+ */
+void evict_link(struct evict *e, uint32_t item, uint32_t parent);
 /* For many touches in a row: step 0 for each, a little later step 1, a little later evict_touch().
  */
 void evict_warm(const struct evict *e, uint32_t item, unsigned step);
@@ -32,8 +48,10 @@ void evict_warm(const struct evict *e, uint32_t item, unsigned step);
 void evict_populate(const struct evict *e, uint32_t from, uint32_t to);
 /* Gives back what is under those from `from` on, of which none has ever been in. */
 void evict_unpopulate(const struct evict *e, uint32_t from);
-/* Out of the policy: dropped, or evicted. */
+/* Out of the policy: dropped. */
 void evict_remove(struct evict *e, uint32_t item);
+/* Out of it because it was the victim; `id` as when it was inserted. */
+void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id);
 bool evict_contains(const struct evict *e, uint32_t item);
 
 /* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.
@@ -47,6 +65,6 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 uint64_t evict_touched(const struct evict *e, uint32_t item);
 uint64_t evict_now(const struct evict *e);
 
-/* The policy's name, and whether a name is one ("lru"): for the configuration. */
+/* The policy's name, and whether a name is one: for the configuration. */
 const char *evict_policy(const struct evict *e);
 bool evict_policy_exists(const char *policy);

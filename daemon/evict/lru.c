@@ -116,7 +116,8 @@ static void lru_append(struct lru *l, uint32_t item, uint32_t group)
         l->groups[group].youngest = item + 1;
 }
 
-static void lru_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes)
+static void lru_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
+                       unsigned place)
 {
         lru(e)->high = MAX(lru(e)->high, item + 1);
         lru_append(lru(e), item, group);
@@ -157,7 +158,7 @@ static void lru_unpopulate(const struct evict *e, uint32_t from)
                          (uint64_t)(e->max_items - from) * sizeof(struct lru_item));
 }
 
-static void lru_remove(struct evict *e, uint32_t item)
+static void lru_remove(struct evict *e, uint32_t item, uint64_t id)
 {
         lru_unlink(lru(e), item);
         lru(e)->items[item] = (struct lru_item){ 0 };

@@ -15,12 +15,14 @@ struct evict_policy {
         int (*new)(struct evict **ret, uint32_t max_items, uint32_t max_groups);
         void (*free)(struct evict *e);
 
-        void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
+        void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
+                       unsigned place); /* id 0: not known; enum evict_place */
         void (*touch)(struct evict *e, uint32_t item, uint32_t group);
         void (*warm)(const struct evict *e, uint32_t item, unsigned step);
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
-        void (*remove)(struct evict *e, uint32_t item);
+        void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: nothing to do */
+        void (*remove)(struct evict *e, uint32_t item, uint64_t id);   /* id 0: dropped */
         bool (*contains)(const struct evict *e, uint32_t item);
         uint32_t (*victim)(struct evict *e, uint32_t group,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
@@ -34,6 +36,7 @@ struct evict {
         uint32_t max_items, max_groups;
 };
 
-extern const struct evict_policy evict_policy_lru;
+extern const struct evict_policy evict_policy_lru, evict_policy_cq;
 /* For tests: as if there had been so many touches, at most 2^32 - 1. */
 void evict_lru_set_now(struct evict *e, uint64_t now);
+void evict_cq_set_now(struct evict *e, uint64_t now);

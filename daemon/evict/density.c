@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Counts of stays, and the densities that follow from them.
+ *
+ * Runs on the thread of the policy that owns it. Allocates nothing; nothing fails. Deterministic:
+ * the same calls give the same densities. */
+#include "evict/density.h"
+
+#include <string.h>
+
+#include "checked.h"
+
+static unsigned bin_of(uint32_t age)
+{
+        unsigned log;
+
+        if (age < 2)
+                return 0;
+        log = 31 - (unsigned)__builtin_clz(age);
+        return 2 * log + (age >> (log - 1) & 1);
+}
+
+/* The least age of a bin. */
+static double bin_begin(unsigned bin)
+{
+        return (double)(UINT64_C(1) << bin / 2) * (bin % 2 ? 1.5 : 1);
+}
+
+void density_init(struct density *d, double max_events)
+{
+        memset(d, 0, sizeof(*d));
+        d->max_events = max_events;
+}
+
+static void fade(struct density *d)
+{
+        for (unsigned c = 0; c < DENSITY_CLASSES; c++)
+                for (unsigned b = 0; b < DENSITY_BINS; b++) {
+                        d->hits[c][b] /= 2;
+                        d->losses[c][b] /= 2;
+                }
+        d->events /= 2;
+}
+
+static void count(struct density *d, double *where)
+{
+        if (d->events >= d->max_events)
+                fade(d);
+        d->events++;
+        ++*where;
+}
+
+void density_hit(struct density *d, unsigned class, uint32_t age)
+{
+        count(d, &d->hits[class][bin_of(age)]);
+}
+
+void density_loss(struct density *d, unsigned class, uint32_t age)
+{
+        count(d, &d->losses[class][bin_of(age)]);
+}
+
+void density_stay(struct density_stays *stays, unsigned class, uint32_t age, double weight)
+{
+        stays->n[class][bin_of(age)] += weight;
+}
+
+/* The chance of a hit in each bin, for what has reached it (Kaplan and Meier's estimate, where what
+ * leaves a bin without a hit is at risk for half of it). */
+static void hazards(const struct density *d, const struct density_stays *stays, unsigned class,
+                    double ret[static DENSITY_BINS])
+{
+        double reached = 0;
+
+        for (unsigned b = DENSITY_BINS; b-- > 0;) {
+                double hits = d->hits[class][b], left = d->losses[class][b] + stays->n[class][b];
+                double at_risk = reached + hits + left / 2;
+
+                reached += hits + left;
+                ret[b] = at_risk > 0 ? MIN(hits / at_risk, 1.0) : 0;
+        }
+}
+
+/* The best quotient of hits and time over all horizons, from the beginning of bin `from`. */
+static double best_from(const double hazard[static DENSITY_BINS], unsigned from)
+{
+        double survivors = 1, hits = 0, time = 0, best = 0;
+
+        for (unsigned b = from; b < DENSITY_BINS && survivors > 1e-9; b++) {
+                double hit = survivors * hazard[b];
+
+                hits += hit;
+                time += (survivors - hit / 2) * (bin_begin(b + 1) - bin_begin(b));
+                survivors -= hit;
+                best = MAX(best, hits / time);
+        }
+        return best;
+}
+
+void density_learn(struct density *d, const struct density_stays *stays)
+{
+        double hazard[DENSITY_BINS];
+
+        for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
+                hazards(d, stays, c, hazard);
+                for (unsigned b = 0; b < DENSITY_BINS; b++)
+                        d->value[c][b] = (float)best_from(hazard, b);
+        }
+}
+
+float density_at(const struct density *d, unsigned class, uint32_t age)
+{
+        unsigned bin = bin_of(age), next;
+        double begin, middle, from, to, part;
+
+        /* A value stands for the middle of its bin. */
+        begin = bin_begin(bin);
+        middle = (begin + bin_begin(bin + 1)) / 2;
+        next = (double)age < middle ? (bin == 0 ? 0 : bin - 1) : MIN(bin + 1, DENSITY_BINS - 1U);
+        if (next == bin)
+                return d->value[class][bin];
+        from = middle;
+        to = (bin_begin(next) + bin_begin(next + 1)) / 2;
+        part = ((double)age - from) / (to - from);
+        return (float)(d->value[class][bin] * (1 - part) + d->value[class][next] * part);
+}
+
+void density_double_unit(struct density *d)
+{
+        for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
+                for (unsigned b = 0; b < DENSITY_BINS; b++) {
+                        unsigned to = b < 2 ? 0 : b - 2;
+                        double hits = d->hits[c][b], losses = d->losses[c][b];
+
+                        d->hits[c][b] = d->losses[c][b] = 0;
+                        d->hits[c][to] += hits;
+                        d->losses[c][to] += losses;
+                        d->value[c][to] = d->value[c][b];
+                }
+        }
+}

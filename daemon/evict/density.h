@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Learned hit densities: what it is worth to keep an item of a class that has not been used for so
+ * long. Private to evict/.
+ *
+ * A stay begins at a touch. It ends with the next touch, a hit, at some age, or by being given up,
+ * a loss; the others still last. From these follows, for each class and age, the chance that an
+ * item which has reached the age is hit within a horizon, and the time that it will be kept for
+ * that. The density is the best quotient of the two over all horizons: hits for each unit of time
+ * that a place is taken up.
+ *
+ * Ages are counted in touches of the whole cache. Bins grow by the half of a power of two. */
+#pragma once
+
+#include <stdint.h>
+
+enum {
+        DENSITY_CLASSES = 8,
+        DENSITY_BINS = 64, /* two a power of two: all ages of 32 bits */
+};
+
+struct density {
+        double hits[DENSITY_CLASSES][DENSITY_BINS];
+        double losses[DENSITY_CLASSES][DENSITY_BINS];
+        double events, max_events; /* beyond which all counts are halved: old ones fade */
+        float value[DENSITY_CLASSES][DENSITY_BINS];
+};
+
+/* Stays that still last, by class and age. */
+struct density_stays {
+        double n[DENSITY_CLASSES][DENSITY_BINS];
+};
+
+void density_init(struct density *d, double max_events);
+void density_hit(struct density *d, unsigned class, uint32_t age);
+void density_loss(struct density *d, unsigned class, uint32_t age);
+void density_stay(struct density_stays *stays, unsigned class, uint32_t age, double weight);
+/* Computes the densities anew. Some ten microseconds. */
+void density_learn(struct density *d, const struct density_stays *stays);
+/* Interpolated between bins. 0 before anything was learned. */
+float density_at(const struct density *d, unsigned class, uint32_t age);
+/* All ages are counted in units twice as long from now on. */
+void density_double_unit(struct density *d);

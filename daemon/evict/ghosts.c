@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs on the thread of the policy that owns it. The table's pages become resident as ghosts
+ * appear; nothing fails after ghosts_init(). */
+#include "evict/ghosts.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+
+enum { WAYS = 16, MIN_SLOTS = 64 };
+/* With fewer, buckets that happen to be full forget much too early: 4 cost 0.8 points of hits at 1
+ * % of the conversation trace. */
+static_assert(WAYS * sizeof(struct ghost) % 64 == 0, "whole cache lines");
+
+int ghosts_init(struct ghosts *g, uint64_t n)
+{
+        uint64_t slots = MIN_SLOTS;
+        void *table;
+
+        while (slots < n)
+                slots *= 2;
+        if (slots > UINT32_MAX)
+                return -ENOMEM;
+        /* A large calloc() is fresh memory of the kernel's, which is not touched. */
+        table = calloc(slots, sizeof(struct ghost));
+        if (!table)
+                return -ENOMEM;
+        *g = (struct ghosts){ .table = table, .n_slots = (uint32_t)slots };
+        return 0;
+}
+
+void ghosts_fini(struct ghosts *g)
+{
+        free(g->table);
+        *g = (struct ghosts){ 0 };
+}
+
+/* Ids may be small numbers in a row. */
+static struct ghost *bucket(const struct ghosts *g, uint64_t id)
+{
+        uint64_t h = (id ^ id >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+
+        return &g->table[(h >> 32) % (g->n_slots / WAYS) * WAYS];
+}
+
+bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret)
+{
+        struct ghost *b = bucket(g, id);
+
+        for (unsigned i = 0; i < WAYS; i++)
+                if (b[i].id == id) {
+                        *ret = b[i];
+                        b[i] = (struct ghost){ 0 };
+                        return true;
+                }
+        return false;
+}
+
+bool ghosts_put(struct ghosts *g, const struct ghost *ghost, struct ghost *ret_forgotten)
+{
+        struct ghost *b = bucket(g, ghost->id), *oldest = b;
+
+        for (unsigned i = 0; i < WAYS; i++) {
+                if (b[i].id == 0) {
+                        b[i] = *ghost;
+                        return false;
+                }
+                if (b[i].touched < oldest->touched)
+                        oldest = &b[i];
+        }
+        *ret_forgotten = *oldest;
+        *oldest = *ghost;
+        return true;
+}

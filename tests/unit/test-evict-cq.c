@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The learning policy: what is used again stays, what was evicted is remembered, and no item goes
+ * before what continues it. Its parts too: densities and ghosts. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "evict/density.h"
+#include "evict/evict.h"
+#include "evict/ghosts.h"
+#include "evict/policy.h"
+
+DEFINE_CLEANUP(struct evict *, evict_free);
+
+static struct evict *make(uint32_t items, uint32_t groups)
+{
+        struct evict *e = NULL;
+
+        assert_int_equal(evict_new(&e, "cq", items, groups), 0);
+        assert_string_equal(evict_policy(e), "cq");
+        return e;
+}
+
+static uint32_t victim(struct evict *e)
+{
+        return evict_victim(e, 0, NULL, NULL, UINT32_MAX);
+}
+
+static uint32_t random_below(uint32_t *state, uint32_t n)
+{
+        *state = *state * UINT32_C(1664525) + UINT32_C(1013904223);
+        return (uint32_t)((uint64_t)(*state >> 8) * n >> 24);
+}
+
+/* --- densities --- */
+
+static void what_is_hit_soon_is_worth_most(void **state)
+{
+        struct density d;
+        struct density_stays stays = { 0 };
+
+        density_init(&d, 1e9);
+        assert_true(density_at(&d, 0, 100) == 0);
+        for (int i = 0; i < 1000; i++) {
+                density_hit(&d, 0, 100);
+                density_hit(&d, 1, 10000);
+                density_loss(&d, 2, 10000);
+        }
+        density_learn(&d, &stays);
+        assert_true(density_at(&d, 0, 1) > 10 * density_at(&d, 1, 1));
+        assert_true(density_at(&d, 1, 1) > 0);
+        assert_true(density_at(&d, 2, 1) == 0);
+        /* Past the age at which all were hit nothing is known, and nothing expected. */
+        assert_true(density_at(&d, 0, 1000) == 0);
+        assert_true(density_at(&d, 1, 9000) > density_at(&d, 1, 1));
+}
+
+/* A hit in ten at once; with what still waits the chance is less, and what has waited is not
+ * counted as lost before its age. */
+static void what_lasts_counts_until_its_age(void **state)
+{
+        struct density d, longer;
+        struct density_stays none = { 0 }, young = { 0 }, old = { 0 };
+
+        density_init(&d, 1e9);
+        for (int i = 0; i < 100; i++)
+                density_hit(&d, 0, 1000);
+        density_stay(&young, 0, 10, 900);
+        density_stay(&old, 0, 100000, 900);
+        longer = d;
+        density_learn(&d, &none);
+        density_learn(&longer, &old);
+        assert_true(density_at(&longer, 0, 900) < density_at(&d, 0, 900) / 2);
+        density_learn(&longer, &young);
+        assert_true(density_at(&longer, 0, 900) == density_at(&d, 0, 900));
+}
+
+static void a_unit_twice_as_long_halves_ages(void **state)
+{
+        struct density d;
+        struct density_stays stays = { 0 };
+        float before;
+
+        density_init(&d, 1e9);
+        for (uint32_t age = 64; age < 4096; age++) {
+                density_hit(&d, 3, age);
+                density_loss(&d, 3, 2 * age);
+        }
+        density_learn(&d, &stays);
+        before = density_at(&d, 3, 1024);
+        density_double_unit(&d);
+        density_learn(&d, &stays);
+        /* The same hits in half as many units. */
+        assert_float_equal(density_at(&d, 3, 512), 2 * before, before / 100);
+}
+
+static void old_counts_fade(void **state)
+{
+        struct density d;
+        struct density_stays stays = { 0 };
+
+        density_init(&d, 100);
+        for (int i = 0; i < 100; i++)
+                density_hit(&d, 0, 10);
+        for (int i = 0; i < 2000; i++)
+                density_loss(&d, 0, 1000);
+        density_learn(&d, &stays);
+        assert_true(d.events <= 100);
+        assert_true(density_at(&d, 0, 1) < 0.01F);
+}
+
+static void every_age_has_a_density(void **state)
+{
+        struct density d;
+        struct density_stays stays = { 0 };
+
+        density_init(&d, 1e9);
+        for (uint32_t age = 1; age != 0; age = age << 1) {
+                density_hit(&d, 0, age);
+                density_loss(&d, 0, age);
+                density_hit(&d, 0, UINT32_MAX);
+        }
+        density_hit(&d, 0, 0);
+        density_learn(&d, &stays);
+        for (uint64_t age = 0; age <= UINT32_MAX; age = age * 3 / 2 + 1)
+                assert_true(density_at(&d, 0, (uint32_t)age) >= 0);
+        assert_true(density_at(&d, 0, UINT32_MAX) >= 0);
+}
+
+/* --- ghosts --- */
+
+static void a_ghost_is_taken_once(void **state)
+{
+        struct ghosts g;
+        struct ghost put = { .id = 7, .touched = 5, .class = 3, .uses = 9 }, taken, forgotten;
+
+        assert_int_equal(ghosts_init(&g, 100), 0);
+        assert_false(ghosts_take(&g, 7, &taken));
+        assert_false(ghosts_put(&g, &put, &forgotten));
+        assert_false(ghosts_take(&g, 8, &taken));
+        assert_true(ghosts_take(&g, 7, &taken));
+        assert_memory_equal(&taken, &put, sizeof(put));
+        assert_false(ghosts_take(&g, 7, &taken));
+        ghosts_fini(&g);
+}
+
+/* Of many more than there is room for, the younger are there; each that is not was given back. */
+static void the_oldest_ghosts_are_forgotten(void **state)
+{
+        enum { ROOM = 4096, PUT = 4 * ROOM };
+        static bool forgotten[PUT + 1];
+        struct ghosts g;
+        struct ghost taken, lost;
+        unsigned young = 0;
+
+        assert_int_equal(ghosts_init(&g, ROOM), 0);
+        for (uint32_t i = 1; i <= PUT; i++)
+                if (ghosts_put(&g, &(struct ghost){ .id = i, .touched = i }, &lost)) {
+                        assert_false(forgotten[lost.id]);
+                        forgotten[lost.id] = true;
+                }
+        for (uint32_t i = 1; i <= PUT; i++) {
+                assert_int_equal(ghosts_take(&g, i, &taken), !forgotten[i]);
+                young += i > PUT - ROOM / 2 && !forgotten[i];
+        }
+        assert_true(young > ROOM / 2 * 9 / 10);
+        ghosts_fini(&g);
+}
+
+/* --- the policy --- */
+
+/* Before it has learned it is LRU, leaf first. */
+static void without_traffic_the_oldest_goes(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 2);
+
+        assert_int_equal(victim(e), EVICT_NONE);
+        for (uint32_t i = 0; i < 4; i++)
+                evict_insert(e, i, 0, 4096);
+        assert_int_equal(victim(e), 0);
+        evict_touch(e, 0, 0);
+        assert_int_equal(victim(e), 1);
+        assert_int_equal(evict_victim(e, 1, NULL, NULL, UINT32_MAX), EVICT_NONE);
+        evict_remove(e, 1);
+        assert_false(evict_contains(e, 1));
+        assert_int_equal(victim(e), 2);
+        assert_int_equal(evict_now(e), 5);
+        assert_int_equal(evict_touched(e, 0), 5);
+}
+
+/* Some items are used again and again, a stream of others once: the stream passes through. With LRU
+ * none of them would be hit, since more come in between than there is room for. */
+static unsigned hits_beside_a_stream(const char *policy)
+{
+        enum { ITEMS = 256, OFTEN = 64, BETWEEN = 300, ROUNDS = 400 };
+        struct evict *e = NULL;
+        uint32_t where[OFTEN], id_of[ITEMS];
+        uint64_t next_id = 1000;
+        uint32_t n_items = 0;
+        unsigned hits = 0;
+
+        assert_int_equal(evict_new(&e, policy, ITEMS, 1), 0);
+        memset(where, 0xff, sizeof(where));
+        memset(id_of, 0xff, sizeof(id_of));
+        for (unsigned round = 0; round < ROUNDS; round++)
+                for (unsigned i = 0; i < OFTEN + BETWEEN; i++) {
+                        uint32_t item, often = i < OFTEN ? i : EVICT_NONE;
+
+                        if (often != EVICT_NONE && where[often] != EVICT_NONE) {
+                                evict_touch(e, where[often], 0);
+                                hits += round >= ROUNDS / 2;
+                                continue;
+                        }
+                        item = n_items;
+                        if (n_items < ITEMS) {
+                                n_items++;
+                        } else {
+                                item = victim(e);
+                                evict_remove_victim(e, item, id_of[item]);
+                                if (id_of[item] <= OFTEN)
+                                        where[id_of[item] - 1] = EVICT_NONE;
+                        }
+                        id_of[item] = often != EVICT_NONE ? often + 1 : (uint32_t)next_id++;
+                        evict_insert_known(e, item, 0, 1, id_of[item], EVICT_PLACE_UNKNOWN);
+                        if (often != EVICT_NONE)
+                                where[often] = item;
+                }
+        evict_free(e);
+        return hits * 100 / (OFTEN * (ROUNDS - ROUNDS / 2));
+}
+
+static void what_is_used_again_survives_a_stream(void **state)
+{
+        assert_int_equal(hits_beside_a_stream("lru"), 0);
+        assert_in_range(hits_beside_a_stream("cq"), 80, 100);
+}
+
+static bool may_go(void *userdata, uint32_t item)
+{
+        return ((const bool *)userdata)[item];
+}
+
+static void what_may_not_go_is_passed_over(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+        bool may[8] = { false, false, true, true };
+
+        for (uint32_t i = 0; i < 4; i++)
+                evict_insert(e, i, 0, 1);
+        assert_int_equal(evict_victim(e, 0, may_go, may, UINT32_MAX), 2);
+        assert_int_equal(evict_victim(e, 0, may_go, may, 2), 2);
+        assert_int_equal(evict_victim(e, 0, may_go, may, 1), EVICT_NONE);
+        may[2] = may[3] = false;
+        assert_int_equal(evict_victim(e, 0, may_go, may, UINT32_MAX), EVICT_NONE);
+}
+
+/* Random trees, touches and removals: a victim has no child that is in. */
+static void no_item_goes_before_what_continues_it(void **state)
+{
+        enum { ITEMS = 200, STEPS = 200000, NONE = UINT32_MAX };
+        _cleanup_(evict_freep) struct evict *e = make(ITEMS, 1);
+        uint32_t seed = 1, parent[ITEMS], children[ITEMS] = { 0 };
+        uint64_t id[ITEMS], next_id = 1;
+        unsigned with_parent = 0;
+
+        for (uint32_t i = 0; i < ITEMS; i++)
+                parent[i] = NONE;
+        for (unsigned step = 0; step < STEPS; step++) {
+                uint32_t item = random_below(&seed, ITEMS), other = random_below(&seed, ITEMS);
+
+                if (evict_contains(e, item) && random_below(&seed, 3) > 0) {
+                        evict_touch(e, item, 0);
+                        continue;
+                }
+                if (evict_contains(e, item)) {
+                        bool drop = random_below(&seed, 10) == 0;
+
+                        item = drop ? item : victim(e);
+                        assert_true(drop || children[item] == 0);
+                        with_parent += !drop && parent[item] != NONE;
+                        if (drop)
+                                evict_remove(e, item);
+                        else
+                                evict_remove_victim(e, item, id[item]);
+                        if (parent[item] != NONE)
+                                children[parent[item]]--;
+                        for (uint32_t i = 0; i < ITEMS; i++)
+                                if (parent[i] == item)
+                                        parent[i] = NONE;
+                        children[item] = 0;
+                        parent[item] = NONE;
+                        continue;
+                }
+                /* An id may come again: one in two is a ghost's. */
+                id[item] = random_below(&seed, 2) ? next_id++
+                                                  : 1 + random_below(&seed, 1000000) % next_id;
+                for (uint32_t i = 0; i < ITEMS; i++)
+                        if (i != item && evict_contains(e, i) && id[i] == id[item])
+                                id[item] = next_id++;
+                evict_insert_known(e, item, 0, 1, id[item],
+                                   (enum evict_place)random_below(&seed, 3));
+                if (evict_contains(e, other) && other != item) {
+                        evict_link(e, item, other);
+                        evict_link(e, item, other);
+                        parent[item] = other;
+                        children[other]++;
+                }
+        }
+        assert_true(with_parent > 1000);
+}
+
+/* Clients name the parents of their keys: nothing keeps them from a circle. */
+static void a_circle_of_parents_ends(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        for (uint32_t i = 0; i < 4; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_PLACE_UNKNOWN);
+        for (uint32_t i = 0; i < 4; i++)
+                evict_link(e, i, (i + 1) % 4);
+        evict_link(e, 2, 2);
+        for (uint32_t i = 0; i < 4; i++) {
+                uint32_t item = victim(e);
+
+                assert_true(evict_contains(e, item));
+                evict_remove_victim(e, item, item + 1);
+        }
+        assert_int_equal(victim(e), EVICT_NONE);
+}
+
+/* A child of another size frees no room of this one. */
+static void a_victim_is_of_the_group_that_was_asked_for(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 2);
+
+        evict_insert(e, 0, 0, 1);
+        evict_insert(e, 1, 1, 1);
+        evict_link(e, 1, 0);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, UINT32_MAX), 0);
+        assert_int_equal(evict_victim(e, 1, NULL, NULL, UINT32_MAX), 1);
+        evict_remove(e, 0);
+        assert_int_equal(evict_victim(e, 1, NULL, NULL, UINT32_MAX), 1);
+        evict_remove(e, 1);
+}
+
+/* What has a parent that was removed has none, also when the parent's place is taken again. */
+static void a_parents_place_may_be_taken_again(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        evict_insert(e, 0, 0, 1);
+        evict_insert(e, 1, 0, 1);
+        evict_link(e, 1, 0);
+        evict_remove(e, 0);
+        evict_insert(e, 0, 0, 1);
+        evict_insert(e, 2, 0, 1);
+        evict_link(e, 2, 0);
+        evict_remove(e, 1);
+        assert_int_equal(victim(e), 2);
+        evict_remove(e, 2);
+        assert_int_equal(victim(e), 0);
+}
+
+static void times_that_overflow_keep_their_order(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        evict_cq_set_now(e, UINT32_MAX - 4);
+        for (uint32_t i = 0; i < 8; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_PLACE_UNKNOWN);
+        assert_int_equal(evict_now(e), (uint64_t)UINT32_MAX + 4);
+        for (uint32_t i = 0; i < 8; i++) {
+                assert_int_equal(victim(e), i);
+                evict_remove_victim(e, i, i + 1);
+        }
+        for (uint32_t i = 0; i < 8; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_PLACE_UNKNOWN);
+        assert_true(evict_touched(e, 7) <= evict_now(e));
+}
+
+static void the_same_calls_choose_the_same(void **state)
+{
+        assert_int_equal(hits_beside_a_stream("cq"), hits_beside_a_stream("cq"));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(what_is_hit_soon_is_worth_most),
+                cmocka_unit_test(what_lasts_counts_until_its_age),
+                cmocka_unit_test(a_unit_twice_as_long_halves_ages),
+                cmocka_unit_test(old_counts_fade),
+                cmocka_unit_test(every_age_has_a_density),
+                cmocka_unit_test(a_ghost_is_taken_once),
+                cmocka_unit_test(the_oldest_ghosts_are_forgotten),
+                cmocka_unit_test(without_traffic_the_oldest_goes),
+                cmocka_unit_test(what_is_used_again_survives_a_stream),
+                cmocka_unit_test(what_may_not_go_is_passed_over),
+                cmocka_unit_test(no_item_goes_before_what_continues_it),
+                cmocka_unit_test(a_circle_of_parents_ends),
+                cmocka_unit_test(a_victim_is_of_the_group_that_was_asked_for),
+                cmocka_unit_test(a_parents_place_may_be_taken_again),
+                cmocka_unit_test(times_that_overflow_keep_their_order),
+                cmocka_unit_test(the_same_calls_choose_the_same),
+        };
+
+        return cmocka_run_group_tests_name("evict-cq", tests, NULL, NULL);
+}
