@@ -49,7 +49,7 @@ MAY = {
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},
     "common": {"api", "proto"},  # what the two tools share
-    "bench": {"common", "api", "proto"},
+    "bench": {"common", "api", "proto", "evict"},  # simulate: the daemon's policies
     "ctl": {"common", "api", "proto", "store", "io", "evict"},  # of its offline commands, the last three
     "examples": {"api"},
     "python": set(),  # loads the library, and is compiled against nothing

@@ -5,7 +5,8 @@
 #include "tool.h"
 
 static const struct command *const commands[] = {
-        &command_replay, &command_plan, &command_profile, &command_kvcache, &command_iosize,
+        &command_replay,  &command_simulate, &command_plan,
+        &command_profile, &command_kvcache,  &command_iosize,
 };
 
 static const char *const of_ctl[] = { "status",    "ping",   "stats",  "config",   "put",   "get",

@@ -26,6 +26,7 @@ SUCCEEDS = [
     ("kvcachectl", ["device", "ls"]), ("kvcachectl", ["device", "resume", "0"]), ("kvcachectl", ["verify"]),
     ("kvcachectl", ["evict", "-n", "a", "k"]), ("kvcachectl", ["namespace", "rm", "--purge", "gone"]), ("kvcachectl", ["purge", "a"]),
     ("kvcache-bench", ["replay", "--synthetic", "chat", "--requests", "3", "--block-bytes", "4KiB"]),
+    ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3"]),
     ("kvcache-bench", ["plan", *SIZED]), ("kvcache-bench", ["kvcache", *SIZED]), ("kvcache-bench", ["iosize", *SIZED]),
     ("kvcache-bench", ["profile", *SIZED, "--source", "memory", "--num_iter", "1", "--warmup_iter", "0"]),
 ]
@@ -40,6 +41,7 @@ FAILS = [
     ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
     ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["plan"], 2),
+    ("kvcache-bench", ["simulate", "/nowhere"], 5), ("kvcache-bench", ["simulate"], 2),
     ("kvcache-bench", ["plan", "--model", "llama", "--model_config", "block-tp1-pp16"], 1),
     ("kvcache-bench", ["kvcache", "--model", "BAD", "--model_config", "block-tp1-pp16"], 1),
     ("kvcache-bench", ["iosize", *SIZED, "--isl", "0"], 2), ("kvcache-bench", ["profile", *SIZED, "--mode", "MG"], 1),
@@ -47,10 +49,10 @@ FAILS = [
 ]
 
 
-def one_object(text):
+def one_object(text, kind=dict):
     assert text.endswith("\n") and text.count("\n") == 1, text
     said = json.loads(text)
-    assert isinstance(said, dict), text
+    assert isinstance(said, kind), text
     return said
 
 
@@ -84,7 +86,7 @@ def places(words):
 def test_success_is_one_object(filled, tool, words):
     daemon, named = filled
     result = TOOLS[tool](*places(named(words))[-1], daemon=daemon, check=0, timeout=120)
-    one_object(result.stdout)
+    one_object(result.stdout, kind=list if words[0] == "simulate" else dict)
     assert set(messages(result.stderr)) <= {"warning"}
 
 

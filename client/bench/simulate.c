@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "simulate.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "evict/evict.h"
+
+#define NEVER UINT32_MAX
+
+DEFINE_CLEANUP(struct evict *, evict_free);
+
+static double cpu_seconds(void)
+{
+        struct timespec now;
+
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+        return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+/* --- ids to numbers --- */
+
+struct number {
+        uint64_t id;
+        uint32_t plus_one; /* 0: empty */
+};
+
+int simulation_init(struct simulation *s, const struct workload *workload)
+{
+        _cleanup_(freep) struct number *table = NULL;
+        size_t n_slots = 1024;
+
+        *s = (struct simulation){ .workload = workload };
+        if (workload->n_ids >= INT32_MAX)
+                return -E2BIG;
+        while (n_slots < 2 * workload->n_ids)
+                n_slots *= 2;
+        table = calloc(n_slots, sizeof(*table));
+        s->blocks = malloc(MAX(workload->n_ids, (size_t)1) * sizeof(s->blocks[0]));
+        if (!table || !s->blocks) {
+                simulation_fini(s);
+                return -ENOMEM;
+        }
+        for (size_t i = 0; i < workload->n_ids; i++) {
+                uint64_t id = workload->ids[i];
+                size_t slot = (id ^ id >> 32) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (n_slots - 1);
+
+                while (table[slot].plus_one != 0 && table[slot].id != id)
+                        slot = (slot + 1) & (n_slots - 1);
+                if (table[slot].plus_one == 0)
+                        table[slot] = (struct number){ .id = id, .plus_one = ++s->n_blocks };
+                s->blocks[i] = table[slot].plus_one - 1;
+        }
+        return 0;
+}
+
+void simulation_fini(struct simulation *s)
+{
+        free(s->blocks);
+        *s = (struct simulation){ 0 };
+}
+
+/* --- a policy of the daemon's --- */
+
+struct block {
+        uint32_t item;    /* EVICT_NONE: not cached */
+        uint32_t request; /* the last that asked for it */
+        uint32_t turn;    /* of its session, in which it came up first; 0: never asked for */
+};
+
+struct cache {
+        struct evict *evict;
+        struct block *blocks;
+        uint32_t *held; /* by item: its block */
+        uint32_t n_items, capacity;
+        uint32_t request; /* at hand */
+};
+
+static bool may_evict(void *userdata, uint32_t item)
+{
+        const struct cache *c = userdata;
+
+        return c->blocks[c->held[item]].request != c->request;
+}
+
+/* A block's id for the policy's ghosts. */
+static uint64_t ghost_id(uint32_t block)
+{
+        return (uint64_t)block + 1;
+}
+
+/* An item for one more block; EVICT_NONE: the request at hand has all of them. */
+static uint32_t make_room(struct cache *c, struct simulation_result *counts)
+{
+        uint32_t item;
+
+        if (c->n_items < c->capacity)
+                return c->n_items++;
+        item = evict_victim(c->evict, 0, may_evict, c, UINT32_MAX);
+        if (item == EVICT_NONE)
+                return item;
+        c->blocks[c->held[item]].item = EVICT_NONE;
+        evict_remove_victim(c->evict, item, ghost_id(c->held[item]));
+        counts->evictions++;
+        return item;
+}
+
+static void use_block(struct cache *c, uint32_t block, enum evict_place place,
+                      struct simulation_result *counts)
+{
+        struct block *b = &c->blocks[block];
+
+        counts->touches++;
+        if (b->item != EVICT_NONE) {
+                evict_touch(c->evict, b->item, 0);
+                return;
+        }
+        b->item = make_room(c, counts);
+        if (b->item == EVICT_NONE)
+                return;
+        c->held[b->item] = block;
+        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), place);
+}
+
+/* Marks the request's blocks, and returns the session's turn: one more than that of the last block
+ * that an earlier request has brought. */
+static uint32_t mark_request(struct cache *c, const uint32_t *blocks, size_t n)
+{
+        uint32_t turn = 1;
+        size_t known = 0;
+
+        while (known < n && c->blocks[blocks[known]].turn != 0)
+                known++;
+        if (known > 0)
+                turn = c->blocks[blocks[known - 1]].turn + 1;
+        for (size_t i = 0; i < n; i++) {
+                struct block *b = &c->blocks[blocks[i]];
+
+                b->request = c->request;
+                if (b->turn == 0)
+                        b->turn = turn;
+        }
+        return c->blocks[blocks[n - 1]].turn;
+}
+
+static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
+                         struct simulation_result *counts)
+{
+        enum { EARLY_TURNS = 2 };
+        uint32_t turn;
+        size_t hits = 0;
+
+        if (n == 0)
+                return;
+        turn = mark_request(c, blocks, n);
+        while (hits < n && c->blocks[blocks[hits]].item != EVICT_NONE)
+                hits++;
+        counts->blocks_asked += n;
+        counts->blocks_hit += hits;
+        for (size_t i = MIN(n, (size_t)c->capacity); i-- > 0;) {
+                enum evict_place place = i == n - 1           ? EVICT_PLACE_END
+                                         : turn > EARLY_TURNS ? EVICT_PLACE_CONTINUATION
+                                                              : EVICT_PLACE_UNKNOWN;
+
+                use_block(c, blocks[i], place, counts);
+        }
+        for (size_t i = 1; i < n; i++) {
+                uint32_t item = c->blocks[blocks[i]].item, parent = c->blocks[blocks[i - 1]].item;
+
+                if (item != EVICT_NONE && parent != EVICT_NONE)
+                        evict_link(c->evict, item, parent);
+        }
+}
+
+static int run_policy(const struct simulation *s, const char *policy, uint32_t capacity,
+                      struct simulation_result *ret)
+{
+        _cleanup_(evict_freep) struct evict *evict = NULL;
+        _cleanup_(freep) struct block *blocks = NULL;
+        _cleanup_(freep) uint32_t *held = NULL;
+        struct cache c;
+        int r;
+
+        r = evict_new(&evict, policy, capacity, 1);
+        if (r < 0)
+                return r;
+        blocks = calloc(s->n_blocks, sizeof(*blocks));
+        held = calloc(capacity, sizeof(*held));
+        if (!blocks || !held)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < s->n_blocks; i++)
+                blocks[i].item = EVICT_NONE;
+        c = (struct cache){ .evict = evict, .blocks = blocks, .held = held, .capacity = capacity };
+        for (size_t i = 0; i < s->workload->n_requests; i++) {
+                const struct workload_request *request = &s->workload->requests[i];
+
+                c.request = (uint32_t)i + 1;
+                play_request(&c, &s->blocks[request->first_id], request->n_ids, ret);
+        }
+        return 0;
+}
+
+/* --- the optimum --- */
+
+/* A heap of the cached blocks: what goes first is at its top. An entry whose block has been used
+ * since is stale, and is dropped when it comes to the top. */
+struct use {
+        uint32_t next;  /* the request that uses the block next; NEVER */
+        uint32_t depth; /* in its chain */
+        uint32_t block;
+};
+
+struct heap {
+        struct use *uses;
+        size_t n;
+};
+
+static bool goes_before(const struct use *a, const struct use *b)
+{
+        return a->next != b->next ? a->next > b->next : a->depth > b->depth;
+}
+
+static void heap_add(struct heap *h, struct use use)
+{
+        size_t at = h->n++;
+
+        while (at > 0 && goes_before(&use, &h->uses[(at - 1) / 2])) {
+                h->uses[at] = h->uses[(at - 1) / 2];
+                at = (at - 1) / 2;
+        }
+        h->uses[at] = use;
+}
+
+static struct use heap_take(struct heap *h)
+{
+        struct use top = h->uses[0], last = h->uses[--h->n];
+        size_t at = 0, child;
+
+        while ((child = 2 * at + 1) < h->n) {
+                if (child + 1 < h->n && goes_before(&h->uses[child + 1], &h->uses[child]))
+                        child++;
+                if (!goes_before(&h->uses[child], &last))
+                        break;
+                h->uses[at] = h->uses[child];
+                at = child;
+        }
+        h->uses[at] = last;
+        return top;
+}
+
+/* By place in workload.ids: the next request that asks for the same block. */
+static int find_next_uses(const struct simulation *s, uint32_t **ret)
+{
+        _cleanup_(freep) uint32_t *later = malloc(MAX(s->n_blocks, 1U) * sizeof(*later));
+        uint32_t *next = malloc(MAX(s->workload->n_ids, (size_t)1) * sizeof(*next));
+
+        if (!later || !next) {
+                free(next);
+                return -ENOMEM;
+        }
+        for (uint32_t i = 0; i < s->n_blocks; i++)
+                later[i] = NEVER;
+        for (size_t i = s->workload->n_requests; i-- > 0;) {
+                const struct workload_request *request = &s->workload->requests[i];
+
+                for (size_t k = 0; k < request->n_ids; k++)
+                        next[request->first_id + k] = later[s->blocks[request->first_id + k]];
+                for (size_t k = 0; k < request->n_ids; k++)
+                        later[s->blocks[request->first_id + k]] = (uint32_t)i;
+        }
+        *ret = next;
+        return 0;
+}
+
+static int run_optimum(const struct simulation *s, uint32_t capacity, struct simulation_result *ret)
+{
+        enum { ABSENT = 0 };
+        _cleanup_(freep) uint32_t *next = NULL;
+        _cleanup_(freep) uint32_t *cached = calloc(s->n_blocks, sizeof(*cached)); /* next + 1 */
+        _cleanup_(freep) struct use *uses =
+                malloc(MAX(s->workload->n_ids, (size_t)1) * sizeof(*uses));
+        struct heap heap = { .uses = uses };
+        uint32_t n_cached = 0;
+
+        if (!cached || !uses || find_next_uses(s, &next) < 0)
+                return -ENOMEM;
+        for (size_t i = 0; i < s->workload->n_requests; i++) {
+                const struct workload_request *request = &s->workload->requests[i];
+                size_t hits = 0;
+
+                while (hits < request->n_ids &&
+                       cached[s->blocks[request->first_id + hits]] != ABSENT)
+                        hits++;
+                ret->blocks_asked += request->n_ids;
+                ret->blocks_hit += hits;
+                for (size_t k = 0; k < request->n_ids; k++) {
+                        uint32_t block = s->blocks[request->first_id + k];
+                        uint32_t use = next[request->first_id + k];
+
+                        ret->touches++;
+                        n_cached += cached[block] == ABSENT && use != NEVER;
+                        n_cached -= cached[block] != ABSENT && use == NEVER;
+                        cached[block] = use + 1; /* NEVER + 1 is ABSENT: it is not kept */
+                        if (use != NEVER)
+                                heap_add(&heap, (struct use){ use, (uint32_t)k, block });
+                }
+                while (n_cached > capacity) {
+                        struct use first = heap_take(&heap);
+
+                        if (cached[first.block] != first.next + 1)
+                                continue;
+                        cached[first.block] = ABSENT;
+                        n_cached--;
+                        ret->evictions++;
+                }
+        }
+        return 0;
+}
+
+bool simulation_policy_exists(const char *policy)
+{
+        return strcmp(policy, "opt") == 0 || evict_policy_exists(policy);
+}
+
+int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
+                   struct simulation_result *ret)
+{
+        double start = cpu_seconds();
+        int r;
+
+        *ret = (struct simulation_result){ 0 };
+        if (capacity == 0 || !simulation_policy_exists(policy))
+                return -EINVAL;
+        if (strcmp(policy, "opt") == 0)
+                r = run_optimum(s, capacity, ret);
+        else
+                r = run_policy(s, policy, capacity, ret);
+        ret->seconds = cpu_seconds() - start;
+        return r;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plays a workload against a replacement policy of the daemon's, without data, and against the
+ * optimum.
+ *
+ * A request hits its longest prefix that is cached; then all of its blocks are touched, the last
+ * first, and those that are missing come in. No block of a request goes while it is served. Blocks
+ * are of one size; of a request that is longer than the cache only the beginning comes in. The
+ * cache is empty at first. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "workload.h"
+
+/* A workload whose ids are numbered from 0 on, in the order of their first use. */
+struct simulation {
+        const struct workload *workload;
+        uint32_t *blocks;  /* as workload.ids */
+        uint32_t n_blocks; /* distinct ones */
+};
+
+struct simulation_result {
+        uint64_t blocks_asked, blocks_hit;
+        uint64_t touches, evictions;
+        double seconds; /* of CPU time */
+};
+
+/* Reads `workload`, which must outlive it. 0, -ENOMEM, -E2BIG: more blocks than a policy can have
+ * items. */
+int simulation_init(struct simulation *s, const struct workload *workload);
+void simulation_fini(struct simulation *s);
+
+/* "lru", "cq" or "opt". */
+bool simulation_policy_exists(const char *policy);
+
+/* `capacity`: blocks, 1 or more. "opt" is what a cache could have hit at most that knows the
+ * future: it evicts what is used again the latest (Belady); of blocks that are used again at the
+ * same time the one that is deepest in its chain, so that what is cached is made of prefixes. 0,
+ * -EINVAL, -ENOMEM. */
+int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
+                   struct simulation_result *ret);

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvcache-bench simulate: hit ratios by policy and size, against models of the tests' own and the published figures."""
+
+import itertools
+import json
+import random
+
+import pytest
+
+import harness
+from harness import bench
+from test_replay import trace_path, write_trace
+
+
+def simulate(*arguments, check=0):
+    return json.loads(bench("simulate", "--json", *map(str, arguments), check=check).stdout)
+
+
+def requests_of(path):
+    return [json.loads(line)["hash_ids"] for line in path.read_text().splitlines()]
+
+
+def lru(requests, capacity):
+    """Leaf first; a request's own blocks stay while it is served."""
+    cached, hits = {}, 0  # in the order of use
+    for ids in requests:
+        hits += len(list(itertools.takewhile(lambda i: i in cached, ids)))
+        for i in reversed(ids[:capacity]):
+            if i in cached:
+                del cached[i]
+            elif len(cached) == capacity:
+                coldest = next((c for c in cached if c not in ids), None)
+                if coldest is None:
+                    continue
+                del cached[coldest]
+            cached[i] = True
+    return hits
+
+
+def optimum(requests, capacity):
+    """Over every choice of what to keep after each request, a prefix-closed set of at most `capacity`: exhaustive."""
+    states = {frozenset(): 0}
+    for ids in requests:
+        after = {}
+        for cached, hits in states.items():
+            hits += len(list(itertools.takewhile(lambda i: i in cached, ids)))
+            pool = cached | set(ids)
+            keeps = [pool] if len(pool) <= capacity else itertools.combinations(sorted(pool), capacity)
+            for keep in keeps:
+                keep = frozenset(keep)
+                after[keep] = max(after.get(keep, 0), hits)
+        states = after
+    return max(states.values())
+
+
+def test_leaf_first_lru_is_what_it_is_said_to_be(tmp_path):
+    trace = write_trace(tmp_path / "trace", 300)
+    requests = requests_of(trace)
+    longest = max(map(len, requests))
+    sizes = [longest, 2 * longest, 200, 500]
+    for figure, size in zip(simulate(trace, "--policy", "lru", "--capacity", ",".join(map(str, sizes))), sizes, strict=True):
+        assert (figure["policy"], figure["capacity_blocks"]) == ("lru", size)
+        assert figure["blocks_hit"] == lru(requests, size)
+        assert figure["hit_ratio"] == pytest.approx(figure["blocks_hit"] / sum(map(len, requests)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_hits_more_than_the_optimum_and_something_does_as_much(tmp_path, seed):
+    rng = random.Random(seed)
+    chains = [[0, 1, 2], [0, 1, 3], [0, 4], [5, 6], [5, 7, 8], [9]]
+    requests = [rng.choice(chains)[:rng.randint(1, 3)] for _ in range(12)]
+    trace = tmp_path / "trace"
+    trace.write_text("".join(json.dumps({"hash_ids": ids}) + "\n" for ids in requests))
+    for capacity in (1, 2, 3, 4):
+        by_policy = {f["policy"]: f["blocks_hit"] for f in simulate(trace, "-p", "lru,cq,opt", "-c", capacity)}
+        assert by_policy["opt"] == optimum(requests, capacity)
+        assert max(by_policy["lru"], by_policy["cq"]) <= by_policy["opt"]
+
+
+def test_a_cache_for_everything_misses_each_block_once(tmp_path):
+    trace = write_trace(tmp_path / "trace", 200)
+    requests = requests_of(trace)
+    distinct = len(set(itertools.chain(*requests)))
+    for figure in simulate(trace, "--capacity", "100%"):
+        assert (figure["capacity"], figure["capacity_blocks"]) == (1, distinct)
+        assert figure["blocks_asked"] - figure["blocks_hit"] == distinct
+
+
+def test_the_published_figures_of_the_conversation_trace(tmp_path):
+    figures = simulate(trace_path(), "--capacity", "1%,5%,10%,20%,50%")
+    by_policy = {p: [100 * f["hit_ratio"] for f in figures if f["policy"] == p] for p in ("lru", "cq", "opt")}
+    assert by_policy["lru"] == pytest.approx([5.25, 19.58, 27.89, 34.53, 36.31], abs=0.05)
+    assert by_policy["opt"] == pytest.approx([24.64, 36.64, 36.64, 36.64, 36.64], abs=0.05)
+    for ours, study in zip(by_policy["cq"], [9.20, 21.96, 29.02, 34.60, 36.33], strict=True):
+        assert ours >= study - 0.2
+    assert [f["capacity"] for f in figures if f["policy"] == "cq"] == [0.01, 0.05, 0.1, 0.2, 0.5]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_learning_costs_little_where_there_is_nothing_to_learn(seed):
+    """Chat sessions whose return does not depend on what they have done: there LRU is hard to beat."""
+    figures = simulate("--synthetic", "chat", "--seed", seed, "-r", 10000, "-c", "0.5%,1%,2%,3%,5%,10%", "-p", "lru,cq")
+    for low, high in zip(figures[::2], figures[1::2], strict=True):
+        assert high["hit_ratio"] >= low["hit_ratio"] - 0.003, (low, high)
+
+
+def test_sizes_may_be_those_of_disks():
+    first, second = simulate("--synthetic", "chat", "-r", 200, "-p", "lru", "--disk", "1GiB,2GiB", "-b", "2MiB")
+    assert (first["capacity_blocks"], second["capacity_blocks"]) == (512, 1024)
+    assert (first["capacity_bytes"], second["capacity_bytes"]) == (1 << 30, 2 << 30)
+
+
+def test_the_table_has_a_row_for_each_size_and_a_column_for_each_policy():
+    out = bench("simulate", "--synthetic", "chat", "-r", "200", "-c", "10%,50%", "-p", "opt,lru").stdout.splitlines()
+    assert out[1].split() == ["CAPACITY", "opt", "lru"]
+    assert [line.split()[0] for line in out[2:4]] == ["10%", "50%"]
+    assert out[4].endswith("million touches a second of CPU time")
+
+
+@pytest.mark.parametrize("arguments, says, status", [
+    ([], "either a trace file or --synthetic chat is needed", 2),
+    (["/nowhere"], "/nowhere: No such file", 5),
+    (["--synthetic", "chat", "-p", "lfu"], "'lfu' is not known", 2),
+    (["--synthetic", "chat", "-p", "lru,"], "not a list", 2),
+    (["--synthetic", "chat", "-p", ",".join(["lru"] * 9)], "one too many", 2),
+    (["--synthetic", "chat", "-c", "0"], "'0' is neither", 2),
+    (["--synthetic", "chat", "-c", "101%"], "'101%' is neither", 2),
+    (["--synthetic", "chat", "-c", "nan"], "'nan' is neither", 2),
+    (["--synthetic", "chat", "-c", "%"], "'%' is neither", 2),
+    (["--synthetic", "chat", "-c", ",".join(["1"] * 33)], "more than 32", 2),
+    (["--synthetic", "chat", "--disk", "1MB", "-b", "2MB"], "less than one", 2),
+    (["--synthetic", "chat", "--disk", "1TB"], "--disk needs --bytes-per-block", 2),
+    (["--synthetic", "chat", "--disk", "1TB", "-b", "0"], "--disk needs --bytes-per-block", 2),
+])
+def test_wrong_usage_is_told(arguments, says, status):
+    done = bench("simulate", *arguments, check=status)
+    assert says in done.stderr and not done.stdout
+
+
+def test_a_malformed_trace_is_refused_with_its_line(tmp_path):
+    (tmp_path / "trace").write_text('{"hash_ids": [1, 2]}\n{"hash_ids": [1, "x"]}\n')
+    assert "trace:2" in bench("simulate", str(tmp_path / "trace"), check=5).stderr
+    (tmp_path / "empty").write_text('{"hash_ids": []}\n')
+    assert "no request asks for a block" in bench("simulate", str(tmp_path / "empty"), check=5).stderr
