@@ -200,6 +200,9 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 cache_get_stats(of->cache, &cache);
                 s->tenant_get_found_keys[i] = (double)(cache.hits_memory + cache.hits_disk);
                 s->tenant_get_keys[i] = s->tenant_get_found_keys[i] + (double)cache.misses;
+                s->tenant_get_bytes[i] =
+                        (double)(of->traffic.get_bytes_map + of->traffic.get_bytes_into);
+                s->tenant_put_bytes[i] = (double)cache.put_bytes;
                 for (unsigned k = 0; k < QUOTA_THINGS; k++)
                         s->tenant_refused[i] += (double)usage.refused[k];
         }
@@ -318,6 +321,7 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
                 s->volume_live_bytes[i] = (double)p.stats.payload_bytes;
                 s->volume_used_bytes[i] = (double)p.stats.used_bytes;
                 s->volume_chunks[i] = (double)p.stats.chunks;
+                s->volume_pending[i] = (double)p.pending;
                 s->volume_written_bytes[i] =
                         (double)(p.stats.payload_bytes_written + p.stats.table_bytes_written +
                                  p.stats.prewrite_bytes_written);
