@@ -58,7 +58,8 @@ int replay_fail(struct replay_shared *s, int status, const char *format, ...)
 
 static int client_recover(struct replay_client *c)
 {
-        uint64_t deadline = replay_now_ns() + (uint64_t)c->shared->options->reconnect_ms * 1000000u,
+        uint64_t deadline =
+                         latency_now_ns() + (uint64_t)c->shared->options->reconnect_ms * 1000000u,
                  ns;
         int r;
 
@@ -69,7 +70,7 @@ static int client_recover(struct replay_client *c)
                         return 0;
                 if (replay_should_stop(c->shared))
                         return -ECANCELED;
-                if (replay_now_ns() >= deadline)
+                if (latency_now_ns() >= deadline)
                         return replay_fail(c->shared, EXIT_UNREACHABLE, "the daemon went away: %s",
                                            kvcache_error(c->kv));
                 sleep_ms(RETRY_MS);
@@ -86,10 +87,10 @@ static int client_call(struct replay_client *c, struct kvcache_request *request,
         for (size_t i = 0; request->results && i < request->count; i++)
                 request->results[i] = (struct kvcache_result){ .status = -1 };
 
-        before = replay_now_ns();
+        before = latency_now_ns();
         r = kvcache_submit_and_wait(c->kv, request, ret_value);
         if (r >= 0) {
-                latency_add(latency, replay_now_ns() - before);
+                latency_add(latency, latency_now_ns() - before);
                 return 0;
         }
         if (r == -ENOBUFS)
@@ -455,9 +456,9 @@ static void client_wait(struct replay_client *c, const struct workload_request *
                 return;
         after_ms = request->timestamp_ms > first_ms ? request->timestamp_ms - first_ms : 0;
         due = s->start_ns + (uint64_t)((double)after_ms * 1e6 / s->options->speed);
-        if (replay_now_ns() < due)
+        if (latency_now_ns() < due)
                 kvcache_flush(c->kv); /* nothing is held while waiting */
-        while ((now = replay_now_ns()) < due && !replay_should_stop(s))
+        while ((now = latency_now_ns()) < due && !replay_should_stop(s))
                 sleep_ms((unsigned)MIN((due - now) / 1000000 + 1, (uint64_t)WAIT_MS));
 }
 

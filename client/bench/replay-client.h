@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <time.h>
 
 #include "latency.h"
 #include "replay-types.h"
@@ -63,14 +62,6 @@ struct replay_client {
         struct replay_counts counts;
         struct latency match, get, put;
 };
-
-static inline uint64_t replay_now_ns(void)
-{
-        struct timespec t;
-
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 bool replay_should_stop(struct replay_shared *s);
 /* Ends the whole replay; the first reason is the one that is printed. Returns a negative errno. */

@@ -199,7 +199,7 @@ static void tell_progress(struct replay_shared *s)
                 .blocks_asked = atomic_load(&s->blocks_asked),
                 .blocks_hit = atomic_load(&s->blocks_hit),
                 .bytes = atomic_load(&s->bytes),
-                .seconds = (double)(replay_now_ns() - s->start_ns) / 1e9,
+                .seconds = (double)(latency_now_ns() - s->start_ns) / 1e9,
         };
 
         if (o->progress)
@@ -241,7 +241,7 @@ static unsigned start_clients(struct replay_shared *s, struct replay_client *cli
                     open_namespace(s, clients[i].kv, &clients[i].namespace) < 0)
                         return 0;
         }
-        s->start_ns = replay_now_ns();
+        s->start_ns = latency_now_ns();
         for (; started < o->clients; started++) {
                 int r;
 
@@ -278,7 +278,7 @@ static void play(struct replay_shared *s, struct replay_client *clients, struct 
         for (unsigned i = 0; i < started; i++)
                 pthread_join(clients[i].thread, NULL);
         if (started > 0)
-                ret->seconds = (double)(replay_now_ns() - s->start_ns) / 1e9;
+                ret->seconds = (double)(latency_now_ns() - s->start_ns) / 1e9;
 
         for (unsigned i = 0; i < started; i++) {
                 struct kvcache_info info = { .size = sizeof(info) };

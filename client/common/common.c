@@ -173,7 +173,7 @@ const char *ctl_socket_name(const struct ctl *ctl)
         return name && *name ? name : "the default socket";
 }
 
-int ctl_connect(struct ctl *ctl)
+int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES])
 {
         struct kvcache_options options = {
                 .size = sizeof(options),
@@ -182,13 +182,22 @@ int ctl_connect(struct ctl *ctl)
                 .flags = KVCACHE_NO_LOOKUP, /* a command asks once: no index is made for that */
                 .request_timeout_ms = ctl->request_timeout_ms,
         };
-        char error[512] = "";
-        int r = kvcache_connect(&ctl->kv, &options, error, sizeof(error));
+        int r;
+
+        *ret_error = '\0';
+        r = kvcache_connect(&ctl->kv, &options, ret_error, CTL_ERROR_BYTES);
+        if (r < 0 && !*ret_error)
+                snprintf(ret_error, CTL_ERROR_BYTES, "%s: %s", ctl_socket_name(ctl), strerror(-r));
+        return r;
+}
+
+int ctl_connect(struct ctl *ctl)
+{
+        char error[CTL_ERROR_BYTES];
+        int r = ctl_try_connect(ctl, error);
 
         if (r >= 0)
                 return EXIT_OK;
-        if (!*error)
-                snprintf(error, sizeof(error), "%s: %s", ctl_socket_name(ctl), strerror(-r));
         if (r == -ENOMEM)
                 return complain_memory();
         if (r == -ENOENT || r == -ECONNREFUSED)

@@ -71,6 +71,9 @@ bool errno_unreachable(int r);
 
 /* ctl->kv, or an explanation. */
 int ctl_connect(struct ctl *ctl);
+/* The same without a message on stderr: 0 or a negative errno, and what is to be said. */
+enum { CTL_ERROR_BYTES = 512 };
+int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES]);
 /* A name for messages: --socket, $KVCACHE_SOCKET or "the default socket". */
 const char *ctl_socket_name(const struct ctl *ctl);
 

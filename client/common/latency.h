@@ -5,6 +5,16 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
+
+/* For latencies and deadlines. */
+static inline uint64_t latency_now_ns(void)
+{
+        struct timespec t;
+
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 struct latency {
         uint64_t *ns;

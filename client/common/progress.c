@@ -21,9 +21,18 @@ void progress_init(struct progress *p)
         };
 }
 
+void progress_bar(double part, size_t width, char *ret)
+{
+        size_t filled = (size_t)((double)width * MIN(MAX(part, 0.0), 1.0) + 0.5);
+
+        memset(ret, '.', width);
+        memset(ret, '#', filled);
+        ret[width] = '\0';
+}
+
 void progress_format(unsigned columns, double part, const char *tail, char *ret, size_t room)
 {
-        size_t tail_width = human_width(tail), width, filled;
+        size_t tail_width = human_width(tail), width;
         char bar[BAR_MOST + 1];
 
         width = columns > tail_width + 3 ? MIN((size_t)columns - tail_width - 3, (size_t)BAR_MOST)
@@ -32,10 +41,7 @@ void progress_format(unsigned columns, double part, const char *tail, char *ret,
                 snprintf(ret, room, "%.*s", (int)columns - 1, tail + 1);
                 return;
         }
-        filled = (size_t)((double)width * MIN(part, 1.0) + 0.5);
-        for (size_t i = 0; i < width; i++)
-                bar[i] = i < filled ? '#' : '.';
-        bar[width] = '\0';
+        progress_bar(part, width, bar);
         snprintf(ret, room, "[%s]%s", bar, tail);
 }
 

@@ -17,3 +17,5 @@ void progress_show(struct progress *p, double part, const char *tail);
 void progress_end(struct progress *p);
 /* The line for so many columns, as progress_show() shows it. */
 void progress_format(unsigned columns, double part, const char *tail, char *ret, size_t room);
+/* "####......": `part` of `width`, which `ret` has room for with its NUL. */
+void progress_bar(double part, size_t width, char *ret);

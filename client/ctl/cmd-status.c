@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "progress.h"
 #include "text.h"
 #include "units.h"
 #include "checked.h"
@@ -104,16 +105,12 @@ static void print_use(const char *label, uint64_t used, uint64_t all)
 {
         enum { WIDTH = 24 };
         char used_text[HUMAN_BYTES], all_text[HUMAN_BYTES], bar[WIDTH + 1];
-        unsigned filled =
-                all ? (unsigned)((double)WIDTH * (double)MIN(used, all) / (double)all + 0.5) : 0;
+        double part = all ? (double)used / (double)all : 0;
 
         units_bytes(used, used_text);
         units_bytes(all, all_text);
-        for (unsigned i = 0; i < WIDTH; i++)
-                bar[i] = i < filled ? '#' : '.';
-        bar[WIDTH] = '\0';
-        line(label, "%s of %s  [%s] %.0f %%", used_text, all_text, bar,
-             all ? 100.0 * (double)used / (double)all : 0.0);
+        progress_bar(part, WIDTH, bar);
+        line(label, "%s of %s  [%s] %.0f %%", used_text, all_text, bar, 100 * part);
 }
 
 static cJSON *take_object(cJSON *status, const char *name)

@@ -13,6 +13,7 @@
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "latency.h"
 #include "units.h"
 #include "offline.h"
 #include "progress.h"
@@ -85,10 +86,7 @@ static void catch_signals(void)
 
 static double now_seconds(void)
 {
-        struct timespec t;
-
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+        return (double)latency_now_ns() / 1e9;
 }
 
 /* --- what is shown --- */
