@@ -5,8 +5,9 @@
 #include "options.h"
 
 extern const struct command command_status, command_ping, command_stats,
-        command_config;                                               /* cmd-status.c */
-extern const struct command command_put, command_get;                 /* cmd-chunk.c */
+        command_config;                               /* cmd-status.c, cmd-stats.c */
+extern const struct command command_top;              /* cmd-top.c */
+extern const struct command command_put, command_get; /* cmd-chunk.c */
 extern const struct command command_exists, command_stat, command_ls; /* cmd-look.c */
 extern const struct command command_evict, command_purge;             /* cmd-evict.c */
 extern const struct command command_namespace;                        /* cmd-namespace.c */

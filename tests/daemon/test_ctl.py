@@ -21,7 +21,7 @@ def sha256(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-TOOLS = {"kvcachectl": (ctl, {"status", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
+TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
                               "config", "namespace", "device", "verify"}),
          "kvcache-bench": (bench, {"replay", "plan", "profile", "kvcache", "iosize"})}
 

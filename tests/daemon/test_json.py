@@ -18,7 +18,7 @@ SIZED = ["--model", "llama_3_1_8b", "--model_config", "block-tp1-pp16", "--isl",
 
 # command, and what makes it succeed
 SUCCEEDS = [
-    ("kvcachectl", ["status"]), ("kvcachectl", ["ping"]), ("kvcachectl", ["stats"]), ("kvcachectl", ["config"]),
+    ("kvcachectl", ["status"]), ("kvcachectl", ["top", "--count", "1", "--interval", "0.1"]), ("kvcachectl", ["ping"]), ("kvcachectl", ["stats"]), ("kvcachectl", ["config"]),
     ("kvcachectl", ["put", "-n", "a", "k2", "FILE"]), ("kvcachectl", ["get", "-n", "a", "-o", "OUT", "k"]),
     ("kvcachectl", ["exists", "-n", "a", "k"]), ("kvcachectl", ["exists", "-n", "a", "--from", "KEYS"]),
     ("kvcachectl", ["stat", "-n", "a", "k"]), ("kvcachectl", ["ls", "a"]), ("kvcachectl", ["ls", "--namespaces"]),
@@ -32,7 +32,7 @@ SUCCEEDS = [
 ]
 # and what makes it fail, each in its own way
 FAILS = [
-    ("kvcachectl", ["status", "operand"], 2), ("kvcachectl", ["ping", "--count", "0"], 2), ("kvcachectl", ["stats", "--prometheus"], 2),
+    ("kvcachectl", ["status", "operand"], 2), ("kvcachectl", ["top", "--interval", "0"], 2), ("kvcachectl", ["ping", "--count", "0"], 2), ("kvcachectl", ["stats", "--prometheus"], 2),
     ("kvcachectl", ["config", "--nothing"], 2), ("kvcachectl", ["put", "-n", "a", "k3", "/nowhere"], 5),
     ("kvcachectl", ["get", "-n", "a", "-o", "OUT", "none"], 1), ("kvcachectl", ["get", "-n", "a", "k"], 2),
     ("kvcachectl", ["exists", "--from", "/nowhere"], 5), ("kvcachectl", ["exists"], 2), ("kvcachectl", ["stat", "-n", "none\n\x1b", "hex:1"], 2),
@@ -98,7 +98,7 @@ def test_failure_is_an_object_on_standard_error(filled, tool, words, status):
         assert result.stdout == "" and "error" in messages(result.stderr), result
 
 
-@pytest.mark.parametrize("command", ["status", "ping", "stats", "config", "get", "exists", "stat", "ls", "prefetch", "evict", "purge",
+@pytest.mark.parametrize("command", ["status", "top", "ping", "stats", "config", "get", "exists", "stat", "ls", "prefetch", "evict", "purge",
                                      "namespace", "device", "verify"])
 def test_no_daemon_is_an_object_too(directory, command):
     operands = {"get": ["-o", directory / "out", "k"], "exists": ["k"], "stat": ["k"], "prefetch": ["k"], "evict": ["k"], "purge": ["a"]}

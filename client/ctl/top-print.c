@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The figures of `top` for people: a head of fixed height, then tables that share what is left. */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "answer.h"
+#include "checked.h"
+#include "human.h"
+#include "progress.h"
+#include "table.h"
+#include "text.h"
+#include "top.h"
+#include "units.h"
+
+/* --- values --- */
+
+enum form { TEXT, COUNT, RATE, BYTES, BYTES_RATE, RATIO, SECONDS };
+enum { CELL_BYTES = 256, BAR_WIDTH = 10 };
+
+static double number_of(const cJSON *o, const char *name)
+{
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(o, name);
+
+        return cJSON_IsNumber(item) ? item->valuedouble : NAN;
+}
+
+/* "1,204", or, of a few, "0.4" */
+static void format_rate(double value, char ret[static HUMAN_BYTES])
+{
+        if (value > 0 && value < 9.95)
+                snprintf(ret, HUMAN_BYTES, "%.1f", value);
+        else
+                human_count(answer_count(value + 0.5), ret);
+}
+
+static const char *format(const cJSON *o, const char *name, enum form form,
+                          char ret[static CELL_BYTES])
+{
+        double value = number_of(o, name);
+        char number[HUMAN_BYTES];
+
+        if (form == TEXT) {
+                snprintf(ret, CELL_BYTES, "%s", answer_text(o, name));
+                return text_clean(ret);
+        }
+        if (isnan(value))
+                return strcpy(ret, "-");
+        if (form == COUNT)
+                human_count(answer_count(value), number);
+        else if (form == RATE)
+                format_rate(value, number);
+        else if (form == RATIO)
+                snprintf(number, sizeof(number), "%.1f %%",
+                         100 * (value < 1 ? MIN(value, 0.999)
+                                          : 1)); /* not all is not shown as all */
+        else if (form == SECONDS)
+                human_ns(answer_count(value * 1e9), number);
+        else
+                units_bytes(answer_count(value), number);
+        snprintf(ret, CELL_BYTES, "%s%s", number, form == BYTES_RATE ? "/s" : "");
+        return ret;
+}
+
+/* --- the head --- */
+
+static void print_label(const char *label, FILE *out)
+{
+        fprintf(out, "%-10s", label);
+}
+
+/* "1.2 GiB of 4 GiB [###.......] 30 %" */
+static void print_bar(const cJSON *o, const char *used, const char *all, FILE *out)
+{
+        char a[CELL_BYTES], b[CELL_BYTES], bar[BAR_WIDTH + 1];
+        double part = number_of(o, used) / number_of(o, all);
+
+        part = isfinite(part) ? part : 0;
+        progress_bar(part, BAR_WIDTH, bar);
+        fprintf(out, "%s of %s [%s] %.0f %%", format(o, used, BYTES, a), format(o, all, BYTES, b),
+                bar, 100 * part);
+}
+
+static void print_state(const cJSON *figures, FILE *out)
+{
+        const cJSON *degraded = cJSON_GetObjectItemCaseSensitive(figures, "degraded"), *reason;
+        double uptime = number_of(figures, "uptime_seconds");
+        char up[HUMAN_BYTES], text[CELL_BYTES];
+
+        human_seconds(isnan(uptime) ? 0 : uptime, up);
+        fprintf(out, "kvcache-daemon %s, %s, up %s\n", format(figures, "version", TEXT, text),
+                cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(figures, "ready")) ? "ready"
+                                                                                 : "not ready",
+                up);
+        if (cJSON_GetArraySize(degraded) > 0) {
+                print_label("DEGRADED", out);
+                cJSON_ArrayForEach(reason, degraded)
+                {
+                        snprintf(text, sizeof(text), "%s", reason->string);
+                        fprintf(out, "%s%s", text_clean(text), reason->next ? ", " : "");
+                }
+                fputs(": see \"kvcachectl status\"\n", out);
+        }
+}
+
+static void print_traffic(const cJSON *figures, FILE *out)
+{
+        const cJSON *gets = cJSON_GetObjectItemCaseSensitive(figures, "gets"),
+                    *lookups = cJSON_GetObjectItemCaseSensitive(figures, "lookups"),
+                    *puts = cJSON_GetObjectItemCaseSensitive(figures, "puts"),
+                    *requests = cJSON_GetObjectItemCaseSensitive(figures, "requests");
+        char a[CELL_BYTES], b[CELL_BYTES], c[CELL_BYTES], d[CELL_BYTES], e[CELL_BYTES];
+
+        human_things(answer_count_of(figures, "connections"), "client", d);
+        human_things(answer_count_of(figures, "leases"), "lease", e);
+        print_label("requests", out);
+        fprintf(out, "%s/s, %s/s busy, %s/s refused; %s, %s\n",
+                format(requests, "per_second", RATE, a),
+                format(requests, "busy_per_second", RATE, b),
+                format(requests, "refusals_per_second", RATE, c), d, e);
+        print_label("lookups", out);
+        fprintf(out, "%s keys/s: %s found\n", format(lookups, "keys_per_second", RATE, a),
+                format(lookups, "hit_ratio", RATIO, b));
+        print_label("gets", out);
+        fprintf(out, "%s out, %s keys/s: %s memory, %s disk, %s missed\n",
+                format(gets, "bytes_per_second", BYTES_RATE, a),
+                format(gets, "keys_per_second", RATE, b), format(gets, "memory_ratio", RATIO, c),
+                format(gets, "disk_ratio", RATIO, d), format(gets, "miss_ratio", RATIO, e));
+        print_label("puts", out);
+        fprintf(out, "%s in, %s chunks/s\n", format(puts, "bytes_per_second", BYTES_RATE, a),
+                format(puts, "chunks_per_second", RATE, b));
+}
+
+static void print_tiers(const cJSON *figures, FILE *out)
+{
+        const cJSON *pool = cJSON_GetObjectItemCaseSensitive(figures, "pool"),
+                    *store = cJSON_GetObjectItemCaseSensitive(figures, "store"),
+                    *queues = cJSON_GetObjectItemCaseSensitive(figures, "queues");
+        char a[CELL_BYTES], b[CELL_BYTES], c[CELL_BYTES], d[CELL_BYTES], e[CELL_BYTES];
+
+        print_label("pool", out);
+        print_bar(pool, "used_bytes", "size_bytes", out);
+        fprintf(out, ", %s leased, %s unwritten\n", format(pool, "leased_bytes", BYTES, a),
+                format(pool, "unwritten_bytes", BYTES, b));
+        print_label("store", out);
+        print_bar(store, "used_bytes", "limit_bytes", out);
+        fprintf(out, ", read %s, written %s\n",
+                format(store, "read_bytes_per_second", BYTES_RATE, a),
+                format(store, "written_bytes_per_second", BYTES_RATE, b));
+        print_label("evictions", out);
+        fprintf(out, "%s/s from the pool, %s/s from the store\n",
+                format(pool, "evictions_per_second", RATE, a),
+                format(store, "evictions_per_second", RATE, b));
+        print_label("queues", out);
+        fprintf(out, "%s deferred, %s reads, %s writes, %s for a ring; %s at the devices\n",
+                format(queues, "deferred_requests", COUNT, a), format(queues, "reads", COUNT, b),
+                format(queues, "writes", COUNT, c), format(queues, "io_queued", COUNT, d),
+                format(queues, "io_inflight", COUNT, e));
+}
+
+/* --- tables --- */
+
+struct column {
+        const char *heading, *member;
+        enum form form;
+};
+
+static const struct rows {
+        const char *member, *inner; /* figures.MEMBER, or figures.MEMBER.INNER */
+        const char *layout;
+        int least; /* rows below which the table says nothing new */
+        struct column columns[TABLE_MAX_COLUMNS];
+} tables[] = {
+        { "requests",
+          "operations",
+          "lrrr",
+          1,
+          { { "OPERATION", "op", TEXT },
+            { "REQUESTS/S", "per_second", RATE },
+            { "P50", "p50_seconds", SECONDS },
+            { "P99", "p99_seconds", SECONDS } } },
+        { "volumes",
+          NULL,
+          "llrrrrrr",
+          1,
+          { { "VOLUME", "volume", TEXT },
+            { "STATE", "state", TEXT },
+            { "READ", "read_bytes_per_second", BYTES_RATE },
+            { "WRITTEN", "written_bytes_per_second", BYTES_RATE },
+            { "PENDING", "pending_operations", COUNT },
+            { "ERRORS/S", "errors_per_second", RATE },
+            { "USED", "used_bytes", BYTES },
+            { "LIMIT", "limit_bytes", BYTES } } },
+        /* With one tenant, its figures are those of the head. */
+        { "tenants",
+          NULL,
+          "lrrrrrrrr",
+          2,
+          { { "TENANT", "tenant", TEXT },
+            { "OUT", "get_bytes_per_second", BYTES_RATE },
+            { "IN", "put_bytes_per_second", BYTES_RATE },
+            { "GETS/S", "get_keys_per_second", RATE },
+            { "HITS", "get_hit_ratio", RATIO },
+            { "LOOKUPS/S", "lookup_keys_per_second", RATE },
+            { "REFUSED/S", "refusals_per_second", RATE },
+            { "POOL", "pool_used_bytes", BYTES },
+            { "STORED", "stored_bytes", BYTES } } },
+        { "namespaces",
+          NULL,
+          "lrrrr",
+          1,
+          { { "NAMESPACE", "namespace", TEXT },
+            { "LOOKUPS/S", "lookup_keys_per_second", RATE },
+            { "HITS", "lookup_hit_ratio", RATIO },
+            { "CHUNKS", "chunks", COUNT },
+            { "STORED", "stored_bytes", BYTES } } },
+};
+
+static const cJSON *rows_of(const cJSON *figures, const struct rows *rows)
+{
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(figures, rows->member);
+
+        if (rows->inner)
+                list = cJSON_GetObjectItemCaseSensitive(list, rows->inner);
+        return cJSON_GetArraySize(list) >= rows->least ? list : NULL;
+}
+
+/* With its heading, in `lines` lines. */
+static void print_rows(const struct rows *rows, const cJSON *list, unsigned lines, FILE *out)
+{
+        _cleanup_(text_table_freep) struct text_table *table = text_table_new(rows->layout);
+        unsigned all = (unsigned)cJSON_GetArraySize(list), shown = 0;
+        unsigned most = all < lines ? all : lines - 2; /* the last line counts the others */
+        const char *cells[TABLE_MAX_COLUMNS];
+        char texts[TABLE_MAX_COLUMNS][CELL_BYTES];
+        const cJSON *row;
+
+        for (unsigned i = 0; rows->layout[i]; i++)
+                cells[i] = rows->columns[i].heading;
+        text_table_add(table, cells);
+        cJSON_ArrayForEach(row, list)
+        {
+                if (shown == most)
+                        break;
+                for (unsigned i = 0; rows->layout[i]; i++)
+                        cells[i] = format(row, rows->columns[i].member, rows->columns[i].form,
+                                          texts[i]);
+                text_table_add(table, cells);
+                shown++;
+        }
+        text_table_print(table, "", out);
+        if (shown < all)
+                fprintf(out, "... and %u more\n", all - shown);
+}
+
+void top_share_lines(unsigned lines, const unsigned wanted[], unsigned n, unsigned ret[])
+{
+        bool given = true;
+
+        memset(ret, 0, n * sizeof(*ret));
+        while (given) {
+                given = false;
+                for (unsigned i = 0; i < n; i++)
+                        if (lines > 0 && ret[i] < wanted[i]) {
+                                ret[i]++;
+                                lines--;
+                                given = true;
+                        }
+        }
+}
+
+static unsigned count_lines(const char *text)
+{
+        unsigned n = 0;
+
+        for (; (text = strchr(text, '\n')); text++)
+                n++;
+        return n;
+}
+
+static void print_head(const cJSON *figures, FILE *out)
+{
+        print_state(figures, out);
+        print_traffic(figures, out);
+        print_tiers(figures, out);
+}
+
+void top_print(const cJSON *figures, unsigned lines, FILE *out)
+{
+        /* A blank line, the heading and two more lines, or a table is left out. */
+        enum { LEAST = 4 };
+        unsigned wanted[ARRAY_SIZE(tables)], given[ARRAY_SIZE(tables)], left = UINT32_MAX;
+        _cleanup_(freep) char *head = NULL;
+        size_t bytes;
+        FILE *memory = open_memstream(&head, &bytes);
+
+        if (!memory)
+                return;
+        print_head(figures, memory);
+        fclose(memory);
+        if (!head)
+                return;
+        fputs(head, out);
+        if (lines > 0)
+                left = lines - MIN(lines, count_lines(head));
+        for (unsigned i = 0; i < ARRAY_SIZE(tables); i++) {
+                int n = cJSON_GetArraySize(rows_of(figures, &tables[i]));
+
+                wanted[i] = n > 0 ? (unsigned)n + 2 : 0;
+        }
+        top_share_lines(left, wanted, ARRAY_SIZE(tables), given);
+        for (unsigned i = 0; i < ARRAY_SIZE(tables); i++)
+                if (given[i] > 0 && given[i] >= MIN(wanted[i], (unsigned)LEAST)) {
+                        fputc('\n', out);
+                        print_rows(&tables[i], rows_of(figures, &tables[i]), given[i] - 1, out);
+                }
+}
