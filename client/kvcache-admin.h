@@ -104,12 +104,12 @@ struct kvcache_verify {
  * already; -EIO: the volume is bypassed. */
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
 
-/* Suspends a volume of the store, numbered from 0 in the order of the status report's store.paths,
- * when all that was begun there has been written: its keys are misses from then on. Resuming probes
- * the device and uses the volume again, also one that the daemon has bypassed by itself; it may
- * take a second for each million chunks. 1: it was in that state already. For admins: -EACCES.
- * -EINVAL: no such volume; -EBUSY: the device has not completed earlier I/O, or another such call
- * is in progress; -EIO: the device, and kvcache_error() says what. */
+/* Suspends a volume of the store, numbered from 0 in the order of the status report's
+ * store.volumes, when all that was begun there has been written: its keys are misses from then on.
+ * Resuming probes the device and uses the volume again, also one that the daemon has bypassed by
+ * itself; it may take a second for each million chunks. 1: it was in that state already. For
+ * admins: -EACCES. -EINVAL: no such volume; -EBUSY: the device has not completed earlier I/O, or
+ * another such call is in progress; -EIO: the device, and kvcache_error() says what. */
 int kvcache_device_suspend(struct kvcache *kv, uint32_t volume);
 int kvcache_device_resume(struct kvcache *kv, uint32_t volume);
 

@@ -46,7 +46,7 @@ int answer_volumes(struct ctl *ctl, cJSON **ret)
                 return r;
         status = cJSON_Parse(text);
         store = cJSON_GetObjectItemCaseSensitive(status, "store");
-        volumes = cJSON_GetObjectItemCaseSensitive(store, "paths");
+        volumes = cJSON_GetObjectItemCaseSensitive(store, "volumes");
         if (!cJSON_IsArray(volumes))
                 return 1;
         *ret = cJSON_DetachItemViaPointer(store, volumes);
@@ -59,7 +59,7 @@ int answer_volume_number(const cJSON *volumes, const char *wanted)
         uint64_t number;
 
         for (int i = 0; i < n && *wanted; i++)
-                if (strcmp(answer_text(cJSON_GetArrayItem(volumes, i), "path"), wanted) == 0)
+                if (strcmp(answer_text(cJSON_GetArrayItem(volumes, i), "volume"), wanted) == 0)
                         return i;
         return units_parse_count(wanted, &number) == 0 && number < (uint64_t)n ? (int)number : -1;
 }

@@ -16,10 +16,10 @@ int answer_no_operands(const struct command *self, int argc, char **argv, int fi
 /* The report, parsed; with --json it is printed, and *ret stays NULL. */
 int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret);
 
-/* store.paths of a connected daemon's status: one object a path, in the order of their numbers.
- * 0; 1: it does not tell; -errno. */
+/* store.volumes of a connected daemon's status: one object a volume, in the order of their numbers.
+ * 0; 1: the status lacks it; -errno. */
 int answer_volumes(struct ctl *ctl, cJSON **ret);
-/* The number of a path that is named by its directory, or by its number from 0; -1: none. */
+/* The number of the volume that is named by its directory, or by its number from 0; -1: none. */
 int answer_volume_number(const cJSON *volumes, const char *wanted);
 
 /* A member of an object: "" and 0 if it is not there. */

@@ -29,7 +29,8 @@ static int device_volumes(struct ctl *ctl, cJSON **ret)
                 return r;
         r = answer_volumes(ctl, ret);
         if (r > 0)
-                return complain(EXIT_REFUSED, "device: this daemon tells nothing of paths");
+                return complain(EXIT_REFUSED,
+                                "device: the daemon's status does not list its volumes");
         return r < 0 ? complain_call(ctl, r, "device") : EXIT_OK;
 }
 
@@ -45,11 +46,11 @@ static int device_ls(struct ctl *ctl)
                 return status;
         if (ctl->json) {
                 object = cJSON_CreateObject();
-                cJSON_AddItemToObject(object, "paths", TAKE_PTR(volumes));
+                cJSON_AddItemToObject(object, "volumes", TAKE_PTR(volumes));
                 return print_json(object);
         }
         table = text_table_new("llrrrrrl");
-        text_table_row(table, "PATH", "STATE", "LIVE", "RESERVED", "LIMIT", "CHUNKS", "ERRORS",
+        text_table_row(table, "VOLUME", "STATE", "LIVE", "RESERVED", "LIMIT", "CHUNKS", "ERRORS",
                        "SINCE");
         cJSON_ArrayForEach(volume, volumes)
         {
@@ -65,7 +66,7 @@ static int device_ls(struct ctl *ctl)
                 human_count(answer_count_of(errors, "read") + answer_count_of(errors, "write") +
                                     answer_count_of(errors, "sync"),
                             failed);
-                text_table_row(table, answer_text(volume, "path"), answer_text(volume, "state"),
+                text_table_row(table, answer_text(volume, "volume"), answer_text(volume, "state"),
                                live, reserved, limit, chunks, failed, since);
         }
         text_table_print(table, "", stdout);
@@ -73,11 +74,11 @@ static int device_ls(struct ctl *ctl)
         cJSON_ArrayForEach(volume, volumes)
         {
                 if (answer_text(volume, "reason")[0])
-                        printf("%s: %s\n", answer_text(volume, "path"),
+                        printf("%s: %s\n", answer_text(volume, "volume"),
                                answer_text(volume, "reason"));
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
                         printf("%s: its file system is full: it does not grow\n",
-                               answer_text(volume, "path"));
+                               answer_text(volume, "volume"));
         }
         return EXIT_OK;
 }
@@ -97,7 +98,7 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
         if (number < 0)
                 return complain(EXIT_NOT_FOUND, "device %s: the daemon's store has no volume '%s'",
                                 action, wanted);
-        name = answer_text(cJSON_GetArrayItem(volumes, number), "path");
+        name = answer_text(cJSON_GetArrayItem(volumes, number), "volume");
         snprintf(what, sizeof(what), "device %s", action);
         r = suspend ? kvcache_device_suspend(ctl->kv, (uint32_t)number)
                     : kvcache_device_resume(ctl->kv, (uint32_t)number);
@@ -107,7 +108,7 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
                 return complain_call(ctl, r, what);
         if (ctl->json) {
                 object = cJSON_CreateObject();
-                cJSON_AddStringToObject(object, "path", name);
+                cJSON_AddStringToObject(object, "volume", name);
                 cJSON_AddStringToObject(object, "state", suspend ? "suspended" : "up");
                 cJSON_AddBoolToObject(object, "changed", r == 0);
                 return print_json(object);
@@ -136,19 +137,19 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
                 return argc - first > 1 ? usage_error(self, "'device ls' takes no argument")
                                         : device_ls(ctl);
         if (argc - first != 2)
-                return usage_error(self, "'device %s' needs one path", action);
+                return usage_error(self, "'device %s' needs one volume", action);
         return device_act(ctl, action, argv[first + 1]);
 }
 
 const struct command command_device = {
         .name = "device",
-        .arguments = "ls | suspend PATH | resume PATH",
+        .arguments = "ls | suspend VOLUME | resume VOLUME",
         .summary = "list, suspend or resume the volumes of the store",
         .help = "ls lists each volume with its state and its errors. suspend takes a volume out\n"
                 "of use once all writes in progress are on disk: its chunks are misses until it\n"
                 "is resumed, and new chunks go to the other volumes. resume probes the device and\n"
                 "uses the volume again, also if the daemon had bypassed it by itself; what was\n"
-                "purged or evicted meanwhile does not come back. PATH is the directory of the\n"
+                "purged or evicted meanwhile does not come back. VOLUME is the directory of the\n"
                 "volume, or its number, from 0, in the order of ls. suspend and resume are for\n"
                 "admins.",
         .options = device_options,

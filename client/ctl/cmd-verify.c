@@ -26,7 +26,7 @@ enum { EXIT_ALL_GOOD = 0, EXIT_DROPPED = 1, EXIT_NOT_RUN = 2 };
 enum { OPTION_VOLUME = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_VOLUMES };
 
 static const struct option_row verify_options[] = {
-        { OPTION_VOLUME, "volume", "PATH",
+        { OPTION_VOLUME, "volume", "VOLUME",
           "only this volume of the daemon's store: its directory, or its number from 0" },
         { OPTION_STORE, "store", "DIR",
           "the store in DIR, which no daemon has open; may be given\nonce for each volume" },
@@ -57,14 +57,14 @@ struct run {
         struct ctl *ctl;
         struct offline *offline; /* NULL: the daemon verifies */
         bool verbose;
-        bool hopeless; /* what failed would fail with every path */
+        bool hopeless; /* what failed would fail with every volume */
         struct progress progress;
         double began, part_before,
-                part_of; /* of all, the path at hand: where it begins, its share */
+                part_of; /* of all, the volume at hand: where it begins, its share */
         struct counts sum;
         uint64_t segments, skipped_pages;
-        cJSON *json, *json_volume; /* paths; the one at hand */
-        struct text_table *table;  /* of the path at hand */
+        cJSON *json, *json_volume; /* volumes; the one at hand */
+        struct text_table *table;  /* of the volume at hand */
         bool table_used;
 };
 
@@ -148,7 +148,7 @@ static void path_begin(struct run *run, const char *name)
 {
         if (run->ctl->json) {
                 run->json_volume = cJSON_CreateObject();
-                cJSON_AddStringToObject(run->json_volume, "path", name);
+                cJSON_AddStringToObject(run->json_volume, "volume", name);
                 cJSON_AddArrayToObject(run->json_volume, "segments");
                 cJSON_AddItemToArray(run->json, run->json_volume);
                 return;
@@ -174,7 +174,7 @@ static void path_end(struct run *run, const char *name, const struct counts *c)
         run->table = text_table_free(run->table);
 }
 
-/* --- one path --- */
+/* --- one volume --- */
 
 static int step(struct run *run, struct kvcache_verify *v)
 {
@@ -256,11 +256,11 @@ static int do_volume(struct run *run, unsigned volume, const char *name, uint32_
 
 static const char *volume_name(const cJSON *volumes, unsigned i, char *room, size_t bytes)
 {
-        const char *name = answer_text(cJSON_GetArrayItem(volumes, (int)i), "path");
+        const char *name = answer_text(cJSON_GetArrayItem(volumes, (int)i), "volume");
 
         if (*name)
                 return name;
-        snprintf(room, bytes, "path %u", i);
+        snprintf(room, bytes, "volume %u", i);
         return room;
 }
 
@@ -279,7 +279,7 @@ static int verify_online(struct run *run, const char *wanted)
         if (wanted) {
                 r = answer_volume_number(volumes, wanted);
                 if (r < 0)
-                        return complain(EXIT_NOT_RUN, "the daemon's store has no path '%s'",
+                        return complain(EXIT_NOT_RUN, "the daemon's store has no volume '%s'",
                                         wanted);
                 first = (uint32_t)r;
                 n = first + 1;
@@ -422,7 +422,7 @@ static int finish(struct run *run, int status)
         if (run->ctl->json && (status == EXIT_OK || cJSON_GetArraySize(run->json) > 0)) {
                 _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
 
-                cJSON_AddItemToObject(object, "paths", TAKE_PTR(run->json));
+                cJSON_AddItemToObject(object, "volumes", TAKE_PTR(run->json));
                 json_counts(object, &run->sum);
                 cJSON_AddNumberToObject(object, "seconds", now_seconds() - run->began);
                 cJSON_AddBoolToObject(object, "complete", is_complete(run, status));

@@ -43,7 +43,7 @@ static void describe_volume(const struct store_volume_stats *p, char ret[static 
                        strcmp(p->reason, STORE_SUSPENDED_BY_HAND) == 0;
 
         if (p->state == STORE_VOLUME_BYPASSED && p->hung && p->pending == 0)
-                after = "; its device answers again: resume the path";
+                after = "; its device answers again: resume the volume";
         snprintf(ret, STATUS_TEXT, "volume %.200s is %s%s%.250s%s", p->path,
                  by_hand                             ? p->reason
                  : p->state == STORE_VOLUME_RESUMING ? "being resumed"

@@ -111,13 +111,13 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
 
 static void add_volumes(cJSON *o, const struct status_sources *from)
 {
-        cJSON *list = cJSON_AddArrayToObject(o, "paths");
+        cJSON *list = cJSON_AddArrayToObject(o, "volumes");
         struct store_volume_stats p;
 
         for (unsigned i = 0; store_get_volume_stats(from->service->store, i, &p); i++) {
                 cJSON *one = cJSON_CreateObject(), *errors;
 
-                cJSON_AddStringToObject(one, "path", p.path);
+                cJSON_AddStringToObject(one, "volume", p.path);
                 cJSON_AddStringToObject(one, "state", status_volume_state(&p));
                 cJSON_AddStringToObject(one, "reason", p.reason);
                 cJSON_AddNumberToObject(one, "since_unix_ms",
@@ -147,11 +147,7 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
                       const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "store");
-        cJSON *paths = cJSON_AddArrayToObject(o, "path");
-        const char *path;
 
-        for (unsigned i = 0; (path = store_volume_path(from->service->store, i)); i++)
-                cJSON_AddItemToArray(paths, cJSON_CreateString(path));
         cJSON_AddNumberToObject(o, "slots", (double)st->slots);
         cJSON_AddNumberToObject(o, "segments_max", (double)st->segments_max);
         cJSON_AddNumberToObject(o, "segment_bytes", (double)st->segment_bytes);

@@ -284,7 +284,7 @@ void store_suspend(struct store *s, struct store_device *req)
 
         assert(req->volume < s->n_volumes);
         if (p->device || p->calling || s->stopping) {
-                answer(req, STORE_BUSY, "something else is under way with this path");
+                answer(req, STORE_BUSY, "something else is under way with this volume");
         } else if (p->state == STORE_VOLUME_SUSPENDED) {
                 answer(req, STORE_EXISTS, "it is suspended already");
         } else if (p->state != STORE_VOLUME_UP) {
@@ -564,7 +564,7 @@ void store_resume(struct store *s, struct store_device *req)
         for (unsigned i = 0; i < s->n_volumes; i++)
                 busy = busy || s->volumes[i].state == STORE_VOLUME_RESUMING;
         if (busy || p->device || p->calling || s->stopping) {
-                answer(req, STORE_BUSY, "something else is under way with the paths");
+                answer(req, STORE_BUSY, "something else is under way with the volumes");
                 return;
         }
         if (p->volume && volume_pending(p->volume) > 0) {

@@ -111,7 +111,7 @@ int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                 if (first && is_zero(sb->set))
                         return store_error(ret_error, -EPROTO,
                                            "store.path: %s and %s are two stores, each with one "
-                                           "path; only empty directories can be added to a store",
+                                           "volume; only empty directories can be added to a store",
                                            first->name, p->name);
                 for (unsigned j = 0; j < i; j++) {
                         const struct member *q = &s->volumes[j];
@@ -120,7 +120,7 @@ int membership_check(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                             volume_superblock(q->volume)->volume_index == sb->volume_index)
                                 return store_error(ret_error, -EPROTO,
                                                    "store.path: %s and %s both say that they are "
-                                                   "path %u of the store: one is a copy",
+                                                   "volume %u of the store: one is a copy",
                                                    q->name, p->name, sb->volume_index + 1u);
                 }
                 if (!first) {
@@ -191,7 +191,7 @@ static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BY
                         continue;
                 r = store_error(p->error, -ENODEV,
                                 "%s: an empty directory, which is not added to the store while "
-                                "another path cannot be used",
+                                "another volume cannot be used",
                                 p->name);
                 r = health_leave_out(p, r, ret_error);
                 if (r < 0)
@@ -215,7 +215,7 @@ int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                         if (!s->volumes[i].volume)
                                 return store_error(ret_error, -EIO,
                                                    "%.300s (a store is made only where all of its "
-                                                   "paths can be used)",
+                                                   "volumes can be used)",
                                                    s->volumes[i].error);
         }
         if (!s->in_set && getrandom(s->set, sizeof(s->set), 0) != sizeof(s->set))

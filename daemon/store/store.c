@@ -34,14 +34,14 @@ static int check_params(const struct store_params *params, char ret_error[static
         if (params->n_paths == 0 || !params->paths[0])
                 return store_error(ret_error, -EINVAL, "store.path: there must be one");
         if (params->n_paths > STORE_MAX_VOLUMES)
-                return store_error(ret_error, -EINVAL, "store.path: at most %u paths",
+                return store_error(ret_error, -EINVAL, "store.path: at most %u volumes",
                                    (unsigned)STORE_MAX_VOLUMES);
         if (!params->as_is &&
             (params->limit / params->n_paths < VOLUMES_MIN_LIMIT || params->limit > INT64_MAX / 2))
                 return store_error(
                         ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB%s",
                         (unsigned long long)params->limit, VOLUMES_MIN_LIMIT / 1024 / 1024,
-                        params->n_paths > 1 ? " a path" : "");
+                        params->n_paths > 1 ? " a volume" : "");
         if (!evict_policy_exists(params->policy))
                 return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"",
                                    params->policy);

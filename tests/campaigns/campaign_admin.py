@@ -316,7 +316,7 @@ class Campaign:
             self.admin = None
 
     def states(self):
-        return [p["state"] for p in json.loads(self.admin.report())["store"]["paths"]]
+        return [p["state"] for p in json.loads(self.admin.report())["store"]["volumes"]]
 
     def whole(self):
         """Must what is owed be found now?"""

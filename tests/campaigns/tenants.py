@@ -297,7 +297,7 @@ class Tenants:
         self.faults.set([])
         deadline = time.monotonic() + PATIENCE * slow()
         while True:
-            states = [p["state"] for p in json.loads(self.admin.report())["store"]["paths"]]
+            states = [p["state"] for p in json.loads(self.admin.report())["store"]["volumes"]]
             for path, state in enumerate(states):
                 if state != "up":
                     self.admin.device("resume", path, check=False)

@@ -229,16 +229,16 @@ def test_R15_memory_of_a_get_that_was_cancelled_on_a_disk_that_hangs_is_not_writ
         with region_of(c, size=1 * MIB) as region:
             disk.fail("hang")
             tag = c.submit_get_to(ns, [(k, region.room(i * 8 * KIB, 4 * KIB)) for i, (k, _) in enumerate(pairs)])
-            wait_until(lambda: daemon.status()["store"]["paths"][0]["pending"] > 0, "its reads run")
+            wait_until(lambda: daemon.status()["store"]["volumes"][0]["pending"] > 0, "its reads run")
             assert cancel(c, tag) == 0
-            wait_until(lambda: daemon.status()["store"]["paths"][0]["state"] == "hung", "the volume is given up")
+            wait_until(lambda: daemon.status()["store"]["volumes"][0]["state"] == "hung", "the volume is given up")
             answered = c.answered(tag)
             if not answered:  # its memory is still the device's
                 disk.heal()
             statuses = [r.status for r in c.get_results(c.wait(tag), len(pairs), [0] * len(pairs))]
             region.clear()
             disk.heal()
-            wait_until(lambda: daemon.status()["store"]["paths"][0]["pending"] == 0, "what was at the device is back")
+            wait_until(lambda: daemon.status()["store"]["volumes"][0]["pending"] == 0, "what was at the device is back")
             region.assert_guarded()
             assert set(statuses) <= {Status.MISS, Status.OK}
     daemon.stop()

@@ -488,7 +488,7 @@ def test_reports_are_what_they_claim(daemon, client):
     status = json.loads(client.report(kvwire.Report.STATUS))
     assert status["ready"] is True and status["pid"] == daemon.pid
     assert status["instance"] == client.instance.hex()
-    assert status["socket"] == daemon.socket and status["store"]["path"] == [str(daemon.store)]
+    assert status["socket"] == daemon.socket and [v["volume"] for v in status["store"]["volumes"]] == [str(daemon.store)]
     assert status["totals"]["puts"] == 4 and status["totals"]["bytes_put"] == 4000
     assert [n["name"] for n in status["namespaces"]] == ["reports"]
     assert status["namespaces"][0]["chunks"] == 4 and status["namespaces"][0]["bytes"] == 4000

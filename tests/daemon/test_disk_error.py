@@ -132,7 +132,7 @@ def two(make_daemon, disks):
 
 
 def volumes_of(daemon):
-    return daemon.status()["store"]["paths"]
+    return daemon.status()["store"]["volumes"]
 
 
 def from_disk(client, namespace, pairs):
@@ -203,7 +203,7 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
         disk.fail("hang")
         assert len(from_disk(c, ns, pairs)) == on_good
         bad = wait_until(lambda: next((p for p in volumes_of(daemon) if p["state"] == "hung"), None), "the volume is hung")
-        assert bad["path"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
+        assert bad["volume"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
         told = f"volume {name} is hung: an operation has not come back for 1 s (io.hang)"
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "a device that hangs is not a process that does"
         assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
@@ -216,7 +216,7 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
         disk.heal()
         wait_until(lambda: volumes_of(daemon)[1]["pending"] == 0, "what was at the device is back")
         assert volumes_of(daemon)[1]["state"] == "bypassed"
-        assert b"its device answers again: resume the path" in daemon.http("/readyz")[2]
+        assert b"its device answers again: resume the volume" in daemon.http("/readyz")[2]
         wait_until(lambda: c.device("resume", 1, check=False) is True, "the volume is resumed")
         assert daemon.http("/readyz")[0::2] == (200, b"ready\n")
         assert daemon.metric(f'kvcache_volume_hung{{volume="{name}"}}') == 0

@@ -177,13 +177,13 @@ def test_live_reserved_and_limit_are_told_apart(web):
     with web.client() as c:
         c.put(c.namespace("n"), items("live", 10, 10000), ack=Ack.WRITTEN)
     status, metrics = web.status(), web.metrics()
-    store, pool, path = status["store"], status["pool"], status["store"]["paths"][0]
+    store, pool, path = status["store"], status["pool"], status["store"]["volumes"][0]
     for said in (store, path):
         assert said["live_bytes"] == said["payload_bytes"] == 100000
         assert said["live_bytes"] < said["reserved_bytes"] == said["used_bytes"] <= said["limit_bytes"]
     assert pool["live_bytes"] == 100000 < pool["used_bytes"] < pool["bytes"]
     assert metrics["kvcache_store_live_bytes"] == metrics["kvcache_pool_live_bytes"] == 100000
-    assert metrics[f'kvcache_volume_live_bytes{{volume="{path["path"]}"}}'] == 100000
+    assert metrics[f'kvcache_volume_live_bytes{{volume="{path["volume"]}"}}'] == 100000
     assert abs(metrics["kvcache_store_reserved_bytes"] - web.disk_usage()) < 4 << 20
     said = harness.ctl("status", daemon=web, check=0).stdout
     assert re.search(r"^  live +97\.7 KiB of 128 MiB ", said, re.M)

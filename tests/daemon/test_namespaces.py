@@ -573,7 +573,7 @@ def test_removal_on_several_volumes_one_of_them_away(make):
                 assert [r.status for r in c.get(again, keys)] == [Status.MISS] * 60
         daemon.restart(kill=round != 1)
         with daemon.client() as c:
-            assert all(p["state"] == "up" for p in json.loads(c.report())["store"]["paths"])
+            assert all(p["state"] == "up" for p in json.loads(c.report())["store"]["volumes"])
             ns = c.namespace("v", attach=True)
             assert [r.status for r in c.get(ns, keys)] == [Status.MISS] * 60 and not list(c.list(ns))
             c.namespace_remove("v")

@@ -363,7 +363,7 @@ def test_runs_without_any_configuration(make_daemon):
     daemon.socket = str(home / "run" / "kvcache" / "kvcache.sock")
     daemon.start()
     store = home / "state" / "kvcache"
-    assert daemon.status()["store"]["path"] == [str(store)] and store.is_dir()
+    assert daemon.status()["store"]["volumes"][0]["volume"] == str(store) and store.is_dir()
     for said in (str(store), daemon.socket, "store.limit", "memory.pool"):
         assert said in daemon.log()
     with daemon.client() as c:

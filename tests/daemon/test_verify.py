@@ -97,8 +97,8 @@ def test_verify_of_a_good_store(daemon):
     said = verify(daemon=daemon, check=GOOD)
     assert said["chunks"] == len(pairs) and said["bytes"] == sum(len(v) for _, v in pairs)
     assert said["dropped"] == said["skipped"] == 0 and said["complete"] is True
-    path, = said["paths"]
-    assert path["path"] == str(daemon.store)
+    path, = said["volumes"]
+    assert path["volume"] == str(daemon.store)
     assert sum(s["chunks"] for s in path["segments"]) == len(pairs)
     text = ctl("verify", daemon=daemon, check=GOOD).stdout
     assert "48 chunks" in text and "all good" in text
@@ -171,7 +171,7 @@ def test_only_one_path_of_the_store(daemon):
     assert verify("--volume", daemon.store, daemon=daemon, check=GOOD)["chunks"] == 6
     for wrong in ("1", "/nowhere", "", "-1", "x" * 5000):
         result = ctl("verify", "--volume", wrong, daemon=daemon, check=NOT_RUN)
-        assert "no path" in result.stderr
+        assert "no volume" in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["x"], ["--no-such"], ["--store"], ["--volume", "0", "--store", "/tmp"],
@@ -273,15 +273,15 @@ def find_in(paths, value):
 def test_verify_of_several_paths(two_volumes):
     daemon, paths, pairs = two_volumes
     said = verify(daemon=daemon, check=GOOD)
-    assert [p["path"] for p in said["paths"]] == [str(p) for p in paths]
-    assert all(p["chunks"] > 0 for p in said["paths"]) and said["chunks"] == len(pairs)
+    assert [p["volume"] for p in said["volumes"]] == [str(p) for p in paths]
+    assert all(p["chunks"] > 0 for p in said["volumes"]) and said["chunks"] == len(pairs)
     key, value = pairs[7]
     file, at = find_in(paths, value)
     flip(file, at + 100)
     n = paths.index(file.parent)
-    assert verify("--volume", paths[1 - n], daemon=daemon, check=GOOD)["chunks"] == said["paths"][1 - n]["chunks"]
+    assert verify("--volume", paths[1 - n], daemon=daemon, check=GOOD)["chunks"] == said["volumes"][1 - n]["chunks"]
     said = verify(daemon=daemon, check=DROPPED)
-    assert [p["mismatched"] for p in said["paths"]] == [int(i == n) for i in range(2)]
+    assert [p["mismatched"] for p in said["volumes"]] == [int(i == n) for i in range(2)]
     evict_memory(daemon, pairs)
     check_misses(daemon, pairs, {key})
 
@@ -297,7 +297,7 @@ def test_offline_of_several_paths(two_volumes):
         bad.add(key)
     whole = verify("--store", paths[0], "--store", paths[1], check=DROPPED)
     assert whole["chunks"] == len(pairs) and whole["mismatched"] == 3
-    assert {f["key"] for p in whole["paths"] for f in p.get("findings", [])} == {k.hex() for k in bad}
+    assert {f["key"] for p in whole["volumes"] for f in p.get("findings", [])} == {k.hex() for k in bad}
     alone = [verify("--store", p, check=GOOD)["chunks"] for p in paths]
     assert min(alone) > 0 and sum(alone) == len(pairs) - 3
     daemon.start()
@@ -380,7 +380,7 @@ def test_offline_of_a_good_store(stopped):
     before = listing(daemon.store)
     said = verify("--store", daemon.store, check=GOOD)
     assert said["chunks"] == len(pairs) and said["dropped"] == 0
-    assert said["paths"][0]["chunks_found"] == len(pairs) and said["paths"][0]["clean"] is True
+    assert said["volumes"][0]["chunks_found"] == len(pairs) and said["volumes"][0]["clean"] is True
     assert "all good" in ctl("verify", "--store", daemon.store, check=GOOD).stdout
     assert listing(daemon.store) == before, "verifying made or changed files"
     daemon.start()
@@ -392,7 +392,7 @@ def test_offline_finds_exactly_the_keys_that_are_bad(stopped):
     daemon, pairs = stopped
     bad = spoil(daemon, pairs, 9, seed=3)
     said = verify("--store", daemon.store, check=DROPPED)
-    path, = said["paths"]
+    path, = said["volumes"]
     assert {f["key"] for f in path["findings"]} == {k.hex() for k in bad}
     assert {f["namespace"] for f in path["findings"]} == {"n"}
     assert said["mismatched"] == 9
@@ -413,7 +413,7 @@ def test_offline_after_a_kill(daemon):
     pairs = fill(daemon)
     daemon.kill()
     said = verify("--store", daemon.store, check=GOOD)
-    assert said["chunks"] == len(pairs) and said["paths"][0]["clean"] is False
+    assert said["chunks"] == len(pairs) and said["volumes"][0]["clean"] is False
     assert "not closed properly" not in ctl("verify", "--store", daemon.store, check=GOOD).stdout
     daemon.start()
     check_misses(daemon, pairs, set())
@@ -432,7 +432,7 @@ def test_offline_reports_what_the_start_drops(stopped):
     assert text.splitlines()[-1].endswith(": 1 table page damaged") and "all good" not in text
     table.write_bytes(data)
     said = verify("--store", daemon.store, check=DROPPED)
-    path, = said["paths"]
+    path, = said["volumes"]
     assert path["damaged_table_pages"] == 1 and said["complete"] is True
     assert said["chunks"] == path["chunks_found"] < len(pairs)
     daemon.start()

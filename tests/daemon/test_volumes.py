@@ -31,7 +31,7 @@ def make(make_daemon, directory):
 
 
 def volumes_of(daemon):
-    return daemon.status()["store"]["paths"]
+    return daemon.status()["store"]["volumes"]
 
 
 def metric(daemon, name, path):
@@ -47,9 +47,9 @@ def test_chunks_are_spread_over_the_paths_and_survive_a_kill(make):
         assert c.evict(ns, [pairs[0][0]])[0] == Status.OK
     for path in volumes_of(daemon):
         assert path["state"] == "up" and path["chunks"] > 50
-        assert metric(daemon, "volume_chunks", path["path"]) == path["chunks"]
-        assert metric(daemon, "volume_bypassed", path["path"]) == 0
-        assert metric(daemon, "volume_written_bytes_total", path["path"]) >= path["payload_bytes"]
+        assert metric(daemon, "volume_chunks", path["volume"]) == path["chunks"]
+        assert metric(daemon, "volume_bypassed", path["volume"]) == 0
+        assert metric(daemon, "volume_written_bytes_total", path["volume"]) >= path["payload_bytes"]
     assert sum(p["limit_bytes"] for p in volumes_of(daemon)) <= 128 * MIB
     daemon.restart(kill=True)
     with daemon.client() as c:
@@ -160,7 +160,7 @@ def test_with_the_only_path_suspended_puts_live_in_the_pool(make):
         assert daemon.metric("kvcache_ready") == 0
         said = ctl("status", daemon=daemon, check=0).stdout
         assert ", not ready: offline, degraded," in said and "OFFLINE" in said
-        assert "10 of them on paths that are not in use" in said and "failed" not in said
+        assert "10 of them on volumes that are not in use" in said and "failed" not in said
         assert c.device("resume")
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n")
         assert daemon.http("/readyz")[0::2] == (200, b"ready\n")
@@ -175,7 +175,7 @@ def test_kvcachectl_device(make):
     assert len(out) == 3 and [line.split()[:2] for line in out[1:]] == [[p, "up"] for p in daemon.paths]
     assert ctl("device", daemon=daemon, check=0).stdout.splitlines()[0] == out[0]
     assert ctl("device", "suspend", daemon.paths[1], daemon=daemon, check=0).stdout == f"{daemon.paths[1]}: suspended\n"
-    listed = json.loads(ctl("--json", "device", "ls", daemon=daemon, check=0).stdout)["paths"]
+    listed = json.loads(ctl("--json", "device", "ls", daemon=daemon, check=0).stdout)["volumes"]
     assert [p["state"] for p in listed] == ["up", "suspended"]
     assert "suspended by an admin" in ctl("device", "ls", daemon=daemon, check=0).stdout
     assert daemon.http("/healthz")[0::2] == (200, b"ok\n")
@@ -195,7 +195,7 @@ def test_kvcachectl_device(make):
     assert told in page and "fail" not in page.replace("full refusals", "").replace("failures", "").replace("failed builds", "")
     assert daemon.metric("kvcache_store_bypassed") == 0
     said = json.loads(ctl("--json", "device", "suspend", "1", daemon=daemon, check=0).stdout)
-    assert said == {"path": daemon.paths[1], "state": "suspended", "changed": False}
+    assert said == {"volume": daemon.paths[1], "state": "suspended", "changed": False}
     assert ctl("device", "resume", daemon.paths[1], daemon=daemon, check=0).stdout == f"{daemon.paths[1]}: in use\n"
     assert ctl("device", "resume", daemon.paths[1], daemon=daemon, check=0).stdout == f"{daemon.paths[1]}: was in use\n"
     assert "no volume '/nowhere'" in ctl("device", "resume", "/nowhere", daemon=daemon, check=1).stderr

@@ -38,7 +38,7 @@ static struct {
 static int reset(void **state)
 {
         memset(&fake, 0, sizeof(fake));
-        fake.status_report = "{\"store\":{\"path\":[\"/a\"],\"paths\":[{\"path\":\"/a\"}]}}";
+        fake.status_report = "{\"store\":{\"volumes\":[{\"volume\":\"/a\"}]}}";
         fake.error = "";
         return 0;
 }

@@ -45,7 +45,7 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
         struct kvcache_info info = { .size = sizeof(info) };
         _cleanup_(freep) char *text = NULL;
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
-        const cJSON *io, *store, *paths;
+        const cJSON *io, *store, *volumes;
         int r;
 
         r = kvcache_report(kv, KVCACHE_REPORT_STATUS, &text);
@@ -72,10 +72,9 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
                                        (double)PROFILE_MAX_DEPTH),
         };
         text_at(io, "backend", ret->backend, sizeof(ret->backend));
-        paths = cJSON_GetObjectItemCaseSensitive(store, "path");
-        if (cJSON_GetArraySize(paths) > 0)
-                snprintf(ret->store_volume_path, sizeof(ret->store_volume_path), "%s",
-                         cJSON_GetStringValue(cJSON_GetArrayItem(paths, 0)));
+        volumes = cJSON_GetObjectItemCaseSensitive(store, "volumes");
+        text_at(cJSON_GetArrayItem(volumes, 0), "volume", ret->store_volume_path,
+                sizeof(ret->store_volume_path));
         return 0;
 }
 

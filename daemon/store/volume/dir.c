@@ -426,7 +426,7 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (best->volume_index >= best->volume_count || best->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" NAME_SUPERBLOCK
-                                   ": says that it is path %u of a store of %u: damaged",
+                                   ": says that it is volume %u of a store of %u: damaged",
                                    d->path, best->volume_index + 1u, best->volume_count);
         d->superblock = *best;
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)

@@ -48,7 +48,7 @@ struct disk_superblock {
         uint64_t limit;                /* 72  as last opened */
         uint64_t segment_bytes; /* 80  of new segments, as last opened; each segment has its file's
                                    size */
-        uint16_t volume_index;  /* 88  this path's number in its set */
+        uint16_t volume_index;  /* 88  this volume's number in its set */
         uint16_t volume_count;  /* 90  numbers that the set has given out */
         uint32_t clean;         /* 92  1: closed properly */
         uint8_t set[DISK_UUID_BYTES]; /* 96  the same on all paths of a store of several; zero:
@@ -160,7 +160,7 @@ struct disk_namespaces {
         uint64_t set_missed_at;    /* 80  ... by this epoch at the latest: all that an older version
                                       knows of them; see set_missed_count */
         uint64_t set_removed_at;   /* 88  the last at which a namespace was removed */
-        uint64_t set_emptied_at;   /* 96  this path has been emptied for all that it had missed by
+        uint64_t set_emptied_at;   /* 96  this volume has been emptied for all that it had missed by
                                       this epoch, plus 1; 0: written by a version that did not say */
         uint32_t set_missed_count; /* 104  after the records, beyond `bytes`: of so many paths, by
                                       number, the epoch (64 bits) by which each has missed some; 0:

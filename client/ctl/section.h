@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A section of the status, for people: members are taken out of an object and printed as lines, and
+ * what is left at the end, of a newer daemon, is printed under its own name. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Take a member: it is removed from the object. False, 0 or "": there is none of that type. Texts
+ * are made safe for a terminal. */
+bool section_number(cJSON *object, const char *name, double *ret);
+uint64_t section_count(cJSON *object, const char *name);
+bool section_text(cJSON *object, const char *name, char *ret, size_t room);
+bool section_bool(cJSON *object, const char *name, bool *ret);
+/* The caller deletes it; NULL: there is no such object. */
+cJSON *section_object(cJSON *object, const char *name);
+
+void section_line(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* "1.2 GiB of 4 GiB  [#####...............]  30 %" */
+void section_use(const char *label, uint64_t used, uint64_t all);
+/* A line for each member that has not been taken. */
+void section_rest(const cJSON *object);

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl status: what it prints of the store. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "answer.h"
+#include "checked.h"
+#include "common.h"
+#include "human.h"
+#include "section.h"
+#include "status-parts.h"
+#include "units.h"
+
+/* What reads the disk back, how far it is, and what it has found. */
+static void print_scrub(cJSON *store)
+{
+        _cleanup_(cJSON_Deletep) cJSON *scrub = section_object(store, "scrub");
+        char rate[HUMAN_BYTES], interval[HUMAN_BYTES], part[HUMAN_BYTES], last[HUMAN_BYTES],
+                found[HUMAN_BYTES], checked[HUMAN_BYTES];
+        uint64_t bytes, done, all, ended, failures;
+        double seconds = 0;
+        bool running = false;
+
+        if (!scrub)
+                return;
+        bytes = section_count(scrub, "rate_bytes");
+        section_number(scrub, "interval_seconds", &seconds);
+        section_bool(scrub, "running", &running);
+        done = section_count(scrub, "segments_done");
+        all = section_count(scrub, "segments");
+        ended = section_count(scrub, "last_pass_ms");
+        failures = section_count(scrub, "failures");
+        units_bytes(bytes, rate);
+        human_seconds(seconds, interval);
+        human_percent(done, all, part);
+        if (ended)
+                human_time(ended, last);
+        if (bytes == 0)
+                section_line("scrub", "off");
+        else
+                section_line("scrub", "%s/s, every %s; %s%s; last pass ended: %s", rate, interval,
+                             running ? "now at " : "idle", running ? part : "",
+                             ended ? last : "not yet");
+        human_count(failures, found);
+        human_things(section_count(scrub, "chunks"), "chunk", checked);
+        section_line("scrubbed", "%s, %s dropped", checked, found);
+        cJSON_DeleteItemFromObjectCaseSensitive(scrub, "passes");
+        cJSON_DeleteItemFromObjectCaseSensitive(scrub, "bytes");
+        section_rest(scrub);
+}
+
+/* How each volume is, where that says more than its name: it is one of several, or not in use.
+ * Returns how many chunks lie on those that are not. */
+static uint64_t print_volumes(cJSON *volumes)
+{
+        int n = cJSON_GetArraySize(volumes);
+        uint64_t offline = 0;
+        cJSON *one;
+
+        cJSON_ArrayForEach(one, volumes)
+        {
+                char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES], name[512],
+                        state[64], reason[512], since[HUMAN_BYTES];
+                bool up;
+
+                section_text(one, "volume", name, sizeof(name));
+                section_text(one, "state", state, sizeof(state));
+                section_text(one, "reason", reason, sizeof(reason));
+                up = strcmp(state, "up") == 0;
+                units_bytes(section_count(one, "payload_bytes"), live);
+                units_bytes(section_count(one, "used_bytes"), reserved);
+                units_bytes(section_count(one, "limit_bytes"), limit);
+                human_time(section_count(one, "since_unix_ms"), since);
+                if (!up)
+                        offline += section_count(one, "chunks");
+                if (!up && strncmp(reason, state, strlen(state)) == 0)
+                        section_line("volume", "%s: %s, since %s", name, reason, since);
+                else if (!up)
+                        section_line("volume", "%s: %s since %s%s%s", name, state, since,
+                                     reason[0] ? ": " : "", reason);
+                else if (n > 1)
+                        section_line("volume", "%s: %s live, %s reserved of %s", name, live,
+                                     reserved, limit);
+                else
+                        section_line("volume", "%s", name);
+        }
+        return offline;
+}
+
+void status_print_store(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *store = section_object(status, "store"), *volumes = NULL;
+        char reserved[HUMAN_BYTES], all[HUMAN_BYTES], away[HUMAN_BYTES], chunks[HUMAN_BYTES],
+                most[HUMAN_BYTES], segment[HUMAN_BYTES];
+        uint64_t segments, segments_max, limit, offline;
+        bool bypassed = false;
+
+        if (!store)
+                return;
+        puts("\nStore");
+        volumes = cJSON_DetachItemFromObjectCaseSensitive(store, "volumes");
+        offline = print_volumes(volumes);
+        limit = section_count(store, "limit_bytes");
+        section_use("live", section_count(store, "payload_bytes"), limit);
+        units_bytes(section_count(store, "used_bytes"), reserved);
+        units_bytes(limit, all);
+        section_line("reserved", "%s of %s: chunks, preformatted space, tables", reserved, all);
+        /* The same numbers as used_bytes and payload_bytes. */
+        cJSON_DeleteItemFromObjectCaseSensitive(store, "reserved_bytes");
+        cJSON_DeleteItemFromObjectCaseSensitive(store, "live_bytes");
+        human_count(section_count(store, "chunks"), chunks);
+        human_count(section_count(store, "entries_max"), most);
+        human_count(offline, away);
+        section_line("chunks", "%s of at most %s%s%s%s", chunks, most, offline ? "; " : "",
+                     offline ? away : "", offline ? " of them on volumes that are not in use" : "");
+        segments = section_count(store, "segments");
+        segments_max = section_count(store, "segments_max");
+        units_bytes(section_count(store, "segment_bytes"), segment);
+        section_line("segments", "%llu of at most %llu, %s each or less",
+                     (unsigned long long)segments, (unsigned long long)segments_max, segment);
+        section_bool(store, "bypassed", &bypassed);
+        if (bypassed)
+                section_line("OFFLINE", "no volume is in use: every lookup on disk is a miss, and "
+                                        "no put reaches the disk");
+        print_scrub(store);
+        section_rest(store);
+}
