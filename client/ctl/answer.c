@@ -14,6 +14,17 @@ int answer_no_operands(const struct command *self, int argc, char **argv, int fi
         return first < argc ? usage_error(self, "unexpected argument '%s'", argv[first]) : EXIT_OK;
 }
 
+bool answer_no_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *argument;
+        int first;
+
+        if (option_next(ctl, self, argc, argv, &argument, &first) < 0)
+                return false;
+        ctl->exit_status = answer_no_operands(self, argc, argv, first);
+        return ctl->exit_status == EXIT_OK;
+}
+
 int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret)
 {
         _cleanup_(freep) char *text = NULL;

@@ -10,8 +10,10 @@
 #include "common.h"
 #include "human.h"
 
-/* For a command without any: an exit status. */
+/* For a command without operands: an exit status. */
 int answer_no_operands(const struct command *self, int argc, char **argv, int first);
+/* For one without options as well. False: it ends with ctl->exit_status. */
+bool answer_no_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv);
 
 /* The report, parsed; with --json it is printed, and *ret stays NULL. */
 int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJSON **ret);

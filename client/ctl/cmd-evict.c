@@ -99,8 +99,9 @@ static int evict_all(struct ctl *ctl, const char *namespace_name, struct evictio
 
 static int run_evict(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
+        struct keys_wanted wanted = { .namespace_name = DEFAULT_NAMESPACE };
         struct eviction e = { .tiers = KVCACHE_TIER_ALL };
+        const char *argument;
         bool all = false;
         char evicted[HUMAN_BYTES], missing[HUMAN_BYTES], unwritten[HUMAN_BYTES];
         int r, first;
@@ -108,7 +109,7 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
                 switch (r) {
                 case 'n':
-                        namespace_name = argument;
+                        wanted.namespace_name = argument;
                         break;
                 case OPTION_TIER:
                         if (strcmp(argument, "memory") == 0)
@@ -120,7 +121,7 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
                                                    argument);
                         break;
                 case OPTION_FROM:
-                        from = argument;
+                        wanted.from = argument;
                         break;
                 case OPTION_ALL:
                         all = true;
@@ -128,13 +129,14 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
                 }
         if (r < 0)
                 return ctl->exit_status;
-        if ((first < argc) + (from != NULL) + all != 1)
+        if ((first < argc) + (wanted.from != NULL) + all != 1)
                 return usage_error(self, "one of keys, --from FILE or --all is needed");
+        wanted.operands = argv + first;
+        wanted.n_operands = argc - first;
         if (all)
-                r = evict_all(ctl, namespace_name, &e);
+                r = evict_all(ctl, wanted.namespace_name, &e);
         else
-                r = keys_walk(ctl, namespace_name, from, argv + first, argc - first, evict_keys,
-                              &e);
+                r = keys_walk(ctl, &wanted, evict_keys, &e);
         if (r)
                 return r;
         if (ctl->json) {

@@ -79,28 +79,21 @@ static int look_up(struct ctl *ctl, const struct key_batch *batch, void *userdat
 
 static int run_exists(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct keys_wanted wanted;
         struct existence e = { 0 };
         char found[HUMAN_BYTES], missing[HUMAN_BYTES];
-        int r, first;
+        int r;
 
-        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                if (r == 'n')
-                        namespace_name = argument;
-                else
-                        from = argument;
-        if (r < 0)
+        if (!keys_options(ctl, self, argc, argv, &wanted))
                 return ctl->exit_status;
-        if (!from == (first == argc))
-                return usage_error(self, "either keys or --from FILE are needed");
-        e.each = !from;
+        e.each = !wanted.from;
         if (ctl->json) {
                 object = cJSON_CreateObject();
                 e.keys = e.each ? cJSON_AddArrayToObject(object, "keys") : NULL;
                 e.missing_keys = e.each ? NULL : cJSON_AddArrayToObject(object, "missing_keys");
         }
-        r = keys_walk(ctl, namespace_name, from, argv + first, argc - first, look_up, &e);
+        r = keys_walk(ctl, &wanted, look_up, &e);
         if (r)
                 return r;
         if (ctl->json) {
@@ -191,23 +184,26 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
 
 static int run_stat(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *namespace_name = DEFAULT_NAMESPACE, *argument;
+        struct keys_wanted wanted = { .namespace_name = DEFAULT_NAMESPACE };
         _cleanup_(text_table_freep) struct text_table *table = NULL;
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
         struct stat_output out = { 0 };
+        const char *argument;
         int r, first;
 
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                namespace_name = argument;
+                wanted.namespace_name = argument;
         if (r < 0)
                 return ctl->exit_status;
         if (first == argc)
                 return usage_error(self, "which keys?");
+        wanted.operands = argv + first;
+        wanted.n_operands = argc - first;
         out.table = table = text_table_new("lrlllr");
         text_table_row(table, "key", "length", "where", "put at", "crc32c", "leases");
         object = cJSON_CreateObject();
         out.array = cJSON_AddArrayToObject(object, "keys");
-        r = keys_walk(ctl, namespace_name, NULL, argv + first, argc - first, stat_batch, &out);
+        r = keys_walk(ctl, &wanted, stat_batch, &out);
         if (r)
                 return r;
         if (ctl->json)

@@ -47,21 +47,14 @@ static int prefetch_keys(struct ctl *ctl, const struct key_batch *batch, void *u
 
 static int run_prefetch(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *namespace_name = DEFAULT_NAMESPACE, *from = NULL, *argument;
         char begun[HUMAN_BYTES], missing[HUMAN_BYTES], no_room[HUMAN_BYTES];
+        struct keys_wanted wanted;
         struct prefetch p = { 0 };
-        int r, first;
+        int r;
 
-        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                if (r == 'n')
-                        namespace_name = argument;
-                else
-                        from = argument;
-        if (r < 0)
+        if (!keys_options(ctl, self, argc, argv, &wanted))
                 return ctl->exit_status;
-        if (!from == (first == argc))
-                return usage_error(self, "either keys or --from FILE are needed");
-        r = keys_walk(ctl, namespace_name, from, argv + first, argc - first, prefetch_keys, &p);
+        r = keys_walk(ctl, &wanted, prefetch_keys, &p);
         if (r)
                 return r;
         if (ctl->json) {

@@ -249,15 +249,10 @@ const struct command command_stats = {
 static int run_config(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         _cleanup_(freep) char *text = NULL;
-        const char *argument;
-        int r, first;
+        int r;
 
-        r = option_next(ctl, self, argc, argv, &argument, &first);
-        if (r < 0)
+        if (!answer_no_arguments(ctl, self, argc, argv))
                 return ctl->exit_status;
-        r = answer_no_operands(self, argc, argv, first);
-        if (r)
-                return r;
         r = ctl_connect(ctl);
         if (r)
                 return r;

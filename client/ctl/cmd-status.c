@@ -232,15 +232,10 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
 {
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
         const cJSON *item, *next;
-        const char *argument;
-        int r, first;
+        int r;
 
-        r = option_next(ctl, self, argc, argv, &argument, &first);
-        if (r < 0)
+        if (!answer_no_arguments(ctl, self, argc, argv))
                 return ctl->exit_status;
-        r = answer_no_operands(self, argc, argv, first);
-        if (r)
-                return r;
         r = answer_fetch(ctl, KVCACHE_REPORT_STATUS, "status", &status);
         if (r || !status)
                 return r;

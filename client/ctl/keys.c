@@ -85,8 +85,30 @@ int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command
         return EXIT_OK;
 }
 
-int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, char **operands,
-              int n_operands, key_batch_fn each, void *userdata)
+bool keys_options(struct ctl *ctl, const struct command *self, int argc, char **argv,
+                  struct keys_wanted *ret)
+{
+        const char *argument;
+        int r, first;
+
+        *ret = (struct keys_wanted){ .namespace_name = DEFAULT_NAMESPACE };
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (r == 'n')
+                        ret->namespace_name = argument;
+                else
+                        ret->from = argument;
+        if (r < 0)
+                return false;
+        if (!ret->from == (first == argc)) {
+                ctl->exit_status = usage_error(self, "either keys or --from FILE are needed");
+                return false;
+        }
+        ret->operands = argv + first;
+        ret->n_operands = argc - first;
+        return true;
+}
+
+int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn each, void *userdata)
 {
         _cleanup_(freep) struct kvcache_key *keys = calloc(BATCH_KEYS, sizeof(*keys));
         _cleanup_(keyfile_closep) struct keyfile *file = NULL;
@@ -97,24 +119,24 @@ int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, cha
 
         if (!keys)
                 return complain_memory();
-        if (from && keyfile_open(&file, from, error) < 0)
+        if (wanted->from && keyfile_open(&file, wanted->from, error) < 0)
                 return complain(EXIT_BAD_INPUT, "%s", error);
         r = ctl_connect(ctl);
         if (r)
                 return r;
 
-        for (int i = 0; i < n_operands; i++) {
+        for (int i = 0; i < wanted->n_operands; i++) {
                 struct kvcache_key key;
 
-                if (key_parse(operands[i], &key) < 0)
-                        return complain(EXIT_WRONG_USAGE, "'%s' is not a key", operands[i]);
-                r = add(&w, namespace_name, &key);
+                if (key_parse(wanted->operands[i], &key) < 0)
+                        return complain(EXIT_WRONG_USAGE, "'%s' is not a key", wanted->operands[i]);
+                r = add(&w, wanted->namespace_name, &key);
                 if (r)
                         return r;
         }
         if (file) {
                 while ((r = keyfile_next(file, &entry, error)) > 0) {
-                        r = add(&w, entry.namespace ? entry.namespace : namespace_name, &entry.key);
+                        r = add(&w, entry.namespace ?: wanted->namespace_name, &entry.key);
                         if (r)
                                 return r;
                 }

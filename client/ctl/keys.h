@@ -3,7 +3,7 @@
  * several namespaces, handed on in batches of one namespace. */
 #pragma once
 
-#include "common.h"
+#include "options.h"
 
 struct key_batch {
         const char *namespace_name;
@@ -29,7 +29,16 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
 
-/* `from` or the operands, not both. Connects first. An operand's namespace, and a line's without
- * one, is `namespace_name`. */
-int keys_walk(struct ctl *ctl, const char *namespace_name, const char *from, char **operands,
-              int n_operands, key_batch_fn each, void *userdata);
+struct keys_wanted {
+        const char *namespace_name; /* of the operands, and of a line without one */
+        const char *from;           /* a file of keys, or */
+        char **operands;
+        int n_operands;
+};
+
+/* Of a command with NAMESPACE_OPTION and FROM_OPTION alone. False: it ends with ctl->exit_status.
+ */
+bool keys_options(struct ctl *ctl, const struct command *self, int argc, char **argv,
+                  struct keys_wanted *ret);
+/* Connects first. */
+int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn each, void *userdata);

@@ -22,6 +22,7 @@
 
 #include "build-config.h"
 #include "checked.h"
+#include "text.h"
 
 int64_t handle_now_ns(void)
 {
@@ -68,15 +69,9 @@ int handle_fail(struct kvcache *kv, int error, const char *format, ...)
 int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text,
                      size_t bytes)
 {
-        size_t used;
-
-        snprintf(kv->error, sizeof(kv->error), "%s%s", what, bytes > 0 ? ": " : "");
-        used = strlen(kv->error);
-        bytes = MIN(bytes, sizeof(kv->error) - 1 - used);
-        for (size_t i = 0; i < bytes; i++)
-                kv->error[used + i] =
-                        (unsigned char)text[i] < ' ' || text[i] == 0x7f ? ' ' : text[i];
-        kv->error[used + bytes] = '\0';
+        snprintf(kv->error, sizeof(kv->error), "%s%s%.*s", what, bytes > 0 ? ": " : "",
+                 (int)MIN(bytes, sizeof(kv->error)), text);
+        text_clean(kv->error);
         return error;
 }
 

@@ -82,9 +82,8 @@ static int read_small(const char *path, char *ret, size_t size)
 static uint64_t group_limit(const char *root, const char *mount, const char *group,
                             const char *file)
 {
-        char folder[PATH_MAX], path[PATH_MAX + 64], text[64], *end;
-        uint64_t least = UINT64_MAX;
-        unsigned long long value;
+        char folder[PATH_MAX], path[PATH_MAX + 64], text[64];
+        uint64_t least = UINT64_MAX, value;
         size_t top;
 
         if (strstr(group, "/..")) /* seen from a namespace that does not contain it */
@@ -95,11 +94,10 @@ static uint64_t group_limit(const char *root, const char *mount, const char *gro
         strcpy(folder + top, group);
         for (;;) {
                 snprintf(path, sizeof(path), "%s/%s", folder, file);
-                if (read_small(path, text, sizeof(text)) == 0 && text[0] >= '0' && text[0] <= '9') {
-                        errno = 0;
-                        value = strtoull(text, &end, 10);
-                        if (errno == 0 && (*end == '\n' || *end == '\0'))
-                                least = MIN(least, (uint64_t)value);
+                if (read_small(path, text, sizeof(text)) == 0) {
+                        text[strcspn(text, "\n")] = '\0';
+                        if (units_parse_count(text, &value) == 0)
+                                least = MIN(least, value);
                 }
                 if (folder[top] == '\0')
                         return least;

@@ -23,12 +23,9 @@
 
 static bool is_number(const char *name)
 {
-        char *end;
-        unsigned long n;
+        uint64_t n;
 
-        errno = 0;
-        n = strtoul(name, &end, 10);
-        return name[0] != '\0' && *end == '\0' && errno == 0 && n < UINT32_MAX;
+        return units_parse_count(name, &n) == 0 && n < UINT32_MAX;
 }
 
 /* `where`: of the list. */

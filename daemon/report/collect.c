@@ -15,6 +15,7 @@
 #include "report/http.h"
 #include "report/health.h"
 #include "session/session.h"
+#include "text.h"
 #include "wire.h"
 
 static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "each op has its counter");
@@ -300,9 +301,8 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
                 char *name = s->volume_names[i];
 
                 snprintf(name, METRICS_VOLUME_NAME, "%s", p.path);
-                for (; *name; name++)
-                        if ((unsigned char)*name < 0x20 || *name == '"' || *name == '\\' ||
-                            *name == 0x7f)
+                for (text_clean(name); *name; name++)
+                        if (*name == '"' || *name == '\\')
                                 *name = '?';
                 s->volume_bypassed[i] = p.state != STORE_VOLUME_UP;
                 s->volume_up[i] = p.state == STORE_VOLUME_UP;

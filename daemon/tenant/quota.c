@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "units.h"
 
 enum { UID_NOBODY = 65534, USER_BUCKETS = 256 };
 
@@ -75,12 +76,11 @@ static int resolve(struct ids *ret, char *const *names, unsigned n, bool groups,
         if (!ret->items)
                 return -ENOMEM;
         for (unsigned i = 0; i < n; i++) {
-                char *end;
-                unsigned long number = strtoul(names[i], &end, 10);
                 const struct passwd *user = NULL;
                 const struct group *group = NULL;
+                uint64_t number;
 
-                if (names[i][0] != '\0' && *end == '\0' && number < UINT32_MAX) {
+                if (units_parse_count(names[i], &number) == 0 && number < UINT32_MAX) {
                         ret->items[ret->n++] = (uint32_t)number;
                         continue;
                 }
