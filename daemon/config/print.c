@@ -282,12 +282,13 @@ static void print_wrapped(const char *prefix, const char *text, FILE *out)
 
 void config_print_template(FILE *out)
 {
-        fputs("# kvcache-daemon reads this file at start and at SIGHUP; see kvcache.yaml(5).\n"
+        fputs("# Configuration of kvcache-daemon, which reads it at startup and on SIGHUP; see "
+              "kvcache.yaml(5).\n"
               "#\n"
-              "# Every key is here, commented out, with its default. A variable "
-              "(KVCACHE_STORE_LIMIT=64GiB) overrides a\n"
-              "# key, an option (--set store.limit=64GiB) overrides both. kvcache-daemon "
-              "--check-config tests the file.\n"
+              "# Every key is listed with its default, commented out. An environment variable\n"
+              "# (KVCACHE_STORE_LIMIT=64GiB) overrides the file, and an option (--set "
+              "store.limit=64GiB) overrides both.\n"
+              "# To check the file, run kvcache-daemon --check-config.\n"
               "\n",
               out);
         for (unsigned i = 0; i < config_n_rows; i++) {
