@@ -143,6 +143,7 @@ cat <<END
   export PATH=$build/client/ctl:$build/client/bench:\$PATH KVCACHE_SOCKET=$socket
   kvcachectl ls replay | head              what is stored
   kvcache-bench replay --synthetic chat    again: now every block is a hit
+  kvcachectl top                           what it does now; q quits
   kvcachectl stats | grep hits             every metric
   kvcachectl purge replay                  delete the chunks, for good
 END

@@ -284,7 +284,7 @@ static void report_blocks(const struct arguments *a, const struct replay_counts 
 
         human_count(n->blocks_asked, x);
         units_bytes(a->block_bytes, y);
-        line("blocks asked", "%s of %s", x, y);
+        line("blocks wanted", "%s of %s", x, y);
         human_count(n->blocks_hit, x);
         human_percent(n->blocks_hit, n->blocks_asked, y);
         line("blocks hit", "%s (%s)", x, y);

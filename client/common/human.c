@@ -52,6 +52,15 @@ void human_ns(uint64_t ns, char ret[static HUMAN_BYTES])
         units_short(value, units[unit], ret);
 }
 
+static void two_units(uint64_t a, const char *unit_a, uint64_t b, const char *unit_b,
+                      char ret[static HUMAN_BYTES])
+{
+        if (b > 0)
+                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " %s %" PRIu64 " %s", a, unit_a, b, unit_b);
+        else
+                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " %s", a, unit_a);
+}
+
 void human_seconds(double seconds, char ret[static HUMAN_BYTES])
 {
         uint64_t s;
@@ -64,13 +73,11 @@ void human_seconds(double seconds, char ret[static HUMAN_BYTES])
         }
         s = seconds > 1e15 ? (uint64_t)1e15 : (uint64_t)seconds;
         if (s < 3600)
-                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+                two_units(s / 60, "min", s % 60, "s", ret);
         else if (s < 86400)
-                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " h %" PRIu64 " min", s / 3600,
-                         s % 3600 / 60);
+                two_units(s / 3600, "h", s % 3600 / 60, "min", ret);
         else
-                snprintf(ret, HUMAN_BYTES, "%" PRIu64 " d %" PRIu64 " h", s / 86400,
-                         s % 86400 / 3600);
+                two_units(s / 86400, "d", s % 86400 / 3600, "h", ret);
 }
 
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])

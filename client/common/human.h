@@ -14,7 +14,7 @@ const char *human_count(uint64_t n, char ret[static HUMAN_BYTES]);
 void human_things(uint64_t n, const char *noun, char ret[static HUMAN_BYTES]);
 /* "850 ns", "3.21 µs", "14 ms", "2.5 s" */
 void human_ns(uint64_t ns, char ret[static HUMAN_BYTES]);
-/* Two units at most: "4.2 s", "12 min 5 s", "3 d 4 h". */
+/* Two units at most: "4.2 s", "12 min 5 s", "3 d 4 h", "1 d". */
 void human_seconds(double seconds, char ret[static HUMAN_BYTES]);
 /* "27.9 %"; "-" when there is nothing to divide by. */
 void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES]);

@@ -111,7 +111,7 @@ static void print_pool(cJSON *status)
         section_use("used", section_count(pool, "used_bytes"), bytes);
         if (section_number(pool, "live_bytes", &live)) {
                 units_bytes(answer_count(live), populated);
-                section_line("live", "%s: the payload of its chunks, which take whole slots",
+                section_line("live", "%s: the bytes of the chunks, which occupy whole slots",
                              populated);
         }
         if (section_number(pool, "populated_bytes", &populated_bytes) &&
@@ -129,12 +129,14 @@ static void print_pool(cJSON *status)
         if (section_text(pool, "huge_pages", huge, sizeof(huge)))
                 section_line("huge pages", "%s",
                              strcmp(huge, "some") == 0   ? populated
-                             : strcmp(huge, "none") == 0 ? "none: the system gives none"
+                             : strcmp(huge, "none") == 0 ? "none: the system has none left"
                                                          : huge);
+        units_bytes(section_count(pool, "slab_bytes"), populated);
+        section_line("slabs", "%s each", populated);
         section_rest(pool);
 }
 
-/* One more line on memory: what clients look keys up in by themselves. */
+/* One more line on memory: the index in which clients look up keys by themselves. */
 static void print_lookups(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *index = section_object(status, "lookup_index");
@@ -154,11 +156,11 @@ static void print_lookups(cJSON *status)
         if (building)
                 snprintf(built, sizeof(built), "; %llu being built", (unsigned long long)building);
         if (!enabled)
-                section_line("lookups", "off (memory.lookup_index): clients ask");
+                section_line("lookup index", "off (memory.lookup_index): clients ask the daemon");
         else if (tables == 0)
-                section_line("lookups", "no client has asked for an index%s", built);
+                section_line("lookup index", "none: no client has asked for it%s", built);
         else
-                section_line("lookups", "%s for clients, %s entries%s%s%s%s", bytes, entries,
+                section_line("lookup index", "%s, %s entries%s%s%s%s", bytes, entries,
                              asked_for ? ", " : "", asked_for ? unplaced : "",
                              asked_for ? " without a place" : "", built);
         /* The rest is in "kvcachectl stats". */

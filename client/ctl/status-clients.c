@@ -19,7 +19,7 @@ static void print_sessions(cJSON *status)
         _cleanup_(cJSON_Deletep) cJSON *sessions = section_object(status, "sessions");
         char stagings[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
         char registered[HUMAN_BYTES], in_rings[HUMAN_BYTES], regions[HUMAN_BYTES];
-        uint64_t n_regions;
+        uint64_t n_regions, closing;
 
         if (!sessions)
                 return;
@@ -29,6 +29,11 @@ static void print_sessions(cJSON *status)
         units_bytes(section_count(sessions, "staging_bytes"), stagings);
         section_line("now", "%s connected, with %s and %s of staging areas", connections, leases,
                      stagings);
+        (void)section_count(sessions, "stagings");
+        closing = section_count(sessions, "stagings_closing");
+        human_things(closing, "area", stagings);
+        if (closing > 0)
+                section_line("closing", "staging of ended sessions, %s", stagings);
         n_regions = section_count(sessions, "registered_buffers");
         human_things(n_regions, "region", regions);
         units_bytes(section_count(sessions, "registered_bytes"), registered);
@@ -134,6 +139,18 @@ static void print_resources(cJSON *status)
         text_table_print(table, "  ", stdout);
 }
 
+/* "dtype=fp8,model=x", as --fingerprint takes it: the lines of the text are joined. */
+static void take_fingerprint(cJSON *namespace, char *ret, size_t room)
+{
+        char *text =
+                cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(namespace, "fingerprint"));
+
+        for (char *p = text; p && *p; p++)
+                if (*p == '\n')
+                        *p = p[1] ? ',' : '\0';
+        section_text(namespace, "fingerprint", ret, room);
+}
+
 static void print_namespaces(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *namespaces =
@@ -182,7 +199,7 @@ static void print_namespaces(cJSON *status)
                         units_bytes(answer_count(chunk_bytes), each);
                 else
                         strcpy(each, "-");
-                section_text(namespace, "fingerprint", fingerprint, sizeof(fingerprint));
+                take_fingerprint(namespace, fingerprint, sizeof(fingerprint));
                 text_table_row(table, name, chunks, bytes, each, fingerprint);
         }
         text_table_print(table, "  ", stdout);

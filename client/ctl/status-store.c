@@ -94,7 +94,7 @@ void status_print_store(cJSON *status)
         char reserved[HUMAN_BYTES], all[HUMAN_BYTES], away[HUMAN_BYTES], chunks[HUMAN_BYTES],
                 most[HUMAN_BYTES], segment[HUMAN_BYTES];
         uint64_t segments, segments_max, limit, offline;
-        bool bypassed = false;
+        bool bypassed = false, clean;
 
         if (!store)
                 return;
@@ -117,8 +117,13 @@ void status_print_store(cJSON *status)
         segments = section_count(store, "segments");
         segments_max = section_count(store, "segments_max");
         units_bytes(section_count(store, "segment_bytes"), segment);
-        section_line("segments", "%llu of at most %llu, %s each or less",
-                     (unsigned long long)segments, (unsigned long long)segments_max, segment);
+        human_things(section_count(store, "slots"), "slot", all);
+        section_line("segments", "%llu of at most %llu, %s each or less, with %s",
+                     (unsigned long long)segments, (unsigned long long)segments_max, segment, all);
+        human_things(section_count(store, "recovered_chunks"), "chunk", all);
+        if (section_bool(store, "clean_start", &clean))
+                section_line("recovered", "%s at startup, from a store that %s", all,
+                             clean ? "is new or was closed cleanly" : "was not closed cleanly");
         section_bool(store, "bypassed", &bypassed);
         if (bypassed)
                 section_line("OFFLINE", "no volume is in use: every lookup on disk is a miss, and "
