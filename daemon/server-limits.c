@@ -129,17 +129,26 @@ struct quota_limits server_user_limits(const struct server *s)
         return limits;
 }
 
-/* Half of the pool may be leased, three quarters of that by one user, and by default a quarter of
- * the pool by one connection (rules R10, R11). */
-struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
+/* By default a quarter of the pool may be leased by one connection. */
+static struct quota_limits connection_limits(const struct server *s, unsigned tenant)
 {
         uint64_t pool = pool_bytes(s->tenants[tenant].pool);
+        struct quota_limits limits = { 0 };
 
+        for (unsigned i = 0; i < QUOTA_THINGS; i++)
+                limits.most[i] = QUOTA_NO_LIMIT;
+        limits.most[QUOTA_LEASES] = s->config->limits.leases;
+        limits.most[QUOTA_LEASED_BYTES] = tenant == 0
+                                                  ? s->config->limits.leased_bytes
+                                                  : MIN(s->config->limits.leased_bytes, pool / 4);
+        return limits;
+}
+
+/* Half of the pool may be leased, three quarters of that by one user (rules R10, R11). */
+struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
+{
         return (struct lease_limits){
-                .count = (uint32_t)s->config->limits.leases,
-                .bytes = tenant == 0 ? s->config->limits.leased_bytes
-                                     : MIN(s->config->limits.leased_bytes, pool / 4),
-                .bytes_all = pool / 2,
+                .bytes_all = pool_bytes(s->tenants[tenant].pool) / 2,
                 .shared = !s->config->limits.uid_leased_bytes,
         };
 }
@@ -166,9 +175,11 @@ void server_apply_limits(struct server *s)
         apply_names_limits(s);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 struct quota_limits limits = server_tenant_limits(s, i);
+                struct quota_limits connection = connection_limits(s, i);
                 struct lease_limits leases = server_lease_limits(s, i);
 
                 quotas_set_limits(s->service.quotas, i, &limits);
+                quotas_set_connection_limits(s->service.quotas, i, &connection);
                 leases_set_limits(s->tenants[i].leases, &leases);
                 store_set_tenant_limit(s->service.store, s->tenants[i].store_tenant,
                                        s->tenant_config[i] ? s->tenant_config[i]->stored_bytes : 0);

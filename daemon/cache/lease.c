@@ -47,7 +47,7 @@ struct leases {
         struct lease_limits limits;
         struct entry *entries; /* mmap: touched as it fills */
         uint32_t max, high_water, free;
-        uint64_t count, bytes;
+        uint64_t count;
         struct pair *pairs;     /* mmap: touched as it fills */
         uint32_t *pair_buckets; /* mmap; so many that a bit mask finds one */
         uint32_t n_pair_buckets, pairs_high_water, free_pair;
@@ -205,9 +205,6 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
         struct entry *e;
         uint32_t id, pair;
 
-        if (h->count >= l->limits.count || bytes > l->limits.bytes ||
-            h->bytes > l->limits.bytes - bytes)
-                return LEASE_QUOTA;
         pool_get_stats(l->pool, &pool);
         of_all = pool.leased_bytes + (first ? bytes : 0);
         if (first && of_all > l->limits.bytes_all)
@@ -248,7 +245,6 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
         h->count++;
         h->bytes += bytes;
         l->count++;
-        l->bytes += bytes;
         pool_lease(l->pool, chunk);
         *ret = (struct lease){ .id = id, .generation = e->generation };
         return 0;
@@ -268,7 +264,6 @@ static void entry_release(struct leases *l, uint32_t id)
         h->count--;
         h->bytes -= e->bytes;
         l->count--;
-        l->bytes -= e->bytes;
         h->user->count--;
         if (--l->pairs[e->pair - 1].count == 0) {
                 h->user->bytes -= e->bytes;
@@ -301,14 +296,4 @@ uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t m
 void lease_release_all(struct leases *l, struct lease_holder *h)
 {
         (void)lease_release_some(l, h, UINT32_MAX);
-}
-
-uint64_t leases_count(const struct leases *l)
-{
-        return l->count;
-}
-
-uint64_t leases_bytes(const struct leases *l)
-{
-        return l->bytes;
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: what a client may read in the pool, and for which a chunk stays where it is. A lease
  * belongs to one connection and is named by a number and a generation, so that a stale one is
- * recognised. Loop thread. */
+ * recognised. Leases are charged by tenant/quota.h; what is bounded here is what that cannot see:
+ * how much of the pool is leased, where a chunk that is leased twice counts once. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,9 +12,8 @@
 #define LEASE_NONE UINT32_MAX
 
 enum lease_answer {
-        LEASE_QUOTA = 1, /* this connection holds enough: give some back */
-        LEASE_FULL = 2,  /* all connections together hold enough, or the table is full: wait */
-        LEASE_STALE = 3,
+        LEASE_FULL = 1, /* all connections together hold enough, or the table is full: wait */
+        LEASE_STALE = 2,
 };
 
 struct lease {
@@ -33,8 +33,6 @@ struct lease_holder {
 };
 
 struct lease_limits {
-        uint32_t count;     /* of a connection */
-        uint64_t bytes;     /* of a connection */
         uint64_t bytes_all; /* distinct bytes that all connections lease */
         /* Of `bytes_all`, and of all leases that there may be, a user has at most LEASE_SHARE times
          * what is left, so that there is something left for one more user. A chunk that several of
@@ -58,14 +56,10 @@ int lease_holder_init(struct leases *l, struct lease_holder *h, uid_t uid, bool 
 /* It holds no lease any more. Harmless before lease_holder_init(). */
 void lease_holder_fini(struct leases *l, struct lease_holder *h);
 
-/* 0 and a lease; LEASE_QUOTA, LEASE_FULL: that, or the user's share of what is left. */
+/* 0 and a lease; LEASE_FULL: that, or the user's share of what is left. */
 int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret);
 /* 0, LEASE_STALE (also another's). */
 int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);
 /* So many at most, the latest first; how many there were. */
 uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t most);
 void lease_release_all(struct leases *l, struct lease_holder *h);
-
-uint64_t leases_count(const struct leases *l);
-uint64_t
-leases_bytes(const struct leases *l); /* of all leases: a chunk leased twice counts twice */

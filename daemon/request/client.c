@@ -21,7 +21,11 @@ static void log_quota(const struct client *client, enum quota_thing what, int r)
                          : r == QUOTA_OVER_TENANT ? "tenants."
                                                   : "limits.",
                          key);
-        if (r == QUOTA_OVER_USER)
+        if (r == QUOTA_OVER_CONNECTION)
+                log_notice("tenant %s: %s of a connection of user %u are at the limit of one "
+                           "connection%s",
+                           tenant, quota_thing_name(what), client->uid, where);
+        else if (r == QUOTA_OVER_USER)
                 log_notice("tenant %s: %s of user %u are at the limit of one user%s", tenant,
                            quota_thing_name(what), client->uid, where);
         else
@@ -81,27 +85,18 @@ enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire
 {
         enum wire_status status = client_charge(client, QUOTA_LEASES, 1);
         struct lease lease;
-        int r;
 
         if (status == WIRE_OK)
                 status = client_charge(client, QUOTA_LEASED_BYTES,
                                        pool_slot_bytes(client->tenant->pool, chunk));
-        if (status != WIRE_OK) {
-                settle_leases(client);
-                return status;
-        }
-        r = lease_acquire(client->tenant->leases, &client->leases, chunk, &lease);
-        if (r != 0)
-                settle_leases(client);
-        switch (r) {
-        case 0:
+        if (status == WIRE_OK &&
+            lease_acquire(client->tenant->leases, &client->leases, chunk, &lease) != 0)
+                status = WIRE_BUSY;
+        if (status == WIRE_OK)
                 *ret = (struct wire_lease){ .id = lease.id, .generation = lease.generation };
-                return WIRE_OK;
-        case LEASE_QUOTA:
-                return WIRE_QUOTA;
-        default:
-                return WIRE_BUSY;
-        }
+        else
+                settle_leases(client);
+        return status;
 }
 
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n)

@@ -23,7 +23,7 @@ struct ids {
         unsigned n;
 };
 
-/* One of the three that are charged. */
+/* Of what is charged: a tenant, or all together. */
 struct level {
         struct quota_limits most;
         uint64_t used[QUOTA_THINGS];
@@ -33,6 +33,7 @@ struct quota_tenant {
         char *name;
         struct ids users, groups;
         struct level level;
+        struct quota_limits connection;
         uint64_t refused[QUOTA_THINGS];
 };
 
@@ -122,6 +123,8 @@ int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned 
                 struct quota_tenant *tenant = &t->list[t->n];
 
                 tenant->level.most = params[t->n].limits;
+                for (unsigned k = 0; k < QUOTA_THINGS; k++)
+                        tenant->connection.most[k] = QUOTA_NO_LIMIT;
                 tenant->name = strdup(params[t->n].name);
                 r = tenant->name ? 0 : -ENOMEM;
                 if (r == 0)
@@ -159,6 +162,13 @@ void quotas_set_limits(struct quotas *t, unsigned tenant, const struct quota_lim
 {
         assert(tenant < t->n);
         t->list[tenant].level.most = *limits;
+}
+
+void quotas_set_connection_limits(struct quotas *t, unsigned tenant,
+                                  const struct quota_limits *limits)
+{
+        assert(tenant < t->n);
+        t->list[tenant].connection = *limits;
 }
 
 void quotas_set_common_limits(struct quotas *t, const struct quota_limits *all,
@@ -289,7 +299,10 @@ int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount)
         struct quota_tenant *tenant = &t->list[h->tenant];
         int r = 0;
 
-        if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
+        if (tenant->connection.most[what] != QUOTA_NO_LIMIT &&
+            !fits(h->used[what], amount, tenant->connection.most[what]))
+                r = QUOTA_OVER_CONNECTION;
+        else if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
                 r = QUOTA_OVER_USER;
         else if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
                 r = QUOTA_OVER_TENANT;

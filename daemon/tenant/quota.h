@@ -7,8 +7,8 @@
  * Tenants are numbered here by their place in the configuration: 0 is `default`, which comes last
  * when a peer is looked up, and takes whom access.users and access.groups admit.
  *
- * What a connection holds is charged to three at once: its user, its tenant, and all together; each
- * has a limit, and nothing is charged unless it fits all three. Loop thread. */
+ * What a connection holds is charged to four at once: itself, its user, its tenant, and all
+ * together; each has a limit, and nothing is charged unless it fits all four. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -82,6 +82,9 @@ int quotas_new(struct quotas **ret, const struct quota_params *params, unsigned 
 struct quotas *quotas_free(struct quotas *t);
 /* What is over a lowered limit stays charged; nothing is added before it fits. */
 void quotas_set_limits(struct quotas *t, unsigned tenant, const struct quota_limits *limits);
+/* What one connection of the tenant may hold; without a call there is no limit. */
+void quotas_set_connection_limits(struct quotas *t, unsigned tenant,
+                                  const struct quota_limits *limits);
 void quotas_set_common_limits(struct quotas *t, const struct quota_limits *all,
                               const struct quota_limits *user);
 
@@ -91,6 +94,7 @@ enum quota_answer {
         QUOTA_OVER_TENANT = 3, /* the tenant's limit */
         QUOTA_FULL = 4, /* the limit of all together, or a user's share of what is left of it: it
                             passes without the caller's doing */
+        QUOTA_OVER_CONNECTION = 5,
 };
 
 /* Which tenant is this peer of, and is it an admin? 0, or QUOTA_REFUSED: uid 65534, or not in any
@@ -112,7 +116,7 @@ struct quota_holder {
 int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenant, uid_t uid);
 /* Gives back whatever is still charged. */
 void quota_holder_close(struct quota_holder *h);
-/* 0, QUOTA_OVER_USER, QUOTA_OVER_TENANT, QUOTA_FULL: nothing is charged. */
+/* 0; QUOTA_OVER_CONNECTION, QUOTA_OVER_USER, QUOTA_OVER_TENANT, QUOTA_FULL: nothing is charged. */
 int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount);
 /* The same over any limit, for what has to be kept since something charged led to it. */
 void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t amount);
@@ -138,7 +142,7 @@ const char *quota_thing_key(enum quota_thing what);
 
 struct quota_usage {
         uint64_t used[QUOTA_THINGS], most[QUOTA_THINGS];
-        uint64_t refused[QUOTA_THINGS]; /* charges that one of the three limits stood against */
+        uint64_t refused[QUOTA_THINGS]; /* charges that one of the four limits stood against */
 };
 unsigned quotas_count(const struct quotas *t);
 const char *quotas_tenant_name(const struct quotas *t, unsigned tenant);

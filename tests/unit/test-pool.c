@@ -617,7 +617,7 @@ static void what_is_too_large_is_said_so(void **state)
 static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
 {
         struct pool *p = new_pool(8 * MIB);
-        struct lease_limits limits = { .count = 10, .bytes = 8 * MIB, .bytes_all = 8 * MIB };
+        struct lease_limits limits = { .bytes_all = 8 * MIB };
         struct lease_holder mine, other;
         struct leases *l = NULL;
         struct lease a, b;
@@ -641,10 +641,10 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         assert_int_equal(lease_acquire(l, &mine, chunk, &b), 0);
         assert_int_equal(a.id, b.id);
         assert_int_equal(lease_release(l, &mine, a), LEASE_STALE);
-        assert_int_equal(leases_count(l), 1);
+        assert_int_equal(mine.count, 1);
         lease_release_all(l, &mine);
-        assert_int_equal(leases_count(l), 0);
-        assert_int_equal(leases_bytes(l), 0);
+        assert_int_equal(mine.count, 0);
+        assert_int_equal(pool_chunk(p, chunk)->pins, 0);
         assert_int_equal(mine.bytes, 0);
         lease_holder_fini(l, &mine);
         lease_holder_fini(l, &other);
@@ -657,7 +657,7 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
 {
         struct pool *p = new_pool(16 * MIB);
         uint32_t chunk = add(p, 0, MIB), n = 0;
-        struct lease_limits limits = { .count = 10, .bytes = 8 * MIB, .bytes_all = 8 * MIB };
+        struct lease_limits limits = { .bytes_all = 8 * MIB };
         struct lease_holder mine;
         struct leases *l = NULL;
         struct pool_stats stats;
@@ -679,10 +679,10 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
         pool_free(p);
 }
 
-static void quotas_of_leases_hold_and_come_back(void **state)
+static void what_is_leased_of_the_pool_counts_once(void **state)
 {
         struct pool *p = new_pool(8 * MIB);
-        struct lease_limits limits = { .count = 2, .bytes = 16384, .bytes_all = 16384 };
+        struct lease_limits limits = { .bytes_all = 16384 };
         struct lease_holder one, two;
         struct leases *l = NULL;
         struct lease lease[4];
@@ -692,10 +692,8 @@ static void quotas_of_leases_hold_and_come_back(void **state)
         assert_int_equal(lease_holder_init(l, &one, 1, false), 0);
         assert_int_equal(lease_holder_init(l, &two, 2, false), 0);
         assert_int_equal(lease_acquire(l, &one, a, &lease[0]), 0);
-        assert_int_equal(lease_acquire(l, &one, c, &lease[1]), LEASE_QUOTA); /* bytes */
         assert_int_equal(lease_acquire(l, &one, b, &lease[1]), 0);
-        assert_int_equal(lease_acquire(l, &one, a, &lease[2]), LEASE_QUOTA); /* count */
-        /* All together: what is leased already costs nothing more, what is not does not fit. */
+        /* What is leased already costs nothing more, what is not does not fit. */
         assert_int_equal(lease_acquire(l, &two, b, &lease[2]), 0);
         assert_int_equal(lease_release(l, &two, lease[2]), 0);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), LEASE_FULL);
@@ -714,9 +712,7 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
 {
         enum { CHUNKS = 16, HOLDERS = 3 };
         struct pool *p = new_pool(8 * MIB);
-        struct lease_limits limits = {
-                .count = 100, .bytes = 8 * MIB, .bytes_all = CHUNKS * 4096, .shared = true
-        };
+        struct lease_limits limits = { .bytes_all = CHUNKS * 4096, .shared = true };
         struct lease_holder greedy[HOLDERS], second, third;
         struct leases *l = NULL;
         struct lease lease;
@@ -801,7 +797,7 @@ int main(void)
                 cmocka_unit_test(what_is_too_large_is_said_so),
                 cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
                 cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
-                cmocka_unit_test(quotas_of_leases_hold_and_come_back),
+                cmocka_unit_test(what_is_leased_of_the_pool_counts_once),
                 cmocka_unit_test(test_R10_a_users_leases_leave_room_for_another_user),
                 cmocka_unit_test(a_place_outside_the_staging_is_no_place),
         };

@@ -262,6 +262,68 @@ test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back(void
 
 /* However many users take what they can, there is something left for one more; an admin may take
  * that. */
+static void test_R10_a_connection_has_a_limit_of_its_own(void **state)
+{
+        struct quota_limits connection = none;
+        struct quota_holder a, b, other;
+        struct quota_usage u;
+        struct quotas *t = three(&none, &none, &none);
+
+        connection.most[QUOTA_LEASES] = 2;
+        connection.most[QUOTA_LEASED_BYTES] = 1000;
+        quotas_set_connection_limits(t, 1, &connection);
+        assert_int_equal(quota_holder_open(&a, t, 1, 10), 0);
+        assert_int_equal(quota_holder_open(&b, t, 1, 10), 0);
+        assert_int_equal(quota_holder_open(&other, t, 0, 10), 0);
+        assert_int_equal(quota_charge(&a, QUOTA_LEASES, 2), 0);
+        assert_int_equal(quota_charge(&a, QUOTA_LEASES, 1), QUOTA_OVER_CONNECTION);
+        assert_int_equal(quota_charge(&b, QUOTA_LEASES, 1), 0); /* of the same user */
+        assert_int_equal(quota_charge(&b, QUOTA_LEASED_BYTES, 1001), QUOTA_OVER_CONNECTION);
+        assert_int_equal(quota_charge(&b, QUOTA_LEASED_BYTES, 1000), 0);
+        assert_int_equal(quota_charge(&other, QUOTA_LEASES, 100), 0); /* of another tenant */
+        quotas_get_usage(t, 1, &u);
+        assert_int_equal(u.used[QUOTA_LEASES], 3);
+        assert_int_equal(u.refused[QUOTA_LEASES], 1);
+        assert_int_equal(u.refused[QUOTA_LEASED_BYTES], 1);
+        quota_uncharge(&a, QUOTA_LEASES, 1);
+        assert_int_equal(quota_charge(&a, QUOTA_LEASES, 1), 0);
+        quota_holder_close(&a);
+        quota_holder_close(&b);
+        quota_holder_close(&other);
+        quotas_free(t);
+}
+
+static void test_R10_what_is_handed_over_outlives_its_connection(void **state)
+{
+        struct quota_limits user = none;
+        struct quota_holder session, rest = { 0 }, again;
+        struct quota_usage u;
+        struct quotas *t;
+
+        user.most[QUOTA_STAGING_BYTES] = 1000;
+        t = three(&none, &none, &user);
+        assert_int_equal(quota_holder_open(&session, t, 0, 10), 0);
+        assert_int_equal(quota_charge(&session, QUOTA_STAGING_BYTES, 1000), 0);
+        assert_int_equal(quota_charge(&session, QUOTA_KEYS, 5), 0);
+        quota_hand_over(&rest, &session, QUOTA_STAGING_BYTES, 600);
+        quota_hand_over(&rest, &session, QUOTA_STAGING_BYTES, 300);
+        quota_holder_close(&session);
+        assert_int_equal(quotas_users(t), 1);
+        quotas_get_usage(t, 0, &u);
+        assert_int_equal(u.used[QUOTA_CONNECTIONS], 0);
+        assert_int_equal(u.used[QUOTA_KEYS], 0);
+        assert_int_equal(u.used[QUOTA_STAGING_BYTES], 900);
+        assert_int_equal(quota_holder_open(&again, t, 0, 10), 0);
+        assert_ptr_equal(again.user, rest.user);
+        assert_int_equal(quota_charge(&again, QUOTA_STAGING_BYTES, 101), QUOTA_OVER_USER);
+        quota_holder_close(&rest);
+        assert_int_equal(quotas_users(t), 1);
+        assert_int_equal(quota_charge(&again, QUOTA_STAGING_BYTES, 1000), 0);
+        quota_holder_close(&again);
+        assert_int_equal(quotas_users(t), 0);
+        quotas_free(t);
+}
+
 static void test_R10_users_share_what_is_left(void **state)
 {
         enum { ALL = 64, USERS = 5 };
@@ -345,6 +407,8 @@ int main(void)
                 cmocka_unit_test(the_first_tenant_that_matches_decides_and_default_comes_last),
                 cmocka_unit_test(
                         test_R10_charges_end_at_the_limit_of_user_tenant_and_all_and_are_given_back),
+                cmocka_unit_test(test_R10_a_connection_has_a_limit_of_its_own),
+                cmocka_unit_test(test_R10_what_is_handed_over_outlives_its_connection),
                 cmocka_unit_test(test_R10_users_share_what_is_left),
                 cmocka_unit_test(test_R10_a_sum_that_overflows_is_over_the_limit),
         };

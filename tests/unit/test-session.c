@@ -164,11 +164,9 @@ static int setup(void **state)
         d.guard = evtimer_new(d.base, on_guard, NULL);
         event_add(d.done, NULL);
         assert_int_equal(liveness_open(&d.liveness), 0);
-        assert_int_equal(leases_new(&d.leases, t.pool, 4096,
-                                    &(struct lease_limits){ .count = 1024,
-                                                            .bytes = 4 * MIB,
-                                                            .bytes_all = 8 * MIB }),
-                         0);
+        assert_int_equal(
+                leases_new(&d.leases, t.pool, 4096, &(struct lease_limits){ .bytes_all = 8 * MIB }),
+                0);
         assert_int_equal(quotas_new(&d.quotas, &only, 1, &admins, &all, &none, error), 0);
         assert_int_equal(census_new(&d.census, t.store, UINT16_MAX), 0);
         d.tenant = (struct tenant){
@@ -211,7 +209,6 @@ static int teardown(void **state)
         pool_get_stats(t.pool, &pool);
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert_int_equal(usage.used[i], 0);
-        assert_int_equal(leases_count(d.leases), 0);
         assert_int_equal(pool.pinned_bytes, 0);
         assert_int_equal(pool.leased_bytes, 0);
         sessions_free(d.sessions);
@@ -481,10 +478,10 @@ static void a_peer_that_closes_gives_everything_back(void **state)
         greet(&c);
         assert_int_equal(put(&c, 1, LENGTH, WIRE_WRITTEN, WIRE_F_LEASE).flags, WIRE_RESULT_LEASED);
         assert_int_equal(get(&c, 1).status, WIRE_OK);
-        assert_int_equal(leases_count(d.leases), 2);
+        assert_int_equal(used(QUOTA_LEASES), 2);
         hang_up(&c);
         wait_for_open(0);
-        assert_int_equal(leases_count(d.leases), 0);
+        assert_int_equal(used(QUOTA_LEASES), 0);
         assert_int_equal(open_fds(), d.fds);
         assert_int_equal(sessions().ended_closed, 1);
 }
@@ -502,13 +499,13 @@ static void an_ended_session_keeps_its_leases_until_the_peer_closes(void **state
         evict(&other, 1, WIRE_TIER_ALL);
         for (uint32_t n = 100; n < 400; n++)
                 assert_int_equal(put(&other, n, LENGTH, WIRE_ACCEPTED, 0).status, WIRE_OK);
-        assert_int_equal(leases_count(d.leases), 1);
+        assert_int_equal(used(QUOTA_LEASES), 1);
         check_pattern((char *)pool_base(t.pool) + r.offset, 1, LENGTH);
         assert_int_equal(sessions().open, 2);
         assert_idle();
         hang_up(&c);
         wait_for_open(1);
-        assert_int_equal(leases_count(d.leases), 0);
+        assert_int_equal(used(QUOTA_LEASES), 0);
         hang_up(&other);
 }
 
@@ -539,8 +536,8 @@ static void leases_of_sessions_that_end_are_given_back_in_steps(void **state)
                 hang_up(&c[i]);
         while (left > 0) {
                 turn(true);
-                most = MAX(most, left - leases_count(d.leases));
-                left = leases_count(d.leases);
+                most = MAX(most, left - used(QUOTA_LEASES));
+                left = used(QUOTA_LEASES);
                 assert_int_equal(used(QUOTA_LEASES), left); /* charged until it is given back */
         }
         assert_in_range(most, 1, MOST);
@@ -561,7 +558,7 @@ static void leases_of_sessions_that_end_do_not_keep_a_daemon_from_stopping(void 
         lease_many(&c[1], 1000);
         hang_up(&c[0]);
         turn(true);
-        assert_true(leases_count(d.leases) > 0);
+        assert_true(used(QUOTA_LEASES) > 0);
         hang_up(&c[1]);
 }
 
@@ -661,7 +658,7 @@ static void an_ended_session_waits_for_its_io(void **state)
         fault_set(NULL);
         fault_release();
         wait_for_open(0);
-        assert_int_equal(leases_count(d.leases), 0);
+        assert_int_equal(used(QUOTA_LEASES), 0);
 }
 
 static void who_does_not_greet_is_disconnected(void **state)
@@ -845,7 +842,7 @@ static void what_a_dead_client_has_in_flight_takes_no_lease(void **state)
         fault_set(NULL);
         fault_release();
         wait_for_open(0);
-        assert_int_equal(leases_count(d.leases), 0);
+        assert_int_equal(used(QUOTA_LEASES), 0);
 }
 
 static void keys_that_a_dead_client_has_not_started_are_not(void **state)
@@ -1116,7 +1113,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
         assert_ended(&idle);
         assert_ended(&leasing);
         assert_true(sessions_busy(d.sessions));
-        assert_int_equal(leases_count(d.leases), 1);
+        assert_int_equal(used(QUOTA_LEASES), 1);
         fault_set(NULL);
         fault_release();
         wait_for_open(1);
