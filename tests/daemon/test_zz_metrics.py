@@ -18,7 +18,7 @@ ROW = re.compile(r"^METRICS_(\w+)\((\w+), \"(\w+)\"", re.M)
 # Metric: the unit test that makes the daemon's code count it, and how it looks at the count.
 ELSEWHERE = {
     "volume_hung": ("tests/daemon/test_disk_error.py", r"kvcache_volume_hung\{\{"),
-    "volume_resuming": ("tests/unit/test-volumes.c", r"STORE_VOLUME_RESUMING"),
+    "volume_resuming": ("tests/unit/test-volumes-missed.c", r"STORE_VOLUME_RESUMING"),
     "volume_read_errors": ("tests/unit/test-store-faults.c", r"\bread_errors\b"),
     "volume_write_errors": ("tests/unit/test-store-faults.c", r"\bwrite_errors\b"),
     "volume_sync_errors": ("tests/unit/test-store-faults.c", r"\bsync_errors\b"),

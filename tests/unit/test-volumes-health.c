@@ -1,0 +1,523 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/ with several volumes: what one costs that fails, hangs, is suspended or is missing, and
+ * how it comes back. */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "volumes-fixture.h"
+
+static void remove_dir(unsigned i)
+{
+        char command[300];
+
+        snprintf(command, sizeof(command), "rm -r '%s'", t.dirs[i]);
+        assert_int_equal(system(command), 0);
+}
+
+static void replace_file(unsigned dir, const char *name, unsigned kind)
+{
+        char path[PATH_MAX], target[PATH_MAX];
+
+        snprintf(path, sizeof(path), "%s/%s", t.dirs[dir], name);
+        assert_true(unlink(path) == 0 || rmdir(path) == 0);
+        switch (kind) {
+        case 0:
+                assert_int_equal(mkfifo(path, 0600), 0);
+                break;
+        case 1:
+                assert_int_equal(mkdir(path, 0700), 0);
+                break;
+        case 2:
+                snprintf(target, sizeof(target), "%s/%s", t.dirs[0], name);
+                assert_int_equal(symlink(target, path), 0);
+                break;
+        default:
+                assert_int_equal(mknod(path, S_IFSOCK | 0600, 0), 0);
+        }
+}
+
+/* Whatever lies in the place of a file of a path costs that path, and no time. */
+static void what_is_no_file_costs_its_path_only(void **state)
+{
+        static const char *const names[] = { "superblock",   "LOCK",  "namespaces.0",
+                                             "namespaces.1", "table", "segment-0000" };
+
+        start("01");
+        put_range(0, MANY);
+        stop();
+        for (unsigned i = 0; i < ARRAY_SIZE(names); i++)
+                for (unsigned kind = 0; kind < 4; kind++) {
+                        copy_dir(1, 2);
+                        replace_file(2, names[i], kind);
+                        refused("2", -EMEDIUMTYPE, "it is not a regular file");
+                        start("02");
+                        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+                        assert_non_null(strstr(stats_of(1).reason, "it is not a regular file"));
+                        assert_true(count_hits(0, MANY) > 0);
+                        assert_int_equal(device(store_resume, 1), -EMEDIUMTYPE);
+                        stop();
+                        remove_dir(2);
+                }
+}
+
+static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
+{
+        unsigned on_0;
+
+        start("01");
+        put_range(0, MANY);
+        on_0 = (unsigned)stats_of(0).stats.chunks;
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(device(store_suspend, 1), STORE_EXISTS);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_SUSPENDED);
+        assert_int_equal(store_volumes_up(t.s), 1);
+        assert_int_equal(count_hits(0, MANY), on_0);
+        put_range(MANY, MANY);
+        assert_int_equal(count_hits(MANY, MANY), MANY);
+        assert_int_equal(device(store_resume, 0), STORE_EXISTS);
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
+        assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
+        /* What went elsewhere is present, too. */
+        for (uint64_t i = MANY; i < 2 * MANY; i++)
+                assert_int_equal(put(i), STORE_EXISTS);
+        assert_int_equal(t.events[STORE_VOLUME_IS_SUSPENDED], 1);
+        assert_int_equal(t.events[STORE_VOLUME_IS_RESUMED], 1);
+        assert_int_equal(t.told, 2);
+        assert_int_equal(stats().puts, 2 * MANY);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
+        stop();
+}
+
+static void verify_done(struct store_verify *req)
+{
+        req->complete = NULL;
+}
+
+static void verify(unsigned volume)
+{
+        struct store_verify req = {
+                .volume = volume, .max_chunks = 1000, .max_bytes = 64 * MIB, .complete = verify_done
+        };
+
+        assert_int_equal(store_verify(t.s, &req), 0);
+        for (turn(); req.complete; turn())
+                wait_io();
+        assert_int_equal(req.result, 0);
+        assert_true(req.found.chunks > 0);
+}
+
+/* Counts only go up, whatever becomes of a path. */
+static void assert_no_less(const struct store_stats *before, const struct store_stats *after)
+{
+#define NO_LESS(member)                                                                            \
+        do {                                                                                       \
+                assert_true(before->member > 0);                                                   \
+                if (after->member < before->member)                                                \
+                        fail_msg(#member " went from %llu to %llu",                                \
+                                 (unsigned long long)before->member,                               \
+                                 (unsigned long long)after->member);                               \
+        } while (0)
+        NO_LESS(puts);
+        NO_LESS(payload_bytes_written);
+        NO_LESS(table_bytes_written);
+        NO_LESS(table_pages_written);
+        NO_LESS(table_entries_written);
+        NO_LESS(scrub_bytes);
+        NO_LESS(scrub_chunks);
+        NO_LESS(scrub_passes);
+        NO_LESS(scrub_last_pass_ms);
+#undef NO_LESS
+}
+
+static void what_is_counted_of_a_path_goes_on_when_it_is_resumed(void **state)
+{
+        struct store_scrub scrub = { .rate = 64 * MIB, .interval_ms = 1 };
+        struct store_stats before, again;
+
+        start("01");
+        put_range(0, MANY);
+        verify(1);
+        store_set_scrub(t.s, &scrub);
+        while (stats_of(1).stats.scrub_passes == 0) {
+                struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
+
+                turn();
+                poll(&p, 1, 1); /* a pass goes at its rate */
+        }
+        scrub.rate = 0;
+        store_set_scrub(t.s, &scrub);
+        settle();
+        before = stats_of(1).stats;
+        for (unsigned n = 0; n < 2; n++) {
+                assert_int_equal(device(store_suspend, 1), 0);
+                assert_int_equal(device(store_resume, 1), 0);
+                again = stats_of(1).stats;
+                assert_no_less(&before, &again);
+                /* Nor is anything counted twice. */
+                assert_int_equal(again.scrub_chunks, before.scrub_chunks);
+                assert_int_equal(again.table_entries_written, before.table_entries_written);
+                assert_int_equal(again.chunks, before.chunks);
+                assert_int_equal(again.namespaces, before.namespaces);
+        }
+        verify(1);
+        assert_true(stats_of(1).stats.scrub_chunks > before.scrub_chunks);
+        stop();
+}
+
+static void suspending_waits_for_what_was_begun(void **state)
+{
+        struct device d = { .req = { .volume = 0, .complete = device_done } };
+        struct put p[8];
+
+        start("0");
+        for (unsigned i = 0; i < ARRAY_SIZE(p); i++)
+                assert_int_equal(put_begin(&p[i], i, t.bufs[i]), 0);
+        store_suspend(t.s, &d.req);
+        wait_for(&d.done);
+        assert_int_equal(d.req.result, 0);
+        for (unsigned i = 0; i < ARRAY_SIZE(p); i++) {
+                assert_true(p[i].done);
+                assert_int_equal(p[i].req.result, 0);
+        }
+        assert_int_equal(put(20), STORE_BYPASSED);
+        assert_int_equal(get(0), STORE_MISS);
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(count_hits(0, 8), 8);
+        assert_int_equal(put(20), 0);
+        stop();
+}
+
+static void fail_volume(unsigned volume, unsigned ops, int error)
+{
+        fault_set(&(struct fault_plan){ .ops = ops,
+                                        .volume = volume + 1,
+                                        .kind = FAULT_ERROR,
+                                        .error = error,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+}
+
+static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
+{
+        unsigned failed = 0, hits = 0;
+
+        t.error_budget = 5;
+        start("01");
+        put_range(0, MANY);
+        settle();
+        fail_volume(1, 1u << KIO_READ, EIO);
+        for (uint64_t i = 0; i < MANY; i++) {
+                int r = get(i);
+
+                assert_true(r == 0 || r == STORE_MISS || r == -EIO);
+                failed += r == -EIO;
+                hits += r == 0;
+        }
+        assert_int_equal(failed, 6);
+        assert_int_equal(hits, stats_of(0).stats.chunks);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_non_null(strstr(stats_of(1).reason, "error_budget"));
+        assert_int_equal(stats_of(1).stats.read_errors, 6);
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
+        assert_int_equal(t.told, 1);
+        fault_set(NULL);
+        settle(); /* its superblock is being marked: a call of the path, too */
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_non_null(strstr(stats_of(1).reason, "error_budget")); /* why is not forgotten */
+        put_range(MANY, 50);
+        settle();
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(count_hits(MANY, 50), 50);
+        assert_true(count_hits(0, MANY) >= MANY - 6);
+        stop();
+}
+
+static void test_R2_what_a_client_took_away_is_looked_for_on_one_path_only(void **state)
+{
+        struct put p;
+
+        start("01");
+        settle();
+        for (unsigned foreign = 0; foreign < 2; foreign++) {
+                fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                                .kind = FAULT_ERROR,
+                                                .error = EFAULT,
+                                                .first = 1,
+                                                .count = FAULT_FOR_EVER });
+                for (uint64_t i = 0; i < 20; i++) {
+                        uint64_t before = fault_matched();
+
+                        p = (struct put){ .req = { .namespace_id = t.ns,
+                                                   .key = key_of(i),
+                                                   .buf = t.bufs[0],
+                                                   .length = 8192,
+                                                   .foreign = foreign,
+                                                   .complete = put_done } };
+                        p.req.hash = store_hash(t.s, t.ns, &p.req.key);
+                        assert_int_equal(store_put(t.s, &p.req), 0);
+                        wait_for(&p.done);
+                        assert_int_equal(p.req.result, -EFAULT);
+                        assert_int_equal(fault_matched() - before, foreign ? 1 : 2);
+                }
+                assert_int_equal(stats_of(0).stats.write_errors, 20);
+                assert_int_equal(stats_of(1).stats.write_errors, 20);
+        }
+        assert_int_equal(t.told, 0);
+        fault_set(NULL);
+        put_range(0, 20);
+        assert_int_equal(count_hits(0, 20), 20);
+        stop();
+}
+
+static void a_put_that_fails_on_one_path_is_written_to_another(void **state)
+{
+        start("01");
+        settle();
+        fail_volume(1, 1u << KIO_WRITE, EIO);
+        put_range(0, 100);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(count_hits(0, 100), 100);
+        assert_int_equal(stats_of(0).stats.chunks, 100);
+        fault_set(NULL);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, 100), 100);
+        stop();
+}
+
+static void a_table_that_cannot_be_written_bypasses_the_path_at_once(void **state)
+{
+        uint64_t i;
+
+        start("01");
+        put_range(0, 50);
+        settle();
+        i = first_on(0);
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE,
+                                        .volume = 1,
+                                        .kind = FAULT_ERROR,
+                                        .error = EIO,
+                                        .first = 1,
+                                        .count = 1 });
+        assert_int_equal(drop(i), 0); /* a tombstone is all that is written */
+        assert_int_equal(settle_drops(), 0);
+        assert_int_equal(stats_of(0).state, STORE_VOLUME_BYPASSED);
+        assert_non_null(strstr(stats_of(0).reason, "table"));
+        fault_set(NULL);
+        settle();
+        /* The tombstone was not written, so what it meant must not come back with the path. */
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(get(i), STORE_MISS);
+        stop();
+        start("01");
+        assert_int_equal(get(i), STORE_MISS);
+        stop();
+}
+
+static void a_read_only_path_is_bypassed_and_a_full_one_is_not(void **state)
+{
+        start("01");
+        settle();
+        fail_volume(1, 1u << KIO_WRITE, ENOSPC);
+        put_range(0, 60);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
+        assert_true(stats_of(1).full);
+        assert_true(stats_of(1).full_refusals > 0);
+        assert_int_equal(t.events[STORE_VOLUME_IS_FULL], 1);
+        assert_int_equal(t.told, 1);
+        fail_volume(1, 1u << KIO_WRITE, EROFS);
+        put_range(60, 60);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(count_hits(0, 120), 120);
+        fault_set(NULL);
+        stop();
+}
+
+static void with_its_only_path_bypassed_the_store_answers_misses(void **state)
+{
+        uint32_t id;
+
+        start("0");
+        put_range(0, 20);
+        settle();
+        fail_volume(0, 1u << KIO_WRITE, EROFS);
+        assert_int_equal(put(100), -EROFS);
+        assert_true(stats().bypassed);
+        assert_int_equal(put(101), STORE_BYPASSED);
+        assert_int_equal(get(0), STORE_MISS);
+        /* A kill may bring any of them back, whichever request asked before. */
+        for (uint64_t i = 0; i < 2; i++) {
+                assert_int_equal(drop(i), 0);
+                assert_int_equal(settle_drops(), STORE_BYPASSED);
+        }
+        /* So does every other request, since it may be another's drop that is asked about. */
+        assert_int_equal(drop(1000), STORE_MISS);
+        assert_int_equal(settle_drops(), STORE_BYPASSED);
+        assert_int_equal(open_namespace("meanwhile", &id), 0);
+        assert_int_equal(purge(), -EIO);
+        assert_int_equal(drop(2), 0);
+        assert_int_equal(settle_drops(), STORE_BYPASSED);
+        fault_set(NULL);
+        settle();
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(get(1), STORE_MISS); /* purged, after all */
+        assert_int_equal(store_namespace_get(t.s, id)->chunks, 0);
+        assert_int_equal(put(101), 0);
+        stop();
+        start("0");
+        assert_int_equal(get(101), 0);
+        assert_int_equal(get(1), STORE_MISS);
+        stop();
+}
+
+static void a_start_without_one_of_its_paths_goes_on(void **state)
+{
+        unsigned on_0;
+
+        start("01");
+        put_range(0, MANY);
+        on_0 = (unsigned)stats_of(0).stats.chunks;
+        stop();
+        assert_int_equal(rename(t.dirs[1], t.dirs[2]), 0);
+        close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600)); /* no directory: it cannot be opened */
+        start("01");
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(count_hits(0, MANY), on_0);
+        put_range(MANY, 50);
+        assert_true(device(store_resume, 1) < 0);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(unlink(t.dirs[1]), 0);
+        assert_int_equal(rename(t.dirs[2], t.dirs[1]), 0);
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(count_hits(0, MANY + 50), MANY + 50);
+        stop();
+        assert_int_equal(rename(t.dirs[1], t.dirs[2]), 0);
+        close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600));
+        refused("1", -ENOTDIR, t.dirs[1]);
+        assert_int_equal(unlink(t.dirs[1]), 0);
+}
+
+static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **state)
+{
+        uint64_t on_0, on_1, homed_on_1;
+        struct put p[DEPTH] = { 0 }, sync = { .req = { .complete = put_done } };
+        struct get g;
+
+        t.hang_ms = 200;
+        start("01");
+        put_range(0, MANY);
+        on_0 = first_on(0);
+        on_1 = first_on(1);
+        homed_on_1 = next_on(1, on_1 + 1);
+        assert_int_equal(drop(homed_on_1), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_READ | 1u << KIO_WRITE | 1u << KIO_SYNC,
+                                        .volume = 2,
+                                        .kind = FAULT_NEVER,
+                                        .first = 1,
+                                        .count = FAULT_FOR_EVER });
+        assert_int_equal(get_begin(&g, on_1, t.bufs[1]), 0);
+        assert_int_equal(put_begin(&p[2], homed_on_1, t.bufs[2]), 0);
+        for (unsigned i = 3; i < 12; i++)
+                assert_int_equal(put_begin(&p[i], MANY + i, t.bufs[i]), 0);
+        store_sync(t.s, &sync.req);
+        wait_hits(2);
+        /* The other path goes on meanwhile. */
+        assert_int_equal(get(on_0) == 0 || g.abandoned, true);
+        wait_state(1, STORE_VOLUME_BYPASSED);
+        assert_non_null(strstr(stats_of(1).reason, "io.hang"));
+        assert_true(g.abandoned);
+        assert_false(g.done);
+        for (unsigned i = 2; i < 12; i++)
+                while (!p[i].done && !p[i].abandoned)
+                        turn();
+        assert_true(p[2].abandoned);
+        assert_false(p[2].done);
+        wait_for(&sync.done);
+        assert_int_equal(sync.req.result, STORE_NOT_DURABLE);
+        assert_int_equal(get(on_1), STORE_MISS);
+        assert_int_equal(get(on_0), 0);
+        put_range(2 * MANY, 20);
+        assert_int_equal(purge(), 0);
+        assert_int_equal(drop(1), STORE_MISS);
+        assert_int_equal(settle_drops(), 0);
+        assert_int_equal(device(store_resume, 1), STORE_BUSY);
+
+        /* It comes back: only now are the buffers ours. */
+        fault_set(NULL);
+        fault_release();
+        wait_for(&g.done);
+        for (unsigned i = 2; i < 12; i++)
+                wait_for(&p[i].done);
+        settle();
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(count_hits(0, MANY), 0); /* purged */
+        put_range(0, 50);
+        assert_int_equal(count_hits(0, 50), 50);
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
+        stop();
+        start("01");
+        assert_int_equal(count_hits(0, MANY), 50);
+        stop();
+}
+
+static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **state)
+{
+        struct device d = { .req = { .volume = 0, .complete = device_done } };
+        struct put p;
+
+        t.hang_ms = 200;
+        start("0");
+        settle();
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER });
+        assert_int_equal(put_begin(&p, 1, t.bufs[0]), 0);
+        wait_hits(1);
+        store_suspend(t.s, &d.req);
+        wait_state(0, STORE_VOLUME_BYPASSED);
+        assert_true(d.done);
+        assert_true(d.req.result < 0);
+        assert_true(p.abandoned);
+        fault_set(NULL);
+        fault_release();
+        wait_for(&p.done);
+        settle();
+        assert_int_equal(device(store_resume, 0), 0);
+        assert_int_equal(put(2), 0);
+        stop();
+}
+
+int main(int argc, char **argv)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(a_suspended_path_is_a_miss_and_comes_back_whole),
+                TEST(what_is_no_file_costs_its_path_only),
+                TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
+                TEST(suspending_waits_for_what_was_begun),
+                TEST(a_failing_path_is_bypassed_when_its_budget_is_spent),
+                TEST(test_R2_what_a_client_took_away_is_looked_for_on_one_path_only),
+                TEST(a_put_that_fails_on_one_path_is_written_to_another),
+                TEST(a_table_that_cannot_be_written_bypasses_the_path_at_once),
+                TEST(a_read_only_path_is_bypassed_and_a_full_one_is_not),
+                TEST(with_its_only_path_bypassed_the_store_answers_misses),
+                TEST(a_start_without_one_of_its_paths_goes_on),
+                TEST(test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers),
+                TEST(test_R15_a_suspend_does_not_wait_for_a_device_that_hangs),
+        };
+
+        if (argc > 1)
+                cmocka_set_test_filter(argv[1]);
+        return cmocka_run_group_tests_name("volumes that fail", tests, NULL, NULL);
+}
