@@ -108,7 +108,7 @@ static int check_all(const struct server_params *params)
         r = config_load_all(config, params->config_path, params->config_must_exist, environ,
                             params->sets, params->n_sets, warn, &error);
         if (!error.broken && r != -ENOMEM) {
-                r = config_note(&error, config_resolve_warning(config, NULL, warn, &error));
+                r = config_note(&error, config_resolve(config, NULL, warn, &error));
                 if (r == 0)
                         r = config_check_host(config, &error);
                 if (r == 0)
@@ -139,7 +139,7 @@ static int run(const struct server_params *params, bool check, bool print)
                 return fail_config(r, &error);
         if (log_level_from_name(config->log.level, &level) == 0)
                 log_set_level(level);
-        r = config_resolve_warning(config, print ? NULL : say, print ? NULL : warn, &error);
+        r = config_resolve(config, print ? NULL : say, print ? NULL : warn, &error);
         if (r < 0)
                 return fail_config(r, &error);
         if (print) {

@@ -292,8 +292,3 @@ uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t m
                 entry_release(l, h->first);
         return n;
 }
-
-void lease_release_all(struct leases *l, struct lease_holder *h)
-{
-        (void)lease_release_some(l, h, UINT32_MAX);
-}

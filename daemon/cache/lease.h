@@ -62,4 +62,3 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
 int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);
 /* So many at most, the latest first; how many there were. */
 uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t most);
-void lease_release_all(struct leases *l, struct lease_holder *h);

@@ -478,13 +478,8 @@ static void resolve_workers(struct config *c, void (*say)(const char *text))
              cores == 1 ? "is" : "are", cores, cores == 1 ? "" : "s");
 }
 
-int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error)
-{
-        return config_resolve_warning(c, say, say, ret_error);
-}
-
-int config_resolve_warning(struct config *c, void (*say)(const char *text),
-                           void (*warn)(const char *text), struct config_error *ret_error)
+int config_resolve(struct config *c, void (*say)(const char *text), void (*warn)(const char *text),
+                   struct config_error *ret_error)
 {
         char chosen[UNITS_TEXT];
         int r;

@@ -190,11 +190,10 @@ int config_check_places(const struct config *c, void (*warn)(const char *text),
  * ($STATE_DIRECTORY, or /var/lib/kvcache for root, else $XDG_STATE_HOME/kvcache or
  * ~/.local/state/kvcache), limit, entries, pool, workers, leased bytes. Tells `say` each choice, a
  * sentence each. -ENOSPC: the file system has no room for the smallest store; -EINVAL: nowhere to
- * put it. Once done, does nothing when called again. */
-int config_resolve(struct config *c, void (*say)(const char *text), struct config_error *ret_error);
-/* The same, with what an admin should look at (a pool that cannot fill) told apart from choices. */
-int config_resolve_warning(struct config *c, void (*say)(const char *text),
-                           void (*warn)(const char *text), struct config_error *ret_error);
+ * put it. Once done, does nothing when called again. What an admin should look at, a pool that
+ * cannot fill, goes to `warn`. */
+int config_resolve(struct config *c, void (*say)(const char *text), void (*warn)(const char *text),
+                   struct config_error *ret_error);
 
 /* What limits.uid_connections and limits.uid_keys are where they are "auto". */
 void config_uid_limits(const struct config *c, uint64_t *ret_connections, uint64_t *ret_keys);

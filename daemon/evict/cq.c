@@ -415,17 +415,6 @@ static uint64_t cq_touched(const struct evict *e, uint32_t item)
         return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
 }
 
-static uint64_t cq_now(const struct evict *e)
-{
-        return cq(e)->now;
-}
-
-void evict_cq_set_now(struct evict *e, uint64_t now)
-{
-        assert(now >= cq(e)->now && now <= UINT32_MAX);
-        cq(e)->now = now;
-}
-
 const struct evict_policy evict_policy_cq = {
         .name = "cq",
         .new = cq_new,
@@ -440,5 +429,4 @@ const struct evict_policy evict_policy_cq = {
         .contains = cq_contains,
         .victim = cq_victim,
         .touched = cq_touched,
-        .now = cq_now,
 };

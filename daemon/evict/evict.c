@@ -139,11 +139,6 @@ uint64_t evict_touched(const struct evict *e, uint32_t item)
         return evict_contains(e, item) ? e->policy->touched(e, item) : 0;
 }
 
-uint64_t evict_now(const struct evict *e)
-{
-        return e->policy->now(e);
-}
-
 const char *evict_policy(const struct evict *e)
 {
         return e->policy->name;

@@ -63,7 +63,6 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 /* Logical time of an item's last touch, 0 if it is not in; grows by one with each touch or insert.
  * To compare groups; after billions of touches a little less than exact. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
-uint64_t evict_now(const struct evict *e);
 
 /* The policy's name, and whether a name is one: for the configuration. */
 const char *evict_policy(const struct evict *e);

@@ -191,17 +191,6 @@ static uint64_t lru_touched(const struct evict *e, uint32_t item)
         return (uint64_t)lru(e)->items[item].touched << lru(e)->unit;
 }
 
-static uint64_t lru_now(const struct evict *e)
-{
-        return lru(e)->now;
-}
-
-void evict_lru_set_now(struct evict *e, uint64_t now)
-{
-        assert(now >= lru(e)->now && now <= UINT32_MAX);
-        lru(e)->now = now;
-}
-
 const struct evict_policy evict_policy_lru = {
         .name = "lru",
         .new = lru_new,
@@ -215,5 +204,4 @@ const struct evict_policy evict_policy_lru = {
         .contains = lru_contains,
         .victim = lru_victim,
         .touched = lru_touched,
-        .now = lru_now,
 };

@@ -28,7 +28,6 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
-        uint64_t (*now)(const struct evict *e);
 };
 
 struct evict {
@@ -37,6 +36,3 @@ struct evict {
 };
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;
-/* For tests: as if there had been so many touches, at most 2^32 - 1. */
-void evict_lru_set_now(struct evict *e, uint64_t now);
-void evict_cq_set_now(struct evict *e, uint64_t now);

@@ -107,6 +107,7 @@ static void collect_resources(const struct quotas *tenants, struct metrics *s)
                 s->resource_largest_user[i] = (double)largest[i];
                 s->resource_refused[i] = (double)all.refused[i];
         }
+        s->users = (double)quotas_users(tenants);
 }
 
 /* Since Linux 6.2 the size of that folder is how many there are; before it is 0. */

@@ -414,30 +414,6 @@ void metrics_print_json(const struct metrics *s, FILE *out)
         locale_leave(c, old);
 }
 
-void metrics_print_documentation(FILE *out)
-{
-        const struct metrics *s = NULL;
-
-        fputs("| metric | type | labels | meaning |\n|---|---|---|---|\n", out);
-        for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
-                bool first = true;
-
-                fprintf(out, "| `kvcache_%s%s` | %s | ", row->name, row_suffix(row),
-                        kind_names[row->kind]);
-                for (unsigned i = 0; row->label && i < row->n; i++) {
-                        const char *value = row->value(s, i);
-
-                        if (!value)
-                                continue;
-                        if (first)
-                                fprintf(out, "`%s`: ", row->label);
-                        fprintf(out, "%s%s", first ? "" : ", ", value);
-                        first = false;
-                }
-                fprintf(out, " | %s |\n", row->help);
-        }
-}
-
 void metrics_walk(const struct metrics *s, const char *section, unsigned i,
                   void (*each)(void *userdata, const char *key, double value), void *userdata)
 {

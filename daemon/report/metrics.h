@@ -118,8 +118,6 @@ void metrics_print_json(const struct metrics *s, FILE *out);
  * the section, number `i` of them. In the order of the table. */
 void metrics_walk(const struct metrics *s, const char *section, unsigned i,
                   void (*each)(void *userdata, const char *key, double value), void *userdata);
-/* A Markdown table of all metrics, for the documentation. */
-void metrics_print_documentation(FILE *out);
 /* "volume_suspended": the label of kvcache_degraded. */
 const char *metrics_degradation_name(enum metrics_degradation reason);
 

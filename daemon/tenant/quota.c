@@ -409,11 +409,6 @@ const char *quota_thing_key(enum quota_thing what)
         return keys[what];
 }
 
-unsigned quotas_count(const struct quotas *t)
-{
-        return t->n;
-}
-
 const char *quotas_tenant_name(const struct quotas *t, unsigned tenant)
 {
         assert(tenant < t->n);

@@ -144,7 +144,6 @@ struct quota_usage {
         uint64_t used[QUOTA_THINGS], most[QUOTA_THINGS];
         uint64_t refused[QUOTA_THINGS]; /* charges that one of the four limits stood against */
 };
-unsigned quotas_count(const struct quotas *t);
 const char *quotas_tenant_name(const struct quotas *t, unsigned tenant);
 void quotas_get_usage(const struct quotas *t, unsigned tenant, struct quota_usage *ret);
 /* `refused`: of all tenants. */

@@ -21,7 +21,7 @@ static void auto_becomes_a_choice_that_is_told(void **state)
 
         setenv("RUNTIME_DIRECTORY", in_folder("run", path), 1);
         setenv("STATE_DIRECTORY", in_folder("state/deep:/other", path), 1);
-        assert_int_equal(config_resolve(&config, say, &fault), 0);
+        assert_int_equal(config_resolve(&config, say, say, &fault), 0);
         assert_string_equal(config.listen.socket, in_folder("run/kvcache.sock", path));
         assert_int_equal(config.store.path.n, 1);
         assert_string_equal(config.store.path.items[0], in_folder("state/deep", path));
@@ -44,7 +44,7 @@ static void auto_becomes_a_choice_that_is_told(void **state)
         assert_reads_back();
 
         before = n_said; /* once is enough */
-        assert_int_equal(config_resolve(&config, say, &fault), 0);
+        assert_int_equal(config_resolve(&config, say, say, &fault), 0);
         assert_int_equal(n_said, before);
         unsetenv("RUNTIME_DIRECTORY");
         unsetenv("STATE_DIRECTORY");
@@ -61,7 +61,7 @@ static void what_was_given_is_left_alone(void **state)
                               "io.workers: 9\nlimits.leased_bytes: 1MiB\n"),
                          0);
         assert_int_equal(config_set(&config, set, "--set", &fault), 0);
-        assert_int_equal(config_resolve(&config, say, &fault), 0);
+        assert_int_equal(config_resolve(&config, say, say, &fault), 0);
         assert_string_equal(config.listen.socket, "/run/x");
         assert_true(config.store.limit == PIB);
         assert_int_equal(config.store.entries, 5000);
@@ -78,10 +78,10 @@ static void folders_that_cannot_be_are_refused(void **state)
         write_file(in_folder("file", file), "x", 1);
         snprintf(set, sizeof(set), "store.path=%s", in_folder("file", path));
         assert_int_equal(config_set(&config, set, "--set", &fault), 0);
-        assert_int_equal(config_resolve(&config, say, &fault), -ENOTDIR);
+        assert_int_equal(config_resolve(&config, say, say, &fault), -ENOTDIR);
         snprintf(set, sizeof(set), "store.path=%s", in_folder("file/below", path));
         assert_int_equal(config_set(&config, set, "--set", &fault), 0);
-        assert_int_equal(config_resolve(&config, say, &fault), -ENOTDIR);
+        assert_int_equal(config_resolve(&config, say, say, &fault), -ENOTDIR);
         assert_true(strncmp(fault.text, "store.path: /tmp/", 17) == 0);
 }
 

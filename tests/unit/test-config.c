@@ -557,7 +557,7 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
 
         setenv("STATE_DIRECTORY", folder, 1);
         setenv("RUNTIME_DIRECTORY", in_folder("run", path), 1);
-        assert_int_equal(config_resolve(&config, NULL, &fault), 0);
+        assert_int_equal(config_resolve(&config, NULL, NULL, &fault), 0);
         unsetenv("STATE_DIRECTORY");
         unsetenv("RUNTIME_DIRECTORY");
 

@@ -415,30 +415,6 @@ static void numbers_come_back_exactly(void **state)
         assert_non_null(strstr(json, "\"kvcache_uptime_seconds\": null"));
 }
 
-static void the_documentation_has_a_row_for_every_family(void **state)
-{
-        _cleanup_(freep) char *page = NULL, *text = NULL;
-        size_t n;
-        FILE *f = open_memstream(&text, &n);
-        unsigned documented = 0, families = 0;
-
-        assert_non_null(f);
-        metrics_print_documentation(f);
-        assert_int_equal(fclose(f), 0);
-        fill();
-        page = render(metrics_print_prometheus);
-        for (const char *p = page; (p = strstr(p, "# TYPE ")); p++) {
-                char row[160];
-
-                families++;
-                snprintf(row, sizeof(row), "\n| `%.*s` | ", (int)strcspn(p + 7, " "), p + 7);
-                assert_non_null(strstr(text, row));
-        }
-        for (const char *p = text; (p = strstr(p, "\n| `")); p++)
-                documented++;
-        assert_int_equal(documented, families);
-}
-
 static void promtool_has_nothing_to_say(void **state)
 {
         char path[] = "/tmp/test-stats-XXXXXX", line[256], said[1024] = "";
@@ -513,7 +489,6 @@ int main(void)
                 cmocka_unit_test(a_label_that_does_not_fit_is_left_out_whole),
                 cmocka_unit_test(numbers_have_a_point_in_every_locale),
                 cmocka_unit_test(numbers_come_back_exactly),
-                cmocka_unit_test(the_documentation_has_a_row_for_every_family),
                 cmocka_unit_test(a_section_of_the_status_is_walked),
                 cmocka_unit_test(promtool_has_nothing_to_say),
         };

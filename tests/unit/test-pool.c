@@ -614,6 +614,12 @@ static void what_is_too_large_is_said_so(void **state)
         pool_free(p);
 }
 
+static void release_all(struct leases *l, struct lease_holder *h)
+{
+        (void)lease_release_some(l, h, UINT32_MAX);
+        assert_int_equal(h->count, 0);
+}
+
 static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
 {
         struct pool *p = new_pool(8 * MIB);
@@ -642,7 +648,7 @@ static void a_lease_pins_until_released_and_a_stale_one_is_refused(void **state)
         assert_int_equal(a.id, b.id);
         assert_int_equal(lease_release(l, &mine, a), LEASE_STALE);
         assert_int_equal(mine.count, 1);
-        lease_release_all(l, &mine);
+        release_all(l, &mine);
         assert_int_equal(mine.count, 0);
         assert_int_equal(pool_chunk(p, chunk)->pins, 0);
         assert_int_equal(mine.bytes, 0);
@@ -671,7 +677,7 @@ static void test_R7_a_leased_slot_is_never_given_to_another(void **state)
                 pool_get_stats(p, &stats);
         } while (stats.evictions < 40);
         assert_int_equal(find(p, 0), chunk);
-        lease_release_all(l, &mine);
+        release_all(l, &mine);
         add(p, ++n, MIB);
         assert_int_equal(find(p, 0), POOL_NONE);
         lease_holder_fini(l, &mine);
@@ -697,9 +703,9 @@ static void what_is_leased_of_the_pool_counts_once(void **state)
         assert_int_equal(lease_acquire(l, &two, b, &lease[2]), 0);
         assert_int_equal(lease_release(l, &two, lease[2]), 0);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), LEASE_FULL);
-        lease_release_all(l, &one);
+        release_all(l, &one);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), 0);
-        lease_release_all(l, &two);
+        release_all(l, &two);
         lease_holder_fini(l, &one);
         lease_holder_fini(l, &two);
         leases_free(l);
@@ -741,16 +747,16 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         assert_int_equal(lease_acquire(l, &second, chunks[0], &lease), LEASE_FULL);
         assert_int_equal(lease_acquire(l, &third, chunks[0], &lease), 0);
         /* One of two leases of a user ends: the chunk is the user's still. */
-        lease_release_all(l, &greedy[0]);
-        lease_release_all(l, &third);
+        release_all(l, &greedy[0]);
+        release_all(l, &third);
         assert_int_equal(lease_acquire(l, &greedy[2], chunks[CHUNKS - 4], &lease), LEASE_FULL);
         for (unsigned i = 0; i < HOLDERS; i++)
-                lease_release_all(l, &greedy[i]);
+                release_all(l, &greedy[i]);
         for (n = 0; n < CHUNKS && lease_acquire(l, &greedy[0], chunks[n], &lease) == 0;)
                 n++;
         assert_int_equal(n, 9); /* 3 times 4 of the 13 that the second one left, at most */
-        lease_release_all(l, &second);
-        lease_release_all(l, &greedy[0]);
+        release_all(l, &second);
+        release_all(l, &greedy[0]);
         for (unsigned i = 0; i < HOLDERS; i++)
                 lease_holder_fini(l, &greedy[i]);
         lease_holder_fini(l, &second);
