@@ -278,8 +278,10 @@ static void tell(const struct pool *p, uint32_t chunk, bool is_there)
                 p->watch->changed(p->watch->userdata, chunk, is_there);
 }
 
-static void chunk_evict(struct pool *p, uint32_t chunk)
+static void chunk_evict(void *userdata, uint32_t chunk)
 {
+        struct pool *p = userdata;
+
         tell(p, chunk, false);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
@@ -325,13 +327,7 @@ static bool take_slab(struct pool *p, unsigned class, uint64_t before)
         }
         if (coldest == UINT32_MAX)
                 return false;
-        for (uint32_t i = 0, n = slabs_slab_slots(p->slabs, coldest); i < n; i++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ coldest, i });
-
-                if (chunk != SLAB_NOBODY)
-                        chunk_evict(p, chunk);
-        }
-        slabs_reclaim(p->slabs, coldest);
+        slabs_reclaim(p->slabs, coldest, chunk_evict, p);
         p->stats.slab_moves++;
         return true;
 }

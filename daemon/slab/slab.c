@@ -428,11 +428,18 @@ static int class_grow(struct slabs *s, unsigned class)
         return SLAB_FULL;
 }
 
-void slabs_reclaim(struct slabs *s, uint32_t slab)
+void slabs_reclaim(struct slabs *s, uint32_t slab, void (*evict)(void *userdata, uint32_t owner),
+                   void *userdata)
 {
         assert(slab < s->n_slabs);
         if (s->slabs[slab].class == NO_CLASS)
                 return;
+        for (uint32_t i = 0, n = s->slabs[slab].slots; i < n && s->slabs[slab].used > 0; i++) {
+                uint32_t owner = slabs_owner(s, (struct slab_slot){ slab, i });
+
+                if (owner != SLAB_NOBODY)
+                        evict(userdata, owner);
+        }
         assert(s->slabs[slab].used == 0);
         slab_uncut(s, slab);
 }

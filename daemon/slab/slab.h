@@ -84,9 +84,11 @@ uint32_t slabs_slab_slots(const struct slabs *s, uint32_t slab); /* 0 while free
 uint32_t slabs_added(const struct slabs *s);
 uint32_t slabs_free_count(const struct slabs *s); /* slabs added and without a class */
 
-/* Gives an empty slab (used == 0) back to be cut anew. Not needed for others to get it: an empty
- * slab comes back by itself when another class asks and no slab is free. */
-void slabs_reclaim(struct slabs *s, uint32_t slab);
+/* Gives a slab back to be cut anew: evict() is called for the owner of each slot that is in use,
+ * and releases the slot. Not needed for an empty slab: that comes back by itself when another class
+ * asks and no slab is free. */
+void slabs_reclaim(struct slabs *s, uint32_t slab, void (*evict)(void *userdata, uint32_t owner),
+                   void *userdata);
 
 /* For recovery: give this free slab the class, and then this slot the owner. -EEXIST, -EINVAL (no
  * such slab, class or slot, or the slab is shorter than one slot), -ENOMEM. */

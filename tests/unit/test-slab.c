@@ -431,19 +431,48 @@ static void a_slab_in_use_is_never_taken_by_itself(void **state)
         assert_int_equal(slabs_owner(s, held), 1);
 }
 
+struct owned {
+        struct slabs *slabs;
+        struct slab_slot slots[16]; /* by owner */
+        unsigned evicted;
+};
+
+static void evict_owner(void *userdata, uint32_t owner)
+{
+        struct owned *o = userdata;
+
+        assert_int_equal(slabs_owner(o->slabs, o->slots[owner]), owner);
+        slabs_release(o->slabs, o->slots[owner]);
+        o->evicted |= 1u << owner;
+}
+
 static void a_reclaimed_slab_is_free(void **state)
 {
         _cleanup_(slabs_freep) struct slabs *s = make(2, MIB, MIB);
         unsigned class = class_of(s, 64 * KIB);
         struct slab_slot slot;
+        struct owned o = { .slabs = s };
 
         assert_int_equal(slabs_acquire(s, class, 1, &slot), 0);
         slabs_release(s, slot);
         assert_int_equal(slabs_free_count(s), 1);
-        slabs_reclaim(s, slot.slab);
+        slabs_reclaim(s, slot.slab, evict_owner, &o);
         assert_int_equal(slabs_free_count(s), 2);
         assert_int_equal(slabs_slab_class(s, slot.slab), -1);
-        slabs_reclaim(s, slot.slab);
+        slabs_reclaim(s, slot.slab, evict_owner, &o);
+        assert_int_equal(o.evicted, 0);
+        /* Each slot that is in use is evicted, once, and no other. */
+        for (uint32_t i = 0; i < ARRAY_SIZE(o.slots); i++)
+                assert_int_equal(slabs_acquire(s, class, i, &o.slots[i]), 0);
+        slot = o.slots[0];
+        for (uint32_t i = 0; i < ARRAY_SIZE(o.slots); i++) {
+                assert_int_equal(o.slots[i].slab, slot.slab);
+                if (i % 3 == 1)
+                        slabs_release(s, o.slots[i]);
+        }
+        slabs_reclaim(s, slot.slab, evict_owner, &o);
+        for (uint32_t i = 0; i < ARRAY_SIZE(o.slots); i++)
+                assert_int_equal(o.evicted >> i & 1, i % 3 != 1);
         assert_int_equal(slabs_free_count(s), 2);
         assert_int_equal(slabs_owner(s, slot), SLAB_NOBODY);
         check_sums(s);
@@ -512,7 +541,7 @@ static void recovery_may_fill_a_slab_and_release_from_it(void **state)
         assert_int_equal(slabs_acquire(s, class, 7, &slot), SLAB_FULL);
         for (uint32_t i = 0; i < 4; i++)
                 slabs_release(s, (struct slab_slot){ 0, i });
-        slabs_reclaim(s, 0);
+        slabs_reclaim(s, 0, NULL, NULL);
         check_sums(s);
 }
 

@@ -109,8 +109,10 @@ static bool may_evict(void *userdata, uint32_t i)
         return volume_chunk_at(userdata, i)->pins == 0;
 }
 
-static void evict_chunk(struct volume *v, uint32_t i)
+static void evict_chunk(void *userdata, uint32_t i)
 {
+        struct volume *v = userdata;
+
         v->evicted++;
         v->stats.evictions++;
         v->stats.evicted_bytes += volume_chunk_at(v, i)->length;
@@ -160,14 +162,7 @@ uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
         }
         if (taken == UINT32_MAX)
                 return taken;
-        for (uint32_t i = 0, slots = slabs_slab_slots(v->slabs, taken); i < slots; i++) {
-                uint32_t chunk =
-                        slabs_owner(v->slabs, (struct slab_slot){ .slab = taken, .slot = i });
-
-                if (chunk != SLAB_NOBODY)
-                        evict_chunk(v, chunk);
-        }
-        slabs_reclaim(v->slabs, taken);
+        slabs_reclaim(v->slabs, taken, evict_chunk, v);
         v->stats.slab_moves++;
         return taken;
 }
