@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -451,13 +450,8 @@ static void close_store(struct server *s)
 {
         if (s->service.io)
                 store_stop(s->service.store);
-        while (s->service.io && store_pending(s->service.store) > 0) {
-                struct pollfd p = { .fd = kio_fd(s->service.io), .events = POLLIN };
-
-                kio_flush(s->service.io);
-                (void)poll(&p, 1, POLL_MS);
-                kio_reap(s->service.io);
-        }
+        while (s->service.io && store_pending(s->service.store) > 0)
+                kio_wait(s->service.io, POLL_MS);
         store_close(s->service.store);
 }
 

@@ -8,6 +8,7 @@
  * come after one is submitted by its complete(). */
 #pragma once
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -92,6 +93,17 @@ int kio_fd(const struct kio *io);
 
 /* Calls complete() for all that is done. Returns how many. */
 unsigned kio_reap(struct kio *io);
+
+/* For a thread without an event loop: hands over what was submitted, waits for a completion for
+ * `ms` at most, and reaps. */
+static inline void kio_wait(struct kio *io, int ms)
+{
+        struct pollfd p = { .fd = kio_fd(io), .events = POLLIN };
+
+        kio_flush(io);
+        (void)poll(&p, 1, ms);
+        kio_reap(io);
+}
 uint64_t kio_pending(const struct kio *io); /* submitted, not yet reaped */
 
 /* Every worker populates nothing, but registers this piece with its ring; `done` runs on the loop

@@ -8,7 +8,6 @@
 #include "tenant/ids.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,16 +133,11 @@ static int wait_for(struct store *store, struct kio *io, const unsigned *left)
         uint64_t late = clock_mono_ns() + (uint64_t)WAIT_S * 1000000000;
 
         while (*left > 0) {
-                struct pollfd p = { .fd = kio_fd(io), .events = POLLIN };
-
                 if (clock_mono_ns() > late)
                         return -ETIMEDOUT;
                 store_tick(store);
                 store_iterate(store);
-                kio_flush(io);
-                if (*left > 0)
-                        (void)poll(&p, 1, POLL_MS);
-                kio_reap(io);
+                kio_wait(io, *left > 0 ? POLL_MS : 0);
         }
         return 0;
 }
