@@ -22,8 +22,9 @@
  *   4. A volume takes the whole record, on stable storage, before it is used; if that has moved
  *      meanwhile, again. Records are put together by the higher epoch of each claimant, and nothing
  *      is ever taken off them.
- *   5. Each startup skips more epochs than it will give, and has that on stable storage first. So a
- *      claimant gives no epoch twice: not one of a process that died before it was written.
+ *   5. Each startup skips more epochs than can be under way to the disk at a time, and has that on
+ *      stable storage before it gives one. So a claimant gives no epoch twice: not one of a process
+ *      that died before it was written.
  *   6. Volumes that were all offline while others were in use, and are started without those, are
  *      emptied. That answers no claim, other than those that they know of.
  *
@@ -43,8 +44,8 @@
 #include "cleanup.h"
 #include "store/internal.h"
 
-/* Of a startup: more than it gives. */
-#define EPOCHS_SKIPPED (UINT64_C(1) << 40)
+/* Of a startup: more than are given before the first of them is on the disk. */
+#define EPOCHS_SKIPPED (UINT64_C(1) << 32)
 
 static uint64_t bit_of(unsigned index)
 {

@@ -234,6 +234,18 @@ static void what_an_older_version_wrote_holds_for_each(void **state)
         }
 }
 
+/* No startup has given it, and the next ones would give epochs that are lower. */
+static void an_epoch_that_cannot_be_is_no_copy(void **state)
+{
+        note(&two_missed);
+        note(&(struct volume_set){ .epoch = UINT64_MAX / 2 - 1 });
+        open_again();
+        assert_false(t.lost);
+        note(&(struct volume_set){ .epoch = UINT64_MAX - 5 });
+        open_again();
+        assert_true(t.lost);
+}
+
 /* The list is whole, and what follows it is not: the copy does not count. */
 static void a_torn_end_is_a_torn_copy(void **state)
 {
@@ -308,6 +320,7 @@ int main(void)
                 TEST(what_a_path_has_missed_itself_counts_once_it_is_emptied),
                 TEST(an_older_version_reads_the_sum),
                 TEST(what_an_older_version_wrote_holds_for_each),
+                TEST(an_epoch_that_cannot_be_is_no_copy),
                 TEST(a_torn_end_is_a_torn_copy),
                 TEST(what_is_read_is_written_again),
                 TEST(the_half_of_a_superblock_that_counts_is_written_again),

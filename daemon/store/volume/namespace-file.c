@@ -207,7 +207,7 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
             h->bytes > bytes ||
             h->crc != kio_crc32c(&h->count, h->bytes - offsetof(struct disk_namespaces, count)) ||
             h->count > STORE_MAX_NAMESPACES || h->purge_seq >= UINT64_MAX / 2 ||
-            !tail_valid(h, bytes))
+            h->set_epoch >= UINT64_MAX / 2 || !tail_valid(h, bytes))
                 return false;
         for (uint32_t i = 0; i < h->count; i++) {
                 struct disk_namespace record;
