@@ -39,7 +39,8 @@ void campaign_count(uint64_t runs); /* so many more are through */
  */
 _Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
         __attribute__((format(printf, 2, 3)));
-int campaign_end(void); /* prints the last line; the exit status */
+uint64_t campaign_seed(void); /* of the run that is on now */
+int campaign_end(void);       /* prints the last line; the exit status */
 void campaign_note(const char *fmt, ...)
         __attribute__((format(printf, 1, 2))); /* a line before the last */
 
@@ -105,6 +106,9 @@ bool chance(uint64_t one_in);
 /* A folder in memory, removed at the end of the program; world_init() makes it if need be. */
 void world_make_folder(void);
 void world_init(const struct kio_backend *backend);
+void world_remove_folder(void);
+/* Of the namespace of that name. */
+const char *world_fingerprint(const char *name);
 /* How many volumes the store has from now on, all of them in use; world_init() makes it one. */
 void world_set_volumes(unsigned n);
 /* These, by bit, are in use: as of the next world_open(), whose path i is world_volume_at(i). */
@@ -149,8 +153,10 @@ bool world_sync(void);
 bool world_remove(unsigned n);
 /* Suspends or resumes a volume; false: one is under way. The answer counts for nothing. */
 bool world_device(unsigned volume, bool resume);
-/* The version whose record the store holds under the key, by length and CRC; 0: none. */
+/* The version whose record the store holds under the key, by length and CRC; 0: none. The other
+ * says on which volume it lies. */
 uint32_t world_version(uint32_t k);
+uint32_t world_version_on(uint32_t k, unsigned *ret_volume);
 /* Reads it and checks every byte. The version; 0: a miss. *ret_error (may be NULL): store_get()'s,
  * or the request's. */
 uint32_t world_get(uint32_t k, int *ret_error);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store under test and its oracle: see campaign.h. Runs on the main thread, which is the
- * store's loop; a watchdog signal ends the program when a run takes a minute. */
+/* The store under test, and what is asked of it: see campaign.h. Runs on the main thread, which is
+ * the store's loop. What has to come of it is in world-verify.c, and apart.c; an answer that is
+ * wrong ends the program (verdict.c). */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,33 +21,7 @@
 
 struct world world;
 
-static struct {
-        const char *name;
-        const uint64_t *seed;
-        uint64_t runs, tally[3];
-} campaign;
-
-/* --- verdict --- */
-
-static void last_line(void)
-{
-        printf("campaign %s: %llu runs, %llu wrong, %llu lost, %llu hung\n", campaign.name,
-               (unsigned long long)campaign.runs, (unsigned long long)campaign.tally[VERDICT_WRONG],
-               (unsigned long long)campaign.tally[VERDICT_LOST],
-               (unsigned long long)campaign.tally[VERDICT_HUNG]);
-        fflush(stdout);
-}
-
-void campaign_note(const char *fmt, ...)
-{
-        va_list ap;
-
-        va_start(ap, fmt);
-        printf("campaign %s: ", campaign.name);
-        vprintf(fmt, ap);
-        printf("\n");
-        va_end(ap);
-}
+/* --- folders --- */
 
 static void remove_files_of(const char *dir)
 {
@@ -68,7 +41,7 @@ static void remove_files(void)
                         remove_files_of(world.dirs[i]);
 }
 
-static void remove_folder(void)
+void world_remove_folder(void)
 {
         remove_files();
         for (unsigned i = 0; i < CAMPAIGN_VOLUMES; i++)
@@ -88,67 +61,7 @@ void world_set_volumes(unsigned n)
         world_use(UINT_MAX);
 }
 
-_Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
-{
-        va_list ap;
-
-        va_start(ap, fmt);
-        printf("campaign %s: failed with --seed %llu: ", campaign.name,
-               (unsigned long long)*campaign.seed);
-        vprintf(fmt, ap);
-        printf("\n");
-        va_end(ap);
-        campaign.tally[verdict]++;
-        last_line();
-        if (getenv("KVCACHE_CAMPAIGN_KEEP"))
-                printf("the store is left in %s\n", world.dir);
-        else
-                remove_folder();
-        fflush(stdout);
-        _exit(1);
-}
-
-static void hung(int number)
-{
-        (void)number;
-        /* Nothing here is safe in a signal's handler, but nothing else goes on either. */
-        campaign_fail(VERDICT_HUNG, "no end after %d s", CAMPAIGN_HANG_S);
-}
-
-void campaign_begin(const char *name, const uint64_t *seed)
-{
-        campaign.name = name;
-        campaign.seed = seed;
-        signal(SIGALRM, hung);
-        alarm(CAMPAIGN_HANG_S);
-}
-
-void campaign_count(uint64_t runs)
-{
-        campaign.runs += runs;
-        alarm(CAMPAIGN_HANG_S);
-}
-
-int campaign_end(void)
-{
-        alarm(0);
-        world.io = kio_stop(world.io);
-        remove_folder();
-        last_line();
-        return 0;
-}
-
 /* --- opening --- */
-
-uint64_t draw(uint64_t n)
-{
-        return sim_draw(&world.random) % n;
-}
-
-bool chance(uint64_t one_in)
-{
-        return draw(one_in) == 0;
-}
 
 static char *pool;
 
@@ -283,7 +196,7 @@ int world_open(char error[static 512])
                 .pool_slab_bytes = CAMPAIGN_ROOM,
                 .secret = { { 1, 2 } },
                 .lock_wait_ms = 30000,
-                .table_block = *campaign.seed % 8 == 7 ? 1 + *campaign.seed / 8 % 8 : 0,
+                .table_block = campaign_seed() % 8 == 7 ? 1 + campaign_seed() / 8 % 8 : 0,
         };
         int r;
 
@@ -503,7 +416,7 @@ static struct key key_of(uint32_t k)
 /* --- namespaces --- */
 
 /* Of the name, and so long that a list of all takes several sectors. */
-static const char *fingerprint_of(const char *name)
+const char *world_fingerprint(const char *name)
 {
         static char text[512];
         size_t length = world.long_fingerprints ? sizeof(text) - 1 : strlen(name) - 4;
@@ -544,8 +457,8 @@ void world_open_namespace(unsigned n)
                 .tenant = (uint16_t)(n % CAMPAIGN_TENANTS),
                 .name = o->name,
                 .name_length = (uint16_t)strlen(o->name),
-                .fingerprint = fingerprint_of(o->name),
-                .fingerprint_length = (uint16_t)strlen(fingerprint_of(o->name)),
+                .fingerprint = world_fingerprint(o->name),
+                .fingerprint_length = (uint16_t)strlen(world_fingerprint(o->name)),
                 .chunk_bytes = n % 4 == 3 ? world.max_length : 0,
                 .complete = opened,
         };
@@ -558,40 +471,6 @@ void world_open_namespace(unsigned n)
                 world.known[i].names[n].removed = false;
         }
         store_namespace_open(world.s, &o->req);
-}
-
-/* Who was answered is there, with the same id. */
-static void verify_namespaces(void)
-{
-        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
-                char name[16];
-                bool found = false;
-
-                snprintf(name, sizeof(name), "namespace-%u", n);
-                for (unsigned i = 0; store_namespace_at(world.s, i); i++) {
-                        const struct store_namespace *ns = store_namespace_at(world.s, i);
-
-                        if (strcmp(ns->name, name) != 0)
-                                continue;
-                        found = true;
-                        if (strcmp(ns->fingerprint, fingerprint_of(name)) != 0 ||
-                            ns->tenant != n % CAMPAIGN_TENANTS)
-                                campaign_fail(VERDICT_WRONG, "namespace %u has changed", n);
-                        if (world.namespaces[n].removed)
-                                campaign_fail(VERDICT_WRONG, "namespace %u was removed and is back",
-                                              n);
-                        if (!world.namespaces[n].asked ||
-                            (world.namespaces[n].answered && ns->id != world.namespaces[n].id))
-                                campaign_fail(VERDICT_WRONG, "namespace %u came as %u", n, ns->id);
-                        world.namespaces[n].id = ns->id;
-                }
-                if (world.namespaces[n].answered && !found)
-                        campaign_fail(VERDICT_LOST, "namespace %u was open and is lost", n);
-                if (!found)
-                        world.namespaces[n].id = 0;
-                world.namespaces[n].answered = found;
-                world.namespaces[n].asked = found;
-        }
 }
 
 /* --- chunks --- */
@@ -803,7 +682,7 @@ static uint32_t version_with(uint32_t k, uint32_t length, uint32_t crc)
         return 0;
 }
 
-static uint32_t version_on(uint32_t k, unsigned *ret_volume)
+uint32_t world_version_on(uint32_t k, unsigned *ret_volume)
 {
         struct key key = key_of(k);
         uint32_t id = world.namespaces[item_namespace(k)].id;
@@ -826,7 +705,7 @@ uint32_t world_version(uint32_t k)
 {
         unsigned volume;
 
-        return version_on(k, &volume);
+        return world_version_on(k, &volume);
 }
 
 static void get_done(struct store_get *req)
@@ -949,117 +828,4 @@ void world_get_all(void (*got)(uint32_t k, uint32_t version))
                 for (uint32_t i = 0; i < n; i++)
                         got(keys[i], slots[i].get.result == 0 ? get_check(&slots[i]) : 0);
         }
-}
-
-/* --- what has to be there --- */
-
-void world_note_must(bool written_too)
-{
-        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
-                struct item *item = &world.items[k];
-                uint32_t v = item->stable || written_too ? version_on(k, &item->must_on) : 0;
-
-                item->must =
-                        v > item->shut && (v == item->stable || (written_too && v == item->written))
-                                ? v
-                                : 0;
-        }
-        world_end_life();
-}
-
-void world_release_must(void)
-{
-        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                world.items[k].must = 0;
-}
-
-void world_forgive(void)
-{
-        world_release_must();
-        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                world.items[k].lost = 0;
-        for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)
-                world.namespaces[n].answered = false;
-}
-
-static void is_lost(uint32_t k)
-{
-        const struct item *item = &world.items[k];
-
-        campaign_fail(VERDICT_LOST, "key %u, version %u: it was %s, and is lost", k, item->must,
-                      item->must == item->stable ? "durable" : "written");
-}
-
-static uint64_t evictions(void)
-{
-        struct store_stats stats;
-
-        store_get_stats(world.s, &stats);
-        return stats.evictions;
-}
-
-/* All must be there once the store is open. One that finds more slots than its ring has room for
- * evicts as soon as it turns: so many are forgiven, and none that goes later. */
-static void verify_index(void)
-{
-        uint64_t before = evictions(), last, gone = 0;
-
-        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                if (world.items[k].must && world_version(k) == 0)
-                        is_lost(k);
-        do {
-                last = evictions();
-                world_iterate();
-        } while (evictions() != last);
-        for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++)
-                if (world.items[k].must && world_version(k) == 0) {
-                        if (++gone > last - before)
-                                is_lost(k);
-                        world.items[k].must = 0;
-                }
-}
-
-static void verify_one(uint32_t k, uint32_t version)
-{
-        struct item *item = &world.items[k];
-
-        /* The volume that was asked may have an entry of which a failed write left no more; then
-         * it is dropped, and the next lookup asks the others. */
-        for (unsigned i = 1; i < world.volumes && item->must && version == 0; i++)
-                version = world_get(k, NULL);
-        if (item->must && version == 0)
-                is_lost(k);
-        if (item->must && version != item->must && world.volumes == 1)
-                campaign_fail(VERDICT_WRONG, "key %u: version %u was the last, and is %u now", k,
-                              item->must, version);
-        if (version && version == item->failed && world.volumes == 1)
-                campaign_fail(VERDICT_WRONG, "key %u: version %u, whose put had failed", k,
-                              version);
-        if (version && version <= item->lost && world.volumes == 1)
-                campaign_fail(VERDICT_WRONG,
-                              "key %u: version %u, which an earlier start did not find", k,
-                              version);
-        /* What says so may be in the page cache alone. */
-        if (!world.in_doubt)
-                item->lost = version ? version - 1 : item->version;
-        if (version)
-                world.hits++;
-        else
-                world.misses++;
-        if (!world.in_doubt)
-                item->stable = version;
-        else if (item->stable != version)
-                item->stable = 0;
-        item->written = version;
-        item->shut = item->purged;
-        item->failed = 0;
-}
-
-void world_verify(void)
-{
-        world_begin_life();
-        verify_namespaces();
-        verify_index();
-        world_get_all(verify_one);
-        world_release_must();
 }

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a campaign says of its runs: how many there were, what failed with which seed, and the last
+ * line, by which CI knows. The main thread; a watchdog signal ends the program when a run takes a
+ * minute. */
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "campaign.h"
+#include "sim.h"
+
+static struct {
+        const char *name;
+        const uint64_t *seed;
+        uint64_t runs, tally[3];
+} campaign;
+
+static void last_line(void)
+{
+        printf("campaign %s: %llu runs, %llu wrong, %llu lost, %llu hung\n", campaign.name,
+               (unsigned long long)campaign.runs, (unsigned long long)campaign.tally[VERDICT_WRONG],
+               (unsigned long long)campaign.tally[VERDICT_LOST],
+               (unsigned long long)campaign.tally[VERDICT_HUNG]);
+        fflush(stdout);
+}
+
+void campaign_note(const char *fmt, ...)
+{
+        va_list ap;
+
+        va_start(ap, fmt);
+        printf("campaign %s: ", campaign.name);
+        vprintf(fmt, ap);
+        printf("\n");
+        va_end(ap);
+}
+
+_Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
+{
+        va_list ap;
+
+        va_start(ap, fmt);
+        printf("campaign %s: failed with --seed %llu: ", campaign.name,
+               (unsigned long long)*campaign.seed);
+        vprintf(fmt, ap);
+        printf("\n");
+        va_end(ap);
+        campaign.tally[verdict]++;
+        last_line();
+        if (getenv("KVCACHE_CAMPAIGN_KEEP"))
+                printf("the store is left in %s\n", world.dir);
+        else
+                world_remove_folder();
+        fflush(stdout);
+        _exit(1);
+}
+
+static void hung(int number)
+{
+        (void)number;
+        /* Nothing here is safe in a signal's handler, but nothing else goes on either. */
+        campaign_fail(VERDICT_HUNG, "no end after %d s", CAMPAIGN_HANG_S);
+}
+
+void campaign_begin(const char *name, const uint64_t *seed)
+{
+        campaign.name = name;
+        campaign.seed = seed;
+        signal(SIGALRM, hung);
+        alarm(CAMPAIGN_HANG_S);
+}
+
+void campaign_count(uint64_t runs)
+{
+        campaign.runs += runs;
+        alarm(CAMPAIGN_HANG_S);
+}
+
+int campaign_end(void)
+{
+        alarm(0);
+        world.io = kio_stop(world.io);
+        world_remove_folder();
+        last_line();
+        return 0;
+}
+
+uint64_t campaign_seed(void)
+{
+        return *campaign.seed;
+}
+
+uint64_t draw(uint64_t n)
+{
+        return sim_draw(&world.random) % n;
+}
+
+bool chance(uint64_t one_in)
+{
+        return draw(one_in) == 0;
+}
