@@ -146,6 +146,9 @@ struct kvcache_info {
         uint8_t instance[16];   /* of the daemon: another value, another process */
         uint64_t lookup_bytes;  /* of the lookup index that is mapped now; 0: none is */
         uint64_t lookups_local; /* keys that this handle has answered from it */
+        uint32_t lends;         /* 1: the daemon lends this user its data files, as of connecting;
+                                   0: it does not (io.gds), or is too old */
+        uint32_t reserved;
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -254,10 +257,39 @@ enum kvcache_op {
          * now, or enough is on its way; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. A quarter of the pool,
          * 128 MiB or 1,024 chunks are on their way at most. */
         KVCACHE_OP_PREFETCH = 9,
+        /* Ends loans: `loans` in place of entries and keys, no namespace. Per loan: KVCACHE_OK: the
+         * bytes that were read before this call are those of the chunk. Any other status: they may
+         * be anything, as the chunk was purged or found bad, its volume failed or the daemon ended
+         * meanwhile: discard them. */
+        KVCACHE_OP_GIVE_BACK = 10,
 };
 
 struct kvcache_lease {
         uint32_t id, generation;
+};
+
+/* A chunk that the caller reads from the disk by itself, as cuFileRead() or pread() do: `length`
+ * bytes at `offset` of the data file whose descriptor kvcache_lent_file() gives. `offset` is a
+ * multiple of 4,096, and so much of the file that whole pages may be read; what lies behind
+ * `length` in the last one is of no meaning. The bytes count only once KVCACHE_OP_GIVE_BACK has
+ * answered KVCACHE_OK for the loan: no checksum is compared on the way. A loan ends with its
+ * session. */
+struct kvcache_loan {
+        uint64_t session; /* of the handle */
+        uint64_t offset;
+        uint32_t file; /* of the session: a number is never of two files */
+        uint32_t length;
+        uint32_t id, generation; /* generation 0: nothing is lent */
+};
+
+/* Why a GET with KVCACHE_LEND did not lend a chunk that is on disk. Stable numbers. */
+enum kvcache_not_lent {
+        KVCACHE_NOT_LENT_NONE = 0,   /* it did, or the chunk came from memory, or there is none */
+        KVCACHE_NOT_LENT_DENIED = 1, /* the daemon does not lend to this user (io.gds) */
+        KVCACHE_NOT_LENT_UNVERIFIED = 2, /* not read back since the daemon started; it is now */
+        KVCACHE_NOT_LENT_VOLUME = 3,     /* its volume has no O_DIRECT, or cannot tell whether a
+                                            file is open elsewhere */
+        KVCACHE_NOT_LENT_LIMIT = 4,      /* enough is lent, to this user or to all */
 };
 
 /* One key of a request. Keys of a request are a chain, root first; keys that are not a chain are
@@ -291,6 +323,9 @@ struct kvcache_result {
         uint64_t created_ms;        /* STAT */
         uint32_t crc32c;            /* STAT */
         uint32_t leases;            /* STAT */
+        struct kvcache_loan loan;   /* GET with KVCACHE_LEND: generation 0: it is in `data` */
+        uint32_t not_lent;          /* likewise: enum kvcache_not_lent */
+        uint32_t reserved;
 };
 
 enum {
@@ -301,6 +336,9 @@ enum {
                                   get of what is there and a put of the rest are one chain: its
                                   recency is set from its end to its root, so that ends are evicted
                                   first */
+        KVCACHE_LEND = 1 << 3, /* GET, whole chunks: what is not in memory but on disk is lent where
+                                  that may be, and `loan` says where it is; what cannot be lent is
+                                  got as ever, and `not_lent` says why it is not */
 };
 
 struct kvcache_request {
@@ -323,6 +361,7 @@ struct kvcache_request {
         uint64_t user_data;               /* comes back with the completion */
         int timeout_ms;    /* 0: the handle's; then the key's status is KVCACHE_PENDING */
         uint32_t reserved; /* 0 */
+        const struct kvcache_loan *loans; /* GIVE_BACK: `count` of them; else NULL */
 };
 
 /* --- preparing requests ---
@@ -421,6 +460,14 @@ static inline void kvcache_prep_prefetch(struct kvcache_request *request, uint32
         request->keys = keys;
 }
 
+static inline void kvcache_prep_give_back(struct kvcache_request *request,
+                                          const struct kvcache_loan *loans, size_t count,
+                                          struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_GIVE_BACK, 0, count, results);
+        request->loans = loans;
+}
+
 /* --- asynchronous: submit, wait until kvcache_fd() is readable, reap --- */
 
 struct kvcache_completion {
@@ -463,6 +510,12 @@ size_t kvcache_inflight(const struct kvcache *kv);
  * Leases of a daemon that has ended are ignored. The data must not be touched any more. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
 int kvcache_flush(struct kvcache *kv);
+
+/* A descriptor of the data file that the loan is of, read-only and O_DIRECT. It is the caller's, to
+ * keep as long as the session lasts (loan.session) and to close: the daemon is asked each time.
+ * -ESTALE: the loan is of an earlier session, or the file is in use no more; -EACCES: the daemon
+ * does not lend to this user any more. */
+int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *ret_fd);
 
 /* --- blocking --- */
 

@@ -2,6 +2,7 @@
 /* Limits: those of the configuration, where 0 is "auto". */
 #include "server-internal.h"
 
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -37,6 +38,8 @@ struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant
                 [QUOTA_REQUEST_BYTES] = QUOTA_NO_LIMIT,
                 [QUOTA_UNREAD_FDS] = QUOTA_NO_LIMIT,
                 [QUOTA_DEFERRED_FDS] = or_none(t->connections),
+                [QUOTA_LOANS] = QUOTA_NO_LIMIT,
+                [QUOTA_LOANED_BYTES] = QUOTA_NO_LIMIT,
         } };
 }
 
@@ -80,6 +83,9 @@ struct quota_limits server_all_limits(const struct server *s)
                         c->limits.unread_fds ? c->limits.unread_fds : half_of_the_files(),
                 /* A connection has one deferred request at most, with one descriptor at most. */
                 [QUOTA_DEFERRED_FDS] = c->limits.connections,
+                [QUOTA_LOANS] = STORE_LOANS_MAX,
+                /* What is lent cannot be evicted. */
+                [QUOTA_LOANED_BYTES] = c->store.limit / 4,
         } };
 }
 
@@ -108,6 +114,8 @@ struct quota_limits server_user_limits(const struct server *s)
         } things[] = {
                 { QUOTA_STAGING_BYTES, c->limits.uid_staging_bytes },
                 { QUOTA_REGIONS, 0 },
+                { QUOTA_LOANS, 0 },
+                { QUOTA_LOANED_BYTES, 0 },
                 { QUOTA_REQUESTS, c->limits.uid_requests },
                 { QUOTA_REQUEST_BYTES, c->limits.uid_request_memory },
                 { QUOTA_UNREAD_FDS, c->limits.uid_unread_fds },
@@ -192,4 +200,13 @@ struct store_scrub server_scrub(const struct server *s)
                 .rate = s->config->store.scrub_rate,
                 .interval_ms = s->config->store.scrub_interval_ms,
         };
+}
+
+enum service_gds server_gds(const struct server *s)
+{
+        const char *gds = s->config->io.gds;
+
+        return strcmp(gds, "on") == 0     ? SERVICE_GDS_ON
+               : strcmp(gds, "auto") == 0 ? SERVICE_GDS_AUTO
+                                          : SERVICE_GDS_OFF;
 }

@@ -128,6 +128,7 @@ static void apply_reloadable(struct server *s)
         server_apply_limits(s);
         sessions_set_handshake(s->sessions, c->limits.handshake_ms);
         s->service.wait_ms = c->limits.wait_ms;
+        s->service.gds = server_gds(s);
         scrub = server_scrub(s);
         store_set_scrub(s->service.store, &scrub);
         if (s->http)
@@ -514,6 +515,7 @@ static int start(struct server *s)
         s->staging_bytes_auto = config_available_memory("", &limited) / 2;
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGIO, SIG_IGN); /* of file leases: store/volume/lend.c */
         r = notify_inherit(&s->inherited);
         if (r < 0)
                 return server_fail(r, "inherited sockets", NULL);

@@ -39,7 +39,8 @@ static const struct op_info {
                        .batch = true,
                        .parent = true },
         [WIRE_GET] = { .name = "GET",
-                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES,
+                       .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES |
+                                WIRE_F_LEND,
                        .entry_bytes = sizeof(struct wire_get),
                        .result_bytes = sizeof(struct wire_get_result),
                        .batch = true,
@@ -81,6 +82,11 @@ static const struct op_info {
         [WIRE_NAMESPACES] = { .name = "NAMESPACES" },
         [WIRE_NAMESPACE_REMOVE] = { .name = "NAMESPACE_REMOVE", .flags = WIRE_F_PURGE },
         [WIRE_CANCEL] = { .name = "CANCEL" },
+        [WIRE_LENT_FILE] = { .name = "LENT_FILE" },
+        [WIRE_GIVE_BACK] = { .name = "GIVE_BACK",
+                             .entry_bytes = sizeof(struct wire_lease),
+                             .result_bytes = sizeof(uint16_t),
+                             .batch = true },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -122,6 +128,11 @@ bool wire_op_is_batch(unsigned op)
 bool wire_op_is_chained(unsigned op)
 {
         return op < WIRE_OP_END && ops[op].parent;
+}
+
+bool wire_op_has_keys(unsigned op)
+{
+        return op < WIRE_OP_END && ops[op].entry_bytes >= sizeof(struct key);
 }
 
 unsigned wire_request_fds(unsigned op)
@@ -261,6 +272,8 @@ static const char *check_gets(const struct wire_batch *m)
 {
         const struct wire_get *get = (const struct wire_get *)(m + 1);
 
+        if ((m->hdr.flags & WIRE_F_INTO) && (m->hdr.flags & WIRE_F_LEND))
+                return "GET that borrows and has a target";
         if (m->hdr.flags & WIRE_F_INTO)
                 return m->hdr.flags & WIRE_F_PIECES ? check_pieces(m) : NULL;
         if (m->hdr.flags & WIRE_F_PIECES)
@@ -268,6 +281,9 @@ static const char *check_gets(const struct wire_batch *m)
         for (unsigned i = 0; i < m->count; i++)
                 if (get[i].into_offset != 0 || get[i].into_length != 0 || get[i].into_region != 0)
                         return "GET with a target and without the flag for it";
+        for (unsigned i = 0; i < m->count && (m->hdr.flags & WIRE_F_LEND); i++)
+                if (get[i].range_offset != 0 || get[i].range_length != 0)
+                        return "GET that borrows a range";
         return NULL;
 }
 
@@ -400,6 +416,13 @@ static const char *check_unregister(const struct wire_unregister *m, size_t byte
         return m->reserved != 0 ? "UNREGISTER with reserved bits" : NULL;
 }
 
+static const char *check_lent_file(const struct wire_lent_file *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "LENT_FILE of a wrong length";
+        return m->reserved != 0 ? "LENT_FILE with reserved bits" : NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -446,6 +469,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_namespace_remove(msg, bytes);
         case WIRE_LOOKUP:
                 return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
+        case WIRE_LENT_FILE:
+                return check_lent_file(msg, bytes);
         case WIRE_CANCEL:
                 return bytes != sizeof(struct wire_cancel) ? "CANCEL of a wrong length" : NULL;
         default:

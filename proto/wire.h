@@ -61,6 +61,8 @@ enum wire_op {
         WIRE_NAMESPACES = 22, /* the namespaces that exist, or one of them */
         WIRE_NAMESPACE_REMOVE = 23, /* ends one, by its name */
         WIRE_CANCEL = 24,           /* a batch's keys that wait need not be done any more */
+        WIRE_LENT_FILE = 25,        /* a data file that chunks were lent of; reply carries its fd */
+        WIRE_GIVE_BACK = 26,        /* ends loans: was what they were of there all the time? */
         WIRE_OP_END,
 };
 
@@ -77,6 +79,7 @@ enum wire_flag {
                                    of memory; struct wire_piece */
         WIRE_F_TALLY = 1 << 7,  /* LOOKUP: the session's tally, too; for WIRE_FEATURE_TALLY */
         WIRE_F_PURGE = 1 << 8,  /* NAMESPACE_REMOVE: what it holds, too */
+        WIRE_F_LEND = 1 << 9,   /* GET: lend what is on disk only; for WIRE_FEATURE_LEND */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -153,12 +156,12 @@ struct wire_hello {
 };
 static_assert(sizeof(struct wire_hello) == 64, "wire format");
 
-/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH: this head, then `count` entries
- * of the op's size, then `pieces`, then `releases` leases that end with this message, whatever
- * becomes of the rest of it. */
+/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH, GIVE_BACK: this head, then
+ * `count` entries of the op's size, then `pieces`, then `releases` leases that end with this
+ * message, whatever becomes of the rest of it. */
 struct wire_batch {
         struct wire_hdr hdr;
-        uint32_t namespace_id; /* 16  RELEASE: ignored */
+        uint32_t namespace_id; /* 16  RELEASE, GIVE_BACK: ignored */
         uint16_t count;        /* 20  1 to WIRE_MAX_KEYS; RELEASE: 0 */
         uint16_t releases;     /* 22 */
         uint32_t timeout_ms;   /* 24  how long it may wait for room; 0: the daemon's default */
@@ -304,6 +307,14 @@ struct wire_device {
 };
 static_assert(sizeof(struct wire_device) == 24, "wire format");
 
+/* The reply has one descriptor, read-only and O_DIRECT; `value64` is the file's size. */
+struct wire_lent_file {
+        struct wire_hdr hdr;
+        uint32_t file;     /* 16  of a result of GET */
+        uint32_t reserved; /* 20  zero */
+};
+static_assert(sizeof(struct wire_lent_file) == 24, "wire format");
+
 /* The reply's `value` is the number of keys that end with WIRE_CANCELLED because of it; 0, also
  * when this session has no batch with the tag in flight. The batch has its own reply, as always. */
 struct wire_cancel {
@@ -350,6 +361,8 @@ enum wire_feature {
         WIRE_FEATURE_TALLY = 1 << 2,      /* LOOKUP with WIRE_F_TALLY */
         WIRE_FEATURE_NAMESPACES = 1 << 3, /* NAMESPACES, NAMESPACE_REMOVE */
         WIRE_FEATURE_CANCEL = 1 << 4,     /* CANCEL */
+        WIRE_FEATURE_LEND = 1 << 5,       /* GET with WIRE_F_LEND, LENT_FILE, GIVE_BACK */
+        WIRE_FEATURE_LENDS = 1 << 6,      /* ... and, as of now, to this client */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
@@ -361,7 +374,21 @@ struct wire_tally {
 };
 static_assert(sizeof(struct wire_tally) == 16, "wire format");
 
-enum { WIRE_RESULT_LEASED = 1 << 0 };
+enum {
+        WIRE_RESULT_LEASED = 1 << 0,
+        WIRE_RESULT_LENT = 1 << 1, /* GET: `lease` is a loan, `offset` is in the file `file` */
+};
+
+/* Why a GET with WIRE_F_LEND did not lend what it found on disk: `file` of a result that is not
+ * lent. Stable numbers: append only. */
+enum wire_not_lent {
+        WIRE_LEND_NONE = 0,       /* it did, or was not asked to, or it is in memory, or no chunk */
+        WIRE_LEND_DENIED = 1,     /* the daemon does not lend to this user (io.gds) */
+        WIRE_LEND_UNVERIFIED = 2, /* not read back since the daemon started: this GET does */
+        WIRE_LEND_VOLUME = 3,     /* its volume has no O_DIRECT, or its file system no leases */
+        WIRE_LEND_LIMIT = 4,      /* enough is lent, to this user or to all */
+        WIRE_LEND_END,
+};
 
 struct wire_put_result {
         uint16_t status;         /*  0 */
@@ -380,12 +407,12 @@ struct wire_get_result {
         struct wire_lease lease; /*  8 */
         uint64_t offset; /* 16  in the pool, of the range's first byte; zero with WIRE_F_INTO */
         uint32_t chunk_length; /* 24 */
-        uint32_t reserved;     /* 28 */
+        uint32_t file;         /* 28  WIRE_RESULT_LENT: its number; else enum wire_not_lent */
 };
 static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 
 /* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT, PREFETCH: one uint16_t
- * a key, a status. */
+ * a key, a status. GIVE_BACK: one a loan: OK; MISS, what was read of it may be anything; STALE. */
 
 struct wire_stat_result {
         uint16_t status;      /*  0 */
@@ -458,6 +485,8 @@ static_assert(sizeof(struct wire_verify_result) == 64, "wire format");
  * none. */
 size_t wire_entry_bytes(unsigned op);
 size_t wire_result_bytes(unsigned op);
+/* Do its entries begin with a key? */
+bool wire_op_has_keys(unsigned op);
 /* Is its request a struct wire_batch? And are its keys a chain, which its `parent` leads to and the
  * next message may continue? */
 bool wire_op_is_batch(unsigned op);

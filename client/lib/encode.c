@@ -38,6 +38,8 @@ unsigned encode_wire_op(enum kvcache_op op)
                 return WIRE_STAT;
         case KVCACHE_OP_PREFETCH:
                 return WIRE_PREFETCH;
+        case KVCACHE_OP_GIVE_BACK:
+                return WIRE_GIVE_BACK;
         }
         return 0;
 }
@@ -194,7 +196,8 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         unsigned op = encode_wire_op(u->op);
         size_t entry = wire_entry_bytes(op);
         bool chained = wire_op_is_chained(op);
-        const struct kvcache_key *parent = first > 0 ? resolved_key(u, first - 1) : u->parent;
+        const struct kvcache_key *parent =
+                chained && first > 0 ? resolved_key(u, first - 1) : u->parent;
         struct message *m, *before = TAILQ_LAST(&b->messages, message_list);
         struct wire_batch *batch;
         int r = 0;
@@ -234,7 +237,15 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         case WIRE_GET:
                 if (b->into)
                         batch->hdr.flags |= WIRE_F_INTO;
+                if ((u->flags & KVCACHE_LEND) && (b->kv->conn->features & WIRE_FEATURE_LEND))
+                        batch->hdr.flags |= WIRE_F_LEND;
                 r = encode_get(b, m);
+                break;
+        case WIRE_GIVE_BACK:
+                for (uint32_t i = 0; i < count; i++)
+                        ((struct wire_lease *)(batch + 1))[i] =
+                                (struct wire_lease){ u->loans[first + i].id,
+                                                     u->loans[first + i].generation };
                 break;
         default:
                 if (op == WIRE_EVICT)

@@ -184,6 +184,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .reconnects = kv->sessions - 1,
                 .lookup_bytes = kv->conn->lookup.bytes,
                 .lookups_local = kv->lookups_local,
+                .lends = (kv->conn->features & WIRE_FEATURE_LENDS) != 0,
         };
         memcpy(info.instance, kv->conn->instance, sizeof(info.instance));
         abi_copy_out(ret, ret->size, &info, sizeof(info));

@@ -18,6 +18,8 @@
 #include "lib/lookup.h"
 #include "lib/request.h"
 
+enum { LENT_PAGE = 4096 };
+
 /* --- checking --- */
 
 static const char *reply_check_get(const struct kvcache *kv, const struct message *m,
@@ -26,10 +28,17 @@ static const char *reply_check_get(const struct kvcache *kv, const struct messag
         const struct wire_get *asked =
                 (const struct wire_get *)(m->data + sizeof(struct wire_batch)) + i;
         bool leased = r->flags & WIRE_RESULT_LEASED, into = m->moves;
+        bool lent = r->flags & WIRE_RESULT_LENT;
 
-        if (r->flags & ~WIRE_RESULT_LEASED)
+        if (r->flags & ~(WIRE_RESULT_LEASED | WIRE_RESULT_LENT))
                 return "unknown result flags";
-        if (leased != (r->status == WIRE_OK && !into))
+        if (lent &&
+            (r->status != WIRE_OK || !(((const struct wire_hdr *)m->data)->flags & WIRE_F_LEND)))
+                return "a loan where none belongs";
+        if (lent && (r->offset % LENT_PAGE != 0 || r->offset > INT64_MAX - UINT32_MAX ||
+                     r->lease.generation == 0 || r->file == 0))
+                return "a loan of an impossible place";
+        if (leased != (r->status == WIRE_OK && !into && !lent))
                 return "a lease where none belongs, or none where one does";
         if (r->status != WIRE_OK)
                 return NULL;
@@ -99,7 +108,8 @@ static bool reply_is_as_long(const struct message *m, const struct wire_reply *r
 static const char *reply_check(const struct kvcache *kv, const struct message *m,
                                const struct wire_reply *reply, unsigned n_fds)
 {
-        unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP;
+        unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP ||
+                       m->op == WIRE_LENT_FILE;
         bool tally = ((const struct wire_hdr *)m->data)->flags & WIRE_F_TALLY;
         const char *wrong = NULL;
 
@@ -156,6 +166,22 @@ static bool reply_lease(struct kvcache *kv, struct wire_lease lease, uint64_t of
         return true;
 }
 
+/* Ends a loan that the user never sees. Without memory to say so, it ends with the session. */
+static void reply_drop_loan(struct kvcache *kv, struct wire_lease loan)
+{
+        struct wire_batch *batch;
+        struct message *m =
+                message_new(WIRE_GIVE_BACK, sizeof(struct wire_batch) + sizeof(struct wire_lease));
+
+        if (!m)
+                return;
+        m->count = 1;
+        batch = (struct wire_batch *)m->data;
+        batch->count = 1;
+        memcpy(batch + 1, &loan, sizeof(loan));
+        message_queue(kv, m);
+}
+
 static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
                            const struct wire_put_result *r)
 {
@@ -189,8 +215,8 @@ static bool reply_copy(const struct request *q, size_t key, const uint8_t *data,
         return true;
 }
 
-static void reply_take_get(struct kvcache *kv, struct request *q, size_t key,
-                           const struct wire_get_result *r)
+static void reply_take_get(struct kvcache *kv, struct request *q, const struct message *m,
+                           size_t key, const struct wire_get_result *r)
 {
         bool leased = r->flags & WIRE_RESULT_LEASED;
         struct kvcache_result result = {
@@ -199,12 +225,26 @@ static void reply_take_get(struct kvcache *kv, struct request *q, size_t key,
                 .length = r->length,
                 .chunk_length = r->chunk_length,
         };
+        bool lends = ((const struct wire_hdr *)m->data)->flags & WIRE_F_LEND;
 
         if (!q) {
                 if (leased)
                         reply_drop_lease(kv, r->lease, r->length);
+                else if (r->flags & WIRE_RESULT_LENT)
+                        reply_drop_loan(kv, r->lease);
                 return;
         }
+        if (r->flags & WIRE_RESULT_LENT)
+                result.loan = (struct kvcache_loan){
+                        .session = kv->sessions,
+                        .offset = r->offset,
+                        .file = r->file,
+                        .length = r->length,
+                        .id = r->lease.id,
+                        .generation = r->lease.generation,
+                };
+        else if (lends)
+                result.not_lent = r->file;
         if (leased && !q->targets.keys) {
                 if (!reply_lease(kv, r->lease, r->offset, r->length, &result))
                         result.status = KVCACHE_BUSY;
@@ -240,7 +280,7 @@ static void reply_take_result(struct kvcache *kv, struct request *q, const struc
         if (m->op == WIRE_PUT) {
                 reply_take_put(kv, q, key, (const struct wire_put_result *)payload + i);
         } else if (m->op == WIRE_GET) {
-                reply_take_get(kv, q, key, (const struct wire_get_result *)payload + i);
+                reply_take_get(kv, q, m, key, (const struct wire_get_result *)payload + i);
         } else if (q && m->op == WIRE_EXISTS) {
                 tiers = ((const uint8_t *)payload)[i];
                 results_set(&q->results, key,
@@ -318,7 +358,7 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
                 c->value = reply->value;
                 c->value64 = reply->value64;
                 c->count = reply->count;
-                if (m->op == WIRE_REPORT)
+                if (m->op == WIRE_REPORT || m->op == WIRE_LENT_FILE)
                         c->fd = TAKE_FD(*fd);
                 if (c->payload) {
                         assert(bytes <= c->payload_bytes);

@@ -33,12 +33,18 @@ static inline int resolved_status(const struct resolved *r, const struct kvcache
 
         if (r->keys)
                 return r->keys[i].status;
+        if (user->op == KVCACHE_OP_GIVE_BACK)
+                return user->loans[i].session == r->session && user->loans[i].generation != 0
+                               ? KVCACHE_OK
+                               : KVCACHE_STALE;
         memcpy(&key, resolved_key(user, i), sizeof(key));
         if (key_is_root(&key))
                 return KVCACHE_INVALID;
         if (!user->entries || user->op != KVCACHE_OP_GET)
                 return KVCACHE_OK;
         e = resolved_entry(user, i);
+        if ((user->flags & KVCACHE_LEND) && (e->range_offset != 0 || e->range_length != 0))
+                return KVCACHE_INVALID;
         return e->range_offset > UINT32_MAX || e->range_length > UINT32_MAX ? KVCACHE_INVALID
                                                                             : KVCACHE_OK;
 }

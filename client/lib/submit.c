@@ -56,7 +56,8 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
                 return r;
         if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
-        r = admin_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
+        if (user->op != KVCACHE_OP_GIVE_BACK)
+                r = admin_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
         if (r < 0)
                 return r;
         r = resolve(kv, user, keys);
@@ -165,7 +166,9 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 return handle_fail(kv, -EINVAL, "unknown operation %d", (int)u.op);
         if (u.op == KVCACHE_OP_PUT)
                 flags = KVCACHE_NOWAIT | KVCACHE_KEEP_LEASE | KVCACHE_MORE;
-        else if (u.op == KVCACHE_OP_GET || u.op == KVCACHE_OP_GET_INTO)
+        else if (u.op == KVCACHE_OP_GET)
+                flags = KVCACHE_NOWAIT | KVCACHE_MORE | KVCACHE_LEND;
+        else if (u.op == KVCACHE_OP_GET_INTO)
                 flags = KVCACHE_NOWAIT | KVCACHE_MORE;
         else if (u.op == KVCACHE_OP_TOUCH || u.op == KVCACHE_OP_PREFETCH)
                 flags = KVCACHE_MORE;
@@ -186,7 +189,11 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         }
         if (u.count > SIZE_MAX / ABI_MAX)
                 return handle_fail(kv, -EINVAL, "more keys than memory can hold");
-        if (!u.entries == !u.keys)
+        if (u.op == KVCACHE_OP_GIVE_BACK && (u.entries || u.keys || !u.loans))
+                return handle_fail(kv, -EINVAL, "loans are to be given, and no keys");
+        if (u.op != KVCACHE_OP_GIVE_BACK && u.loans)
+                return handle_fail(kv, -EINVAL, "loans are malformed with this operation");
+        if (u.op != KVCACHE_OP_GIVE_BACK && !u.entries == !u.keys)
                 return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
                 return handle_fail(kv, -EINVAL, "this operation needs entries");

@@ -84,6 +84,7 @@ struct config {
                 uint64_t workers; /* io.workers; 0 (auto) */
                 uint64_t depth;   /* io.depth: operations in flight a worker */
                 bool direct;      /* io.direct: auto (try) | off */
+                char *gds;        /* io.gds: auto | on | off */
                 uint64_t hang_ms; /* io.hang */
         } io;
         struct {

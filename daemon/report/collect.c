@@ -30,6 +30,7 @@ static void add_lookups(struct metrics *s, unsigned by, const struct tally_keys 
 
 static void collect_traffic(const struct service *service, struct metrics *s)
 {
+        struct store_loan_stats loans;
         struct cache_stats cache;
 
         for (unsigned k = 0; k < service->n_tenants; k++) {
@@ -55,7 +56,16 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=
                         (double)service->tenants[k].registered.refused;
                 s->registered_in_rings_bytes += (double)service->tenants[k].registered.ring_bytes;
+                for (unsigned i = 0; i < METRICS_NOT_LENT; i++)
+                        s->not_lent[i] += (double)t->not_lent[i + 1];
         }
+        store_get_loans(service->store, &loans);
+        s->lent_chunks = (double)loans.lent;
+        s->lent_bytes = (double)loans.lent_bytes;
+        s->loans_ended[METRICS_LOAN_RIGHT] = (double)loans.returned;
+        s->loans_ended[METRICS_LOAN_VOID] = (double)loans.returned_void;
+        s->loans_ended[METRICS_LOAN_ABANDONED] = (double)loans.abandoned;
+        s->lent_files = (double)loans.files;
 
         status_collect_cache(service, &cache);
         s->busy = (double)cache.busy;
@@ -89,6 +99,7 @@ static double limit_of(uint64_t limit)
         return limit == QUOTA_NO_LIMIT ? INFINITY : (double)limit;
 }
 
+static_assert((int)METRICS_NOT_LENT == WIRE_LEND_END - 1, "a reason each");
 static_assert((int)METRICS_RESOURCES == (int)QUOTA_THINGS, "a resource is what is charged");
 
 static void collect_resources(const struct quotas *tenants, struct metrics *s)
@@ -264,6 +275,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->purges = (double)st.purges;
         s->slab_moves = (double)st.slab_moves;
         s->handovers = (double)st.handovers;
+        s->handover_replacements = (double)st.handover_replacements;
         s->handover_failures = (double)st.handover_failures;
         s->store_written_bytes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_TABLE] = (double)st.table_bytes_written;

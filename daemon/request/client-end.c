@@ -27,6 +27,8 @@ bool client_settle(struct client *client, uint32_t *steps)
                 more |= batches_cancel_some(client, steps);
                 *steps -= client_release_some(client, *steps);
                 more |= client->leases.count > 0;
+                *steps -= loans_end_some(client, *steps);
+                more |= client->loans.count > 0;
         }
         return more;
 }
@@ -44,6 +46,7 @@ void client_fini(struct client *client)
                 if (client->namespaces[i] != 0)
                         census_unref(client->tenant->service->census, client->namespaces[i]);
         (void)client_release_some(client, UINT32_MAX);
+        (void)loans_end_some(client, UINT32_MAX);
         lease_holder_fini(client->tenant->leases, &client->leases);
         assert(!client->staging.base);
 }

@@ -127,6 +127,22 @@ uint32_t client_release_some(struct client *client, uint32_t most)
         return n;
 }
 
+/* A descriptor shows all of a data file, and reads through it keep to no user's turn. What is in a
+ * data file is its tenant's alone, which may get it all anyway; but who is not trusted with the
+ * daemon is not trusted with the disk's time, unless the configuration says so. */
+bool client_may_borrow(const struct client *client)
+{
+        switch (client->tenant->service->gds) {
+        case SERVICE_GDS_ON:
+                return true;
+        case SERVICE_GDS_AUTO:
+                return client->admin; /* root, the daemon's own user, and admins */
+        case SERVICE_GDS_OFF:
+                break;
+        }
+        return false;
+}
+
 /* --- clients --- */
 
 static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
@@ -137,6 +153,7 @@ int client_init(struct client *client, struct tenant *tenant, const struct quota
                 .tenant = tenant,
                 .holds = *holds,
                 .leases = { .first = LEASE_NONE },
+                .loans = { .first = STORE_LOAN_NONE },
                 .staging = { .fd = -1 },
         };
         list_init(&client->unstarted);

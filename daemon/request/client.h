@@ -44,6 +44,7 @@ struct client {
         bool ended; /* nothing is sent any more, nothing is leased any more */
 
         struct lease_holder leases;
+        struct store_borrower loans;
         struct staging staging;
         struct buffers buffers;
         uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
@@ -100,6 +101,9 @@ enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n);
 /* Ends so many of its leases at most, the latest first; returns how many there were. */
 uint32_t client_release_some(struct client *client, uint32_t most);
+
+/* May it read chunks from the data files by itself, as the configuration is now? */
+bool client_may_borrow(const struct client *client);
 
 /* Counts what it has looked up by itself since the last time. */
 void client_count_lookups(struct client *client, uint64_t now_ns);

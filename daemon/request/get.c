@@ -98,6 +98,8 @@ void request_get(struct batch *b, uint32_t i)
         }
         if (!into && get_at_once(b, i, entry, &chunk))
                 return;
+        if ((b->head.hdr.flags & WIRE_F_LEND) && loan_begin(b, i, &entry->key))
+                return;
         if (!b->slots && !batch_add_slots(b)) {
                 get_answer(b, i, WIRE_BUSY);
                 return;

@@ -96,6 +96,16 @@ void cancel_batch(struct request req, const struct wire_cancel *msg);
  * most, which becomes what is left of that. True: more of them wait. */
 bool batches_cancel_some(struct client *client, uint32_t *steps);
 
+/* loans.c: chunks that a client reads from the data files by itself (GPUDirect Storage). */
+/* A key that is not in memory, if it is on disk: lends it, and has answered it then. False: it is
+ * for the GET to do, and the result says why. */
+bool loan_begin(struct batch *b, uint32_t i, const struct key *key);
+enum wire_status loan_end(struct client *client, const struct wire_lease *loan);
+/* LENT_FILE. */
+void loan_file(struct request req, const struct wire_lent_file *msg);
+/* Ends so many of its loans at most, the latest first; returns how many there were. */
+uint32_t loans_end_some(struct client *client, uint32_t most);
+
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);
 void request_put(struct batch *b, uint32_t i);

@@ -58,6 +58,10 @@ static void look_up(struct batch *b, uint32_t i)
                         cache_evict(cache, ns, key, hash, b->head.tiers == WIRE_TIER_MEMORY));
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
+        case WIRE_GIVE_BACK:
+                status = loan_end(b->request.client, batch_entry(b, i));
+                *(uint16_t *)batch_result(b, i) = (uint16_t)status;
+                break;
         case WIRE_STAT: {
                 struct cache_place place;
 
@@ -95,7 +99,7 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         struct batch *b;
 
         client->tenant->traffic.keys[op] += msg->count;
-        if (msg->count > 0 && ns == 0) {
+        if (msg->count > 0 && ns == 0 && wire_op_has_keys(op)) {
                 request_fail_value(req, WIRE_NO_NAMESPACE, stale, 0,
                                    "this session has not opened that namespace");
                 return;
@@ -153,7 +157,7 @@ static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
 /* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
 static void warm_next(struct batch *b, uint32_t i)
 {
-        if (i % BATCH_FETCH_KEYS != 0)
+        if (i % BATCH_FETCH_KEYS != 0 || !wire_op_has_keys(b->head.hdr.op))
                 return;
         if (i == 0)
                 hash_keys(b, 0);
@@ -256,6 +260,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
                 break;
         case WIRE_LOOKUP:
                 handshake_lookup(req);
+                break;
+        case WIRE_LENT_FILE:
+                loan_file(req, msg);
                 break;
         case WIRE_LIST:
                 admin_list(req, msg);

@@ -257,6 +257,8 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .staging_max = tenant->service->staging_max,
                 .features =
                         WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_CANCEL |
+                        WIRE_FEATURE_LEND |
+                        (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);
@@ -492,7 +494,8 @@ bool session_iterate(struct session *s)
         if (idle) {
                 if (s->client.tenant->service->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
-                if (s->state == SESSION_ENDED && s->client.leases.count == 0) {
+                if (s->state == SESSION_ENDED && s->client.leases.count == 0 &&
+                    s->client.loans.count == 0) {
                         (void)discard_incoming(s);
                         s->state = SESSION_GONE;
                         client_abandon(&s->client);

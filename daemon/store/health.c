@@ -435,6 +435,7 @@ static void make_up(struct member *p)
 
         if (p->volume)
                 volume_take_counts(p->next, p->volume);
+        loans_forget_volume(s, p->number);
         volume_close(p->volume);
         p->volume = TAKE_PTR(p->next);
         volume_set_watch(p->volume, s->watch);

@@ -12,6 +12,7 @@
  *   sync-all.c           syncs and settled drops: one pass over the volumes for all waiters
  *   membership-record.c  which volumes have missed something, to stable storage
  *   namespaces.c         one list of namespaces, with the same ids on all volumes
+ *   loans.c              who reads which chunk from the data files by itself
  *   health.c             which volumes are used: bypass, hang, suspend, resume
  *
  * Lifetime: struct store is made by store_prepare() and freed by store_close(). The volume of a
@@ -149,6 +150,11 @@ struct store {
                                   number in the set */
         unsigned claimant;     /* by its number: the last that could be */
         struct membership_record record;
+
+        struct loan *loans; /* loans.c; NULL: there has been none */
+        uint32_t loans_high, loans_free;
+        struct store_loan_stats lent;
+        uint32_t lent_files; /* the last number that a data file was given */
 
         struct set_namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
@@ -319,6 +325,11 @@ struct namespaces_snapshot *set_namespaces_release(struct store *s,
 int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
                          char ret_error[static STORE_ERROR_BYTES]);
 void set_namespaces_fini(struct store *s);
+
+/* --- loans.c --- */
+
+/* The volume is replaced, or closed: nothing that was lent of it counts any more. */
+void loans_forget_volume(struct store *s, unsigned volume);
 
 /* --- health.c --- */
 

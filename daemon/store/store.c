@@ -336,9 +336,11 @@ struct store *store_close(struct store *s)
         if (!s)
                 return NULL;
         for (unsigned i = 0; i < s->n_volumes; i++) {
+                loans_forget_volume(s, i);
                 volume_close(s->volumes[i].volume);
                 free(s->volumes[i].name);
         }
+        free(s->loans);
         fan_out_fini(s);
         set_namespaces_fini(s);
         free(s->tenant_limits);
@@ -452,6 +454,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(slab_moves);
         ADD(handovers);
         ADD(handover_failures);
+        ADD(handover_replacements);
         ADD(scrub_bytes);
         ADD(scrub_chunks);
         ADD(scrub_failures);

@@ -134,6 +134,33 @@ void store_sync(struct store *s, struct store_put *req);
 /* 0: complete() will follow. STORE_MISS, STORE_TOO_LARGE (room): it will not. The slot is pinned
  * meanwhile. */
 int store_get(struct store *s, struct store_get *req);
+/* --- lending: a chunk that a client reads from the data file by itself --- */
+
+enum { STORE_LOANS_MAX = 65536 };
+/* What store_find() found, pinned in its slot until the loan is given back. STORE_MISS;
+ * STORE_UNVERIFIED: this process has not read it back yet, and a store_get() would; STORE_NOT_LENT:
+ * nothing of its volume is lent; STORE_FULL: there are STORE_LOANS_MAX, or very many of this chunk;
+ * -ENOMEM. */
+int store_lend(struct store *s, struct store_borrower *borrower, struct store_ref ref,
+               struct store_loan *ret_loan, struct store_extent *ret_extent);
+/* Ends a loan. 0: the chunk was in its place all the time. STORE_MISS: it was purged, dropped,
+ * found bad or its volume failed meanwhile, so what was read of it may be anything. STORE_STALE:
+ * the borrower has no such loan. */
+int store_give_back(struct store *s, struct store_borrower *borrower, struct store_loan loan);
+/* So many at most, the latest first; how many there were. */
+uint32_t store_give_back_some(struct store *s, struct store_borrower *borrower, uint32_t most);
+/* 0: complete() will follow. STORE_STALE: there is no such file, or not of this tenant. */
+int store_open_lent(struct store *s, struct store_lent_file *req);
+
+struct store_loan_stats {
+        uint64_t loans, bytes;            /* now */
+        uint64_t lent, lent_bytes;        /* ever */
+        uint64_t returned, returned_void; /* given back: in its place all the time; not */
+        uint64_t abandoned;               /* that ended with their client */
+        uint64_t files;                   /* descriptors handed out */
+};
+void store_get_loans(const struct store *s, struct store_loan_stats *ret);
+
 /* Which volume it is read from, for `ref` of store_find(). */
 unsigned store_volume_of(struct store_ref ref);
 /* Is it used? What is asked of one that is not ends at once. */

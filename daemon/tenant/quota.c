@@ -391,6 +391,8 @@ const char *quota_thing_name(enum quota_thing what)
                 [QUOTA_REQUEST_BYTES] = "bytes of memory for requests",
                 [QUOTA_UNREAD_FDS] = "descriptors in unread replies",
                 [QUOTA_DEFERRED_FDS] = "descriptors of deferred requests",
+                [QUOTA_LOANS] = "loans",
+                [QUOTA_LOANED_BYTES] = "loaned bytes",
         };
 
         return names[what];

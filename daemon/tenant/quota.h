@@ -50,6 +50,8 @@ enum quota_thing {
         QUOTA_REQUEST_BYTES,    /* memory kept for requests, unsent replies and open chains */
         QUOTA_UNREAD_FDS,       /* in replies that the peer has not been seen to have read */
         QUOTA_DEFERRED_FDS,     /* of requests that wait for their user's turn */
+        QUOTA_LOANS,            /* chunks that clients read from the data files by themselves */
+        QUOTA_LOANED_BYTES,     /* of these, in pages */
         QUOTA_THINGS,
 };
 

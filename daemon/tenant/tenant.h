@@ -22,6 +22,9 @@ struct lookups;
 struct mappings;
 struct request_memory;
 
+/* io.gds: to whom chunks are lent. */
+enum service_gds { SERVICE_GDS_OFF, SERVICE_GDS_AUTO, SERVICE_GDS_ON };
+
 /* What the clients of all tenants are served with. It owns none of it. */
 struct service {
         struct tenant *tenants; /* by their number in quota.h */
@@ -33,6 +36,7 @@ struct service {
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
+        enum service_gds gds;
         bool stopping;
         /* What `client` may see of the daemon. */
         void (*report)(void *userdata, const struct client *client, enum wire_report what,
@@ -46,6 +50,7 @@ struct traffic {
         uint64_t keys[WIRE_OP_END];
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
+        uint64_t not_lent[WIRE_LEND_END];      /* GETs that were to lend, and found it on disk */
         uint64_t chains_split;                 /* touched in parts */
         struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
 };

@@ -32,6 +32,8 @@ FEATURE_PREFETCH = 2
 FEATURE_TALLY = 4
 FEATURE_NAMESPACES = 8
 FEATURE_CANCEL = 16
+FEATURE_LEND = 32
+FEATURE_LENDS = 64
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 256 * TALLY.size
@@ -64,6 +66,8 @@ class Op(enum.IntEnum):
     NAMESPACES = 22
     NAMESPACE_REMOVE = 23
     CANCEL = 24
+    LENT_FILE = 25
+    GIVE_BACK = 26
 
 
 class Flag(enum.IntFlag):
@@ -76,6 +80,7 @@ class Flag(enum.IntFlag):
     PIECES = 64
     TALLY = 128
     PURGE = 256
+    LEND = 512
 
 
 class Status(enum.IntEnum):
@@ -101,6 +106,14 @@ class Status(enum.IntEnum):
     @classmethod
     def _missing_(cls, value):
         return cls.FAILED  # section 7: a number that is not known is a failure
+
+
+class NotLent(enum.IntEnum):
+    NONE = 0
+    DENIED = 1
+    UNVERIFIED = 2
+    VOLUME = 3
+    LIMIT = 4
 
 
 class Ack(enum.IntEnum):
@@ -156,7 +169,7 @@ PUT_ENTRY = struct.Struct("<32sQIIQ")
 PUT_RESULT = struct.Struct("<HHIIIQ")
 GET_ENTRY = struct.Struct("<32sIIQII")
 PIECE = struct.Struct("<QII")
-GET_RESULT = struct.Struct("<HBBIIIQI4x")
+GET_RESULT = struct.Struct("<HBBIIIQII")
 LEASE = struct.Struct("<II")
 STAT_RESULT = struct.Struct("<HHIIIQ16x")
 LIST = struct.Struct("<IIQ")
@@ -177,6 +190,7 @@ NamespaceInfo = collections.namedtuple("NamespaceInfo", "name tenant fingerprint
                                        "stored_bytes chunk_bytes created_ms last_used_ms fingerprint_crc32c")
 Listed = collections.namedtuple("Listed", "key length tiers created_ms")
 Reply = collections.namedtuple("Reply", "op tag status count value value64 body fds")
+Loan = collections.namedtuple("Loan", "id generation file offset length")
 Piece = collections.namedtuple("Piece", "offset length region")
 
 
@@ -201,10 +215,12 @@ class PutResult:
 
 
 class GetResult:
-    def __init__(self, client, status, tier, leased, length, lease, offset, chunk_length, into=None):
+    def __init__(self, client, status, tier, leased, length, lease, offset, chunk_length, into=None, loan=None,
+                 not_lent=NotLent.NONE):
         self.status, self.tier, self.leased, self.length = status, Tier(tier), leased, length
         self.offset, self.chunk_length, self.into = offset, chunk_length, into
         self.lease = lease if leased else None
+        self.loan, self.not_lent = loan, not_lent
         self._client = client
 
     @property
@@ -795,10 +811,14 @@ class Client:
     def get_results(self, reply, n, into=None):
         self._results(reply, n, GET_RESULT.size)
         results = []
-        for k, (s, tier, flags, length, i, g, offset, chunk) in enumerate(GET_RESULT.iter_unpack(reply.body)):
+        for k, (s, tier, flags, length, i, g, offset, chunk, file) in enumerate(GET_RESULT.iter_unpack(reply.body)):
+            lent = bool(flags & 2)
             r = GetResult(self, Status(s), tier, bool(flags & 1), length, Lease(i, g), offset, chunk,
-                          into[k] if into is not None else None)
-            if r.leased != (into is None and r.status == Status.OK) or (r.leased and g == 0):
+                          into[k] if into is not None else None, Loan(i, g, file, offset, length) if lent else None,
+                          NotLent.NONE if lent else NotLent(file))
+            if lent and (r.status != Status.OK or g == 0 or file == 0 or offset % 4096 or length != chunk):
+                raise ProtocolError(f"GET: {r} and a loan that does not fit")
+            if r.leased != (into is None and r.status == Status.OK and not lent) or (r.leased and g == 0):
                 raise ProtocolError(f"GET: {r} and a lease that does not fit")
             results.append(r)
         return results
@@ -809,6 +829,26 @@ class Client:
         flags = (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
         reply = self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how))
         return self.get_results(reply, len(entries))
+
+    def borrow(self, namespace, keys, *, more=False, **how):
+        """As get(), but what is on disk only is lent where that may be (6.25): `loan` of the result."""
+        entries = [GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k in keys]
+        flags = Flag.LEND | (Flag.MORE if more else 0)
+        return self.get_results(self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how)), len(keys))
+
+    def give_back(self, loans):
+        """Ends loans (6.26): a status each. OK: what was read of it before is the chunk."""
+        entries = [LEASE.pack(loan.id, loan.generation) for loan in loans]
+        return [Status(s) for s, in struct.iter_unpack("<H", self._batch(Op.GIVE_BACK, 0, entries, 2).body)]
+
+    def lent_file(self, file, check=True):
+        """A descriptor of the data file (6.25), the caller's; or the refusal's reply with check=False."""
+        reply = self.call(Op.LENT_FILE, struct.pack("<II", file, 0), check=check, n_fds=1)
+        if reply.status != Status.OK:
+            return reply
+        if reply.value64 != os.fstat(reply.fds[0]).st_size or reply.count or reply.body:
+            raise ProtocolError("LENT_FILE: a file of another size than said")
+        return reply.fds[0]
 
     def get_into(self, namespace, keys, room, *, at=0, ranges=None, nowait=False, more=False, **how):
         """Copies to the staging area, `room` bytes for each key, one after the other from `at` on."""

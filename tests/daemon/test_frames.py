@@ -17,7 +17,7 @@ KEY = key_of("frame")
 PUT = kvwire.PUT_ENTRY.pack(KEY, 0, 10, 0, 0)
 GET = kvwire.GET_ENTRY.pack(KEY, 0, 0, 0, 0, 0)
 BATCHES = {Op.PUT: PUT, Op.GET: GET, Op.EXISTS: KEY, Op.MATCH: KEY, Op.TOUCH: KEY, Op.EVICT: KEY, Op.STAT: KEY,
-           Op.PREFETCH: KEY}
+           Op.PREFETCH: KEY, Op.GIVE_BACK: bytes(8)}
 
 
 def hello(magic=kvwire.MAGIC, low=1, high=1, features=0, name=b"bad"):
@@ -34,7 +34,7 @@ def namespace(name=b"n", fingerprint=b"", chunk=0, reserved=0, lengths=None, fla
     return frame(Op.NAMESPACE, struct.pack("<QHHI", chunk, a, b, reserved) + name + fingerprint, flags)
 
 
-ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32,
+ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8 | 512, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32,
            Op.NAMESPACE_REMOVE: 256}
 
 
@@ -43,7 +43,7 @@ def unknown_flags():
         Op.PING: b"", Op.NAMESPACE: struct.pack("<QHHI", 0, 1, 0, 0) + b"n", Op.STAGING: bytes(8),
         Op.RELEASE: batch_head(count=0), Op.LIST: struct.pack("<IIQ", 1, 10, 0), Op.PURGE: struct.pack("<II", 1, 0),
         Op.REPORT: bytes(8), Op.NAMESPACES: kvwire.NAMESPACES.pack(0, 1, 0, 0, 0),
-        Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n", Op.CANCEL: bytes(8),
+        Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n", Op.CANCEL: bytes(8), Op.LENT_FILE: bytes(8),
         **{op: batch_head(tiers=3 if op == Op.EVICT else 0) + entry for op, entry in BATCHES.items()},
     }
     for op, body in minimal.items():
@@ -105,6 +105,12 @@ BAD = {
     "cancel without a tag": frame(Op.CANCEL),
     "cancel, short": frame(Op.CANCEL, bytes(4)),
     "cancel, long": frame(Op.CANCEL, bytes(16)),
+    "lent file, short": frame(Op.LENT_FILE, bytes(4)),
+    "lent file, long": frame(Op.LENT_FILE, bytes(16)),
+    "lent file, reserved": frame(Op.LENT_FILE, struct.pack("<II", 1, 1)),
+    "nothing given back": frame(Op.GIVE_BACK, batch_head(count=0)),
+    "half a loan given back": frame(Op.GIVE_BACK, batch_head() + bytes(4)),
+    "a loan given back, with a parent": frame(Op.GIVE_BACK, batch_head(parent=b"p" * 32) + bytes(8)),
     "purge, reserved": frame(Op.PURGE, struct.pack("<II", 1, 1)),
     "purge of all with a namespace": frame(Op.PURGE, struct.pack("<II", 1, 0), Flag.ALL),
     "report, unknown": frame(Op.REPORT, struct.pack("<II", 4, 0)),

@@ -235,6 +235,7 @@ static void start(void)
                 .quotas = d.quotas,
                 .census = d.census,
                 .staging_max = 4 * MIB,
+                .gds = SERVICE_GDS_ON,
                 .wait_ms = 20,
                 .report = report,
         };
@@ -436,13 +437,21 @@ static void say_cancel(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+static void say_lent_file(int fd)
+{
+        struct wire_lent_file msg = { .hdr = { .len = sizeof(msg), .op = WIRE_LENT_FILE },
+                                      .file = take(1) & 3 };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
         const struct store_namespace *ns = find_namespace('a');
-        static const uint16_t ops[] = { WIRE_PUT,    WIRE_GET,   WIRE_RELEASE,
-                                        WIRE_EXISTS, WIRE_MATCH, WIRE_TOUCH,
-                                        WIRE_EVICT,  WIRE_STAT,  WIRE_PREFETCH };
+        static const uint16_t ops[] = { WIRE_PUT,      WIRE_GET,      WIRE_RELEASE, WIRE_EXISTS,
+                                        WIRE_MATCH,    WIRE_TOUCH,    WIRE_EVICT,   WIRE_STAT,
+                                        WIRE_PREFETCH, WIRE_GIVE_BACK };
         static struct {
                 struct wire_batch head;
                 uint8_t bytes[32 * 64];
@@ -464,6 +473,13 @@ static void say_batch(int fd)
                 struct wire_get *get = (void *)(msg.bytes + at);
                 uint32_t k = take(1), region = k >> 6;
 
+                if (msg.head.hdr.op == WIRE_GIVE_BACK) {
+                        struct wire_lease loan = { .id = k & 3, .generation = k >> 2 };
+
+                        memcpy(msg.bytes + at, &loan, sizeof(loan));
+                        at += sizeof(loan);
+                        continue;
+                }
                 put->key.bytes[0] = 1;
                 put->key.bytes[1] = (uint8_t)(k % KEYS);
                 if (msg.head.hdr.op == WIRE_PUT) {
@@ -479,6 +495,8 @@ static void say_batch(int fd)
                         }
                         if (k & 32)
                                 get->range_offset = take(2);
+                        else if (k & 16 && !(flags & WIRE_F_INTO))
+                                msg.head.hdr.flags |= WIRE_F_LEND;
                         at += sizeof(*get);
                 } else {
                         at += sizeof(struct key);
@@ -622,6 +640,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 say_lookup(*fd);
                         else if (x & 16)
                                 say_cancel(*fd);
+                        else
+                                say_lent_file(*fd);
                         if (!(x & 96))
                                 listen_to(*fd);
                         /* Memory goes from under what moves there, and comes back empty. */

@@ -101,9 +101,9 @@ static void open_namespace(union message *m, const char *name, const char *finge
         memcpy((char *)(&m->namespace + 1) + n, fingerprint, f);
 }
 
-static const unsigned batch_ops[] = { WIRE_PUT,    WIRE_GET,   WIRE_RELEASE,
-                                      WIRE_EXISTS, WIRE_MATCH, WIRE_TOUCH,
-                                      WIRE_EVICT,  WIRE_STAT,  WIRE_PREFETCH };
+static const unsigned batch_ops[] = { WIRE_GIVE_BACK, WIRE_PUT,     WIRE_GET,   WIRE_RELEASE,
+                                      WIRE_EXISTS,    WIRE_MATCH,   WIRE_TOUCH, WIRE_EVICT,
+                                      WIRE_STAT,      WIRE_PREFETCH };
 
 /* Flags by op, written down a second time: the specification's table. */
 static unsigned flags_of(unsigned op)
@@ -114,7 +114,7 @@ static unsigned flags_of(unsigned op)
         case WIRE_PUT:
                 return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE | WIRE_F_PIECES;
         case WIRE_GET:
-                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES;
+                return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES | WIRE_F_LEND;
         case WIRE_TOUCH:
         case WIRE_PREFETCH:
                 return WIRE_F_MORE;
@@ -227,6 +227,11 @@ static void minimal(union message *m, unsigned op)
                 memset(m, 0, sizeof(*m));
                 m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = WIRE_LOOKUP };
                 break;
+        case WIRE_LENT_FILE:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(struct wire_lent_file),
+                                            .op = WIRE_LENT_FILE };
+                break;
         case WIRE_CANCEL:
                 memset(m, 0, sizeof(*m));
                 m->hdr = (struct wire_hdr){ .len = sizeof(struct wire_cancel), .op = WIRE_CANCEL };
@@ -305,6 +310,29 @@ static void a_minimal_request_of_each_op_is_accepted(void **state)
         }
 }
 
+static void a_get_that_borrows_has_neither_target_nor_range(void **state)
+{
+        struct wire_get *get = (struct wire_get *)(&m.batch + 1);
+
+        minimal(&m, WIRE_GET);
+        m.hdr.flags = WIRE_F_LEND | WIRE_F_MORE | WIRE_F_NOWAIT;
+        assert_accepted(&m);
+        get->range_offset = 1;
+        assert_refused(&m);
+        get->range_offset = 0;
+        get->range_length = 1;
+        assert_refused(&m);
+        minimal(&m, WIRE_GET);
+        m.hdr.flags = WIRE_F_LEND | WIRE_F_INTO;
+        assert_refused(&m);
+        pieced(&m, WIRE_GET, 1, 1, 0);
+        m.hdr.flags |= WIRE_F_LEND;
+        assert_refused(&m);
+        for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++)
+                assert_int_equal(wire_op_has_keys(op), wire_op_is_batch(op) && op != WIRE_RELEASE &&
+                                                               op != WIRE_GIVE_BACK);
+}
+
 static void each_op_takes_its_own_flags_and_no_other(void **state)
 {
         for (unsigned op = WIRE_HELLO; op < WIRE_OP_END; op++) {
@@ -315,7 +343,7 @@ static void each_op_takes_its_own_flags_and_no_other(void **state)
                         else
                                 assert_refused(&m);
                 }
-                with_flags(&m, op, flags_of(op));
+                with_flags(&m, op, flags_of(op) & ~(unsigned)WIRE_F_LEND); /* not with a target */
                 assert_accepted(&m);
         }
 }
@@ -1219,6 +1247,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_minimal_request_of_each_op_is_accepted),
                 cmocka_unit_test(each_op_takes_its_own_flags_and_no_other),
+                cmocka_unit_test(a_get_that_borrows_has_neither_target_nor_range),
                 cmocka_unit_test(unknown_ops_and_replies_are_refused),
                 cmocka_unit_test(every_other_length_is_refused),
                 cmocka_unit_test(a_message_longer_than_the_limit_is_refused),

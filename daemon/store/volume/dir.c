@@ -66,6 +66,11 @@ void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES])
         snprintf(ret, DIR_SEGMENT_NAME_BYTES, "segment-%04x", segment & 0xffff);
 }
 
+void dir_replacement_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES])
+{
+        snprintf(ret, DIR_SEGMENT_NAME_BYTES, "segment-%04x.new", segment & 0xffff);
+}
+
 int dir_segment_number(const char *name)
 {
         static const char prefix[] = "segment-";

@@ -57,8 +57,10 @@ int dir_sync(const struct dir *d);
  * those that are not known to be whole. 0: it is on stable storage, in two copies at least. */
 int dir_write_superblock(struct dir *d);
 
-enum { DIR_SEGMENT_NAME_BYTES = 16 };
+enum { DIR_SEGMENT_NAME_BYTES = 20 };
 void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
+/* Of the file that is to take its place: no segment's name. */
+void dir_replacement_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
 /* -1 if it is not a segment's name. */
 int dir_segment_number(const char *name);
 

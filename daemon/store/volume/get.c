@@ -62,8 +62,11 @@ static void payload_read(struct kio_request *io)
                         get_finish(v, req, STORE_MISS);
                 } else if (io->crc == req->crc) {
                         v->stats.gets++;
+                        if (!req->foreign)
+                                volume_chunk_at(v, i)->verified = true;
                         get_finish(v, req, 0);
                 } else if (req->foreign) {
+                        volume_chunk_at(v, i)->verified = false;
                         get_finish(v, req, STORE_SUSPECT);
                 } else if (private(req)->attempts++ == 0) {
                         v->stats.crc_rereads++;

@@ -3,14 +3,20 @@
  * of the old one, synced, then zeros over the whole file, synced. Puts into the file wait
  * meanwhile.
  *
+ * A file that another process still has open was lent to a client, perhaps before this daemon
+ * started, and that process could read the new tenant's bytes: it is not wiped but replaced by a
+ * new one, and what the process has is a file without a name.
+ *
  * Loop thread; the zeros are written on the blocking-call thread. Failures: the file is not used
  * for the new tenant; its puts fail with the error. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "checked.h"
+#include "cleanup.h"
 #include "store/volume/internal.h"
 
 /* May the store have had chunks of another tenant than this one? Of an id that no namespace has (it
@@ -27,6 +33,40 @@ static bool has_other_tenants(const struct volume *v, int tenant)
         return false;
 }
 
+/* Worker. Another file takes the name and the descriptor. */
+static int replace_file(struct segment *seg)
+{
+        struct volume *v = seg->volume;
+        char name[DIR_SEGMENT_NAME_BYTES], other[DIR_SEGMENT_NAME_BYTES];
+        _cleanup_(closep) int fd = -1;
+        int r = volume_check_space(v, v->params.prewrite ? seg->bytes : 0);
+
+        if (r < 0)
+                return r;
+        dir_segment_name(seg->number, name);
+        dir_replacement_name(seg->number, other);
+        unlinkat(v->dir->fd, other, 0);
+        fd = dir_open_file(v->dir, other, O_RDWR | O_CREAT | O_EXCL);
+        if (fd < 0)
+                return fd;
+        if (v->params.prewrite)
+                r = dir_allocate(fd, seg->bytes);
+        else
+                r = ftruncate(fd, (off_t)seg->bytes) < 0 ? -errno : 0;
+        if (r == 0 && fsync(fd) < 0)
+                r = -errno;
+        if (r == 0 && renameat(v->dir->fd, other, v->dir->fd, name) < 0)
+                r = -errno;
+        if (r < 0) {
+                unlinkat(v->dir->fd, other, 0);
+                return r;
+        }
+        if (dup3(fd, seg->fd, O_CLOEXEC) < 0)
+                return -errno;
+        seg->replaced = true;
+        return dir_sync(v->dir);
+}
+
 /* Worker. The file reads as zeros, also after a crash, before anybody's entry refers to it. */
 static int zero_file(struct kio_request *req)
 {
@@ -35,6 +75,8 @@ static int zero_file(struct kio_request *req)
         bool sparse = !seg->volume->params.prewrite;
         int r = -EOPNOTSUPP;
 
+        if (file_is_shared(seg->fd) > 0)
+                return replace_file(seg);
         if (!sparse)
                 r = fallocate(seg->fd, FALLOC_FL_ZERO_RANGE, 0, bytes) < 0 ? -errno : 0;
         if (r == -EOPNOTSUPP)
@@ -56,6 +98,8 @@ static void handover_end(struct segment *seg, int r)
         struct volume *v = seg->volume;
 
         v->operations--;
+        v->stats.handover_replacements += seg->replaced;
+        seg->replaced = false;
         seg->handing_over = false;
         seg->handover = r;
         if (r < 0) {
@@ -133,6 +177,7 @@ void handover_begin(struct volume *v, struct segment *seg, int tenant)
 
         seg->tenant = tenant;
         seg->handover = 0;
+        seg->lent_as = 0;
         if (from < 0 && !has_other_tenants(v, tenant))
                 return;
         seg->handing_over = true;

@@ -12,6 +12,7 @@
  *   stats.c       numbers
  *   put.c get.c   a chunk on its way in, on its way out
  *   alloc.c       slots: acquire, evict, move slabs between classes; removing chunks
+ *   lend.c        data files and slots that clients read by themselves
  *   segment.c     data files: format ahead, prewrite, retire; what the limit allows
  *   handover.c    data files that pass from tenant to tenant
  *   ring.c        the ring's file: growth
@@ -77,7 +78,9 @@ struct segment {
         int tenant;         /* whose bytes are in it; SEGMENT_ZERO, SEGMENT_UNKNOWN */
         bool handing_over;  /* to this tenant, which is not on the disk yet: puts wait */
         bool to_wipe;       /* with that, as it has bytes of another */
+        bool replaced;      /* in its place: another file has its name */
         int handover;       /* what came of the last one; 0, -errno */
+        uint32_t lent_as;   /* the number that clients know it by; 0: none of its chunks was lent */
         bool dirty, sync_wanted, syncing;
         uint64_t epoch; /* seq when it was cut into slots of slot_bytes; 0: never yet */
         uint64_t slot_bytes;
@@ -155,7 +158,7 @@ struct volume {
         struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
         uint64_t cut_slots;          /* in segments that have a class */
         uint64_t used_slots;
-        uint64_t pins;
+        uint64_t pins, lent_pins; /* of all chunks; those of them that are loans */
         uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
                                                        others' */
 
@@ -355,6 +358,11 @@ void handover_begin(struct volume *v, struct segment *seg, int tenant);
 void handover_entry(const struct segment *seg, struct disk_entry *ret);
 void handover_written(struct segment *seg, int r);
 void handover_synced(struct segment *seg, int r);
+
+/* lend.c */
+/* Does another process have the file open? 0: none has; 1: one has; -errno: the file system does
+ * not tell. Any thread. */
+int file_is_shared(int fd);
 
 /* ring.c */
 bool ring_is_growing(const struct volume *v);

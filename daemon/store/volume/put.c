@@ -209,7 +209,7 @@ static bool serve_next(struct volume *v, struct tenant_room *room)
                 return false;
         if (r == STORE_FULL) {
                 /* What is pinned by others comes free; what only waits here does not. */
-                if (v->pins > v->n_slot_waiting)
+                if (v->pins - v->lent_pins > v->n_slot_waiting)
                         return false;
                 r = -ENOSPC;
         }

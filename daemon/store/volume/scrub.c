@@ -225,6 +225,8 @@ static void settle(struct scrub *s, unsigned n, int error)
                 if (error != 0) {
                         s->failures++;
                         chunk_condemn(v, item.chunk, error == -EBADMSG ? 0 : error);
+                } else {
+                        volume_chunk_at(v, item.chunk)->verified = true;
                 }
         }
         chunk_unpin(v, item.chunk);

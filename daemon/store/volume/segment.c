@@ -325,7 +325,7 @@ static bool is_quiet(struct volume *v)
 {
         uint64_t now;
 
-        if (v->pins > 0 || !list_empty(&v->slot_waiting)) {
+        if (v->pins > v->lent_pins || !list_empty(&v->slot_waiting)) {
                 v->quiet_from_ns = 0;
                 return false;
         }
@@ -446,6 +446,7 @@ void segment_retire(struct volume *v, uint32_t slab)
         if (seg->fd >= 0) {
                 close(seg->fd);
                 seg->fd = -1;
+                seg->lent_as = 0;
                 dir_segment_name(seg->number, name);
                 unlinkat(v->dir->fd, name, 0);
         }

@@ -24,6 +24,10 @@ enum store_answer {
                                   in use */
         STORE_SUSPECT = 9,     /* get, into memory that others write to: read, but not what was
                                   put. Read it again into memory of one's own, to know why */
+        STORE_UNVERIFIED = 10, /* lend: it was not read back since startup */
+        STORE_NOT_LENT = 11, /* lend: nothing of this volume is lent, as it has no O_DIRECT, or its
+                                file system no leases */
+        STORE_STALE = 12,    /* give back: there is no such loan. Open a lent file: no such file */
 };
 
 enum {
@@ -251,6 +255,36 @@ struct store_watch {
         void *userdata;
 };
 
+/* A chunk that a client reads by itself, from the data file: its slot is pinned meanwhile. */
+struct store_extent {
+        uint32_t file; /* number of the data file, in this process: never of another one */
+        uint32_t length;
+        uint64_t offset; /* of whole pages of 4 KiB, of which the last may have other bytes too */
+};
+struct store_loan {
+        uint32_t id;
+        uint32_t generation; /* never 0 */
+};
+/* What one client has been lent. */
+struct store_borrower {
+        uint32_t first; /* STORE_LOAN_NONE at first */
+        uint32_t count;
+        uint64_t bytes; /* of their lengths, in pages */
+};
+#define STORE_LOAN_NONE UINT32_MAX
+
+/* A descriptor of a data file, to be handed to a client of the tenant that it is of. */
+struct store_lent_file {
+        struct kio_request io; /* the store's */
+        void *volume, *segment;
+        uint32_t file;
+        uint16_t tenant;
+        /* Out: 0 and a descriptor, read-only and O_DIRECT, the caller's; -errno. */
+        int result, fd;
+        uint64_t bytes;
+        void (*complete)(struct store_lent_file *req);
+};
+
 struct store_verified {
         uint64_t chunks, bytes; /* looked at, bad ones included */
         uint64_t mismatched;    /* not what was put: dropped */
@@ -294,6 +328,7 @@ struct store_stats {
         uint64_t slab_moves;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
         uint64_t handovers, handover_failures;
+        uint64_t handover_replacements; /* where a process had the file open: another one */
         /* Reading back, passes and requests together: read; looked at; dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
         uint64_t scrub_passes, scrub_last_pass_ms;    /* ended; when the last one did, Unix time */

@@ -156,6 +156,13 @@ bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespa
                   const struct key *key);
 /* Of what volume_find() finds at req->ref. */
 int volume_get(struct volume *v, struct store_get *req);
+/* 0: pinned until volume_give_back(). STORE_MISS, STORE_UNVERIFIED, STORE_NOT_LENT, STORE_FULL.
+ * *files: the last number that was given to a data file. */
+int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret);
+/* Was it there, and what was put, all the time? */
+bool volume_give_back(struct volume *v, struct store_ref ref);
+/* 0: complete() will follow. STORE_STALE: there is no such file, or not of this tenant. */
+int volume_open_lent(struct volume *v, struct store_lent_file *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
 /* STORE_MISS: it was not found; with `even_if_missing` nothing older of the key comes back all the
  * same. -ENOMEM: nothing is done. */

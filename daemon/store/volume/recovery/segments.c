@@ -33,6 +33,10 @@ static int open_segment(struct recovery *rec, uint32_t number)
         char name[DIR_SEGMENT_NAME_BYTES];
         struct stat st;
 
+        if (!v->params.as_is) {
+                dir_replacement_name(number, name); /* a crash before it took the other's place */
+                unlinkat(v->dir->fd, name, 0);
+        }
         dir_segment_name(number, name);
         seg->fd = dir_open_file(v->dir, name, O_RDWR);
         if (seg->fd < 0)

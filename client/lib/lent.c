@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors of the data files that loans are of.
+ *
+ * Runs in the handle's thread. Keeps nothing: a program that reads by itself has something of its
+ * own for each file, a cuFile handle, and closes both together. */
+#include <errno.h>
+
+#include "lib/admin.h"
+#include "lib/connection.h"
+#include "lib/flow.h"
+
+int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *ret_fd)
+{
+        struct control c = { .fd = -1 };
+        struct wire_lent_file *w;
+        struct message *m;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!loan || !ret_fd || loan->generation == 0)
+                return handle_fail(kv, -EINVAL, "no loan given");
+        flow_check_idle(kv);
+        if (!kv->conn || loan->session != kv->sessions) {
+                handle_leave(kv);
+                return handle_fail(kv, -ESTALE, "the loan is of a session that has ended");
+        }
+        m = message_new(WIRE_LENT_FILE, sizeof(*w));
+        if (!m) {
+                handle_leave(kv);
+                return handle_no_memory(kv);
+        }
+        w = (struct wire_lent_file *)m->data;
+        w->file = loan->file;
+        r = admin_call(kv, m, &c);
+        if (r == 0)
+                *ret_fd = c.fd;
+        return r;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a client reads from the disk by itself (GPUDirect Storage): the slot of a chunk, pinned, and
+ * a descriptor of the data file that it lies in.
+ *
+ * Loop thread; files are opened on the blocking-call thread. A data file has chunks of one tenant
+ * alone, so a descriptor of it shows no other's. Descriptors cannot be taken back. So a file that
+ * any process still has open never passes to another tenant: handover.c asks file_is_shared(), also
+ * in a later process, and puts another file in its place. Of a file system without leases nothing
+ * is lent.
+ *
+ * No checksum is compared when a client reads by itself. So a chunk is lent only once this
+ * process has read it from the disk and found it right (chunk.verified), and what was read counts
+ * only if volume_give_back() says that it was in its place all the time. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "store/volume/internal.h"
+
+/* The kernel grants a write lease only on a file that is open nowhere else: it
+ * counts open file descriptions, those that I/O under way or a mapping holds included. The lease is
+ * dropped at once; were the file opened in between, the kernel would send SIGIO, which the daemon
+ * ignores. */
+int file_is_shared(int fd)
+{
+        if (fcntl(fd, F_SETLEASE, F_WRLCK) < 0)
+                return errno == EAGAIN ? 1 : -errno;
+        (void)fcntl(fd, F_SETLEASE, F_UNLCK);
+        return 0;
+}
+
+static struct chunk *find(const struct volume *v, struct store_ref ref)
+{
+        struct chunk *c = volume_chunk_of(v, ref);
+
+        return c && (c->flags & (CHUNK_LINKED | CHUNK_PENDING)) == CHUNK_LINKED &&
+                               !sweep_is_dead(v, ref.index)
+                       ? c
+                       : NULL;
+}
+
+int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret)
+{
+        struct chunk *c = find(v, ref);
+        struct segment *seg;
+
+        if (!c || v->stopping || v->bypassed)
+                return STORE_MISS;
+        seg = v->segments[c->slab];
+        if (!v->dir->direct || *files == UINT32_MAX ||
+            (seg->lent_as == 0 && file_is_shared(seg->fd) < 0))
+                return STORE_NOT_LENT;
+        if (!c->verified)
+                return STORE_UNVERIFIED;
+        if (c->pins >= CHUNK_PINS_MAX / 2) /* the rest is for reads */
+                return STORE_FULL;
+        if (seg->lent_as == 0)
+                seg->lent_as = ++*files;
+        chunk_pin(v, ref.index);
+        v->lent_pins++;
+        *ret = (struct store_extent){
+                .file = seg->lent_as,
+                .length = c->length,
+                .offset = chunk_offset(v, c),
+        };
+        return 0;
+}
+
+bool volume_give_back(struct volume *v, struct store_ref ref)
+{
+        const struct chunk *c = find(v, ref);
+        bool was_right = c && c->verified && !v->bypassed;
+
+        v->lent_pins--;
+        chunk_unpin(v, ref.index);
+        return was_right;
+}
+
+/* Worker. */
+static int open_file(struct kio_request *io)
+{
+        struct store_lent_file *req = container_of(io, struct store_lent_file, io);
+        const struct volume *v = req->volume;
+        const struct segment *seg = req->segment;
+        char name[DIR_SEGMENT_NAME_BYTES];
+        struct stat ours, opened;
+
+        dir_segment_name(seg->number, name);
+        req->fd = dir_open_file(v->dir, name, O_RDONLY);
+        if (req->fd < 0)
+                return req->fd;
+        if (fstat(seg->fd, &ours) < 0 || fstat(req->fd, &opened) < 0)
+                return -errno;
+        if (ours.st_dev != opened.st_dev || ours.st_ino != opened.st_ino)
+                return -ENOENT; /* the name is another file's */
+        req->bytes = (uint64_t)opened.st_size;
+        return 0;
+}
+
+static void opened(struct kio_request *io)
+{
+        struct store_lent_file *req = container_of(io, struct store_lent_file, io);
+        struct volume *v = req->volume;
+        const struct segment *seg = req->segment;
+
+        v->operations--;
+        req->result = (int)io->result;
+        /* It may have been emptied and have passed on meanwhile. */
+        if (req->result == 0 && (seg->lent_as != req->file || v->bypassed))
+                req->result = -ENOENT;
+        if (req->result < 0 && req->fd >= 0) {
+                close(req->fd);
+                req->fd = -1;
+        }
+        req->complete(req);
+        volume_progress(v);
+}
+
+int volume_open_lent(struct volume *v, struct store_lent_file *req)
+{
+        struct segment *seg = NULL;
+
+        for (uint32_t i = 0; i < v->n_segments && !seg; i++)
+                if (v->segments[i]->lent_as == req->file && req->file != 0)
+                        seg = v->segments[i];
+        if (!seg || v->stopping || v->bypassed || seg->tenant != req->tenant || seg->handing_over)
+                return STORE_STALE;
+        req->volume = v;
+        req->segment = seg;
+        req->fd = -1;
+        req->io = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_GET,
+                .volume = v->kio_volume,
+                .call = open_file,
+                .complete = opened,
+        };
+        list_init(&req->io.node);
+        v->operations++;
+        kio_submit(v->io, &req->io, seg->number);
+        return 0;
+}
