@@ -87,6 +87,7 @@ def write_wheel(folder, files, library):
     files = files + [
         (f"{info}/METADATA", metadata().encode()),
         (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: kvcache\nRoot-Is-Purelib: false\nTag: {wheel_tag}\n".encode()),
+        (f"{info}/entry_points.txt", (HERE / "entry_points.txt").read_bytes()),
         (f"{info}/LICENSE", (TREE / "LICENSE").read_bytes()),
     ]
     record = "".join(f"{n},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
@@ -121,7 +122,7 @@ def build_editable(wheel_directory, config_settings=None, metadata_directory=Non
 
 def build_sdist(sdist_directory, config_settings=None):
     name = f"kvcache-{version()}"
-    own = [p for p in sorted(HERE.rglob("*")) if p.is_file() and p.suffix in (".py", ".typed", ".c", ".toml", ".in", ".md")
+    own = [p for p in sorted(HERE.rglob("*")) if p.is_file() and p.suffix in (".py", ".typed", ".c", ".toml", ".in", ".md", ".txt")
            and not {"__pycache__", "csrc"} & set(p.relative_to(HERE).parts)]
     files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in own]
     files += [("PKG-INFO", metadata().encode())] + [(f"csrc/{p}", (TREE / p).read_bytes()) for p in sources()]

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tier: vLLM's SecondaryTierManager over Transfers, for vLLM 0.24 to 0.33.
+
+vLLM calls it in the scheduler's process, on one thread at a time. Per request it keeps what was answered, so that a chunk is looked up
+once, and one whose load failed is a miss until the request ends. Nothing it is asked raises: a wrong answer would end the engine, a
+miss costs prefill.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from vllm.v1.kv_offload import base as vllm_base
+from vllm.v1.kv_offload.base import LookupResult, OffloadingEvent, RequestOffloadingContext
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from .. import TIER_MEMORY
+from . import identity
+from .policy import DISK, MEMORY, LoadPolicy
+from .transfers import Transfers
+
+log = logging.getLogger("kvcache.vllm")
+
+_FIELDS = {f.name for f in dataclasses.fields(JobResult)}
+_MEDIA = getattr(vllm_base, "Medium", None)
+MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
+LEAST_PREFILL_TOKENS = 256  # of a store from which the rate of prefill is learned; decoding stores fewer
+MOST_CHAIN = 4096
+
+COUNTERS = {
+    "vllm:kv_offload_kvcache_lookups": "Chunks that were looked up in kvcache-daemon.",
+    "vllm:kv_offload_kvcache_hits": "Chunks that were found there and are worth loading.",
+    "vllm:kv_offload_kvcache_declined": "Chunks that were found there, and not loaded since computing them is faster.",
+    "vllm:kv_offload_kvcache_unavailable": "Chunks that were not looked up since the daemon did not answer.",
+    "vllm:kv_offload_kvcache_stored_bytes": "Bytes that the daemon took.",
+    "vllm:kv_offload_kvcache_loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
+    "vllm:kv_offload_kvcache_loaded_disk_bytes": "Bytes loaded from the daemon's disk.",
+    "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
+    "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
+}
+GAUGES = {
+    "vllm:kv_offload_kvcache_up": "1 while kvcache-daemon answers.",
+    "vllm:kv_offload_kvcache_prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
+    "vllm:kv_offload_kvcache_memory_bytes_per_second": "The rate of loads from the daemon's memory.",
+    "vllm:kv_offload_kvcache_disk_bytes_per_second": "The rate of loads from the daemon's disk.",
+}
+_PREFIX = "vllm:kv_offload_kvcache_"
+
+
+class _Request:
+    """What a request was answered."""
+
+    __slots__ = ("answers", "failed", "declined", "asked_at", "touched")
+
+    def __init__(self) -> None:
+        self.answers: dict[bytes, bool] = {}
+        self.failed: set[bytes] = set()
+        self.declined: set[int] = set()  # groups of which no more is loaded
+        self.asked_at = 0.0
+        self.touched = False
+
+
+class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
+    """Options, all of them keys of the tier's configuration:
+
+    socket                 the daemon's; default: $KVCACHE_SOCKET, else the usual places
+    namespace              what names of namespaces begin with ("vllm")
+    weights                says which weights the model has; default: found out (identity.weights_of)
+    ack                    "accepted" (default: kept in memory first), "written" or "durable"
+    load_policy            "auto": load what is faster than computing it; "always"
+    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s   rates for that; default: learned
+    part_bytes             rows longer than this are stored in parts (64 MiB)
+    timeout_s              of a request to the daemon (10)
+    enable_kv_events       report stored chunks as KV events, where vLLM publishes any"""
+
+    medium = MEDIUM
+    tolerates_off_thread_polling = True
+
+    def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
+                 socket: str | None = None, namespace: str = "vllm", weights: str | None = None, ack: str = "accepted",
+                 load_policy: str = "auto", prefill_tokens_per_s: float = 0.0, memory_bytes_per_s: float = 0.0,
+                 disk_bytes_per_s: float = 0.0, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
+                 enable_kv_events: bool = False, locality: str | None = None) -> None:
+        if backpressure_detector is None:
+            super().__init__(offloading_spec, primary_kv_view, tier_type)
+        else:
+            super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if load_policy not in ("auto", "always"):
+            raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
+        if ack not in ("accepted", "written", "durable"):
+            raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {ack!r}")
+        if not isinstance(part_bytes, int) or part_bytes < 4096 or part_bytes % 4096:
+            raise ValueError(f"part_bytes is a multiple of 4096, not {part_bytes!r}")
+        self.locality = vllm_base.Locality(locality) if locality is not None else None
+        assert primary_kv_view.strides is not None and primary_kv_view.shape is not None
+        config = offloading_spec.config
+        row_bytes = primary_kv_view.strides[0]
+        groups = config.groups
+        self._tokens = [g.tokens_per_block * config.cache.blocks_per_chunk for g in groups]
+        fields = identity.fields_of(config, row_bytes, part_bytes, weights or identity.weights_of(config.model.name))
+        if fields["weights"] == "unknown":
+            log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name do "
+                        "not find its chunks", config.model.name)
+        names = {g: identity.namespace_name(namespace, fields, g) for g in range(len(groups))}
+        self._policies = [LoadPolicy(tokens, row_bytes, always=load_policy == "always", prefill_tokens_per_s=prefill_tokens_per_s,
+                                     memory_bytes_per_s=memory_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s)
+                          for tokens in self._tokens]
+        region = getattr(offloading_spec, "_scheduler_mmap", None)
+        self._transfers = Transfers(primary_kv_view, primary_kv_view.shape[0], row_bytes, part_bytes, names, fields, socket=socket,
+                                    ack=ack, timeout_s=timeout_s, fd=getattr(region, "fd", None))
+        self._requests: dict[str, _Request] = {}
+        self._loads: dict[int, str] = {}
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
+        self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
+        if "PYTHONHASHSEED" not in os.environ and not _MEDIA:
+            log.warning("PYTHONHASHSEED is not set: vLLM's block hashes differ at each start, so nothing is found after a restart")
+        log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
+                 "connected" if self._transfers.well else "the daemon does not answer yet")
+
+    # --- lookups ---
+
+    def _count(self, name: str, n: int) -> None:
+        self._counts[_PREFIX + name] += n
+
+    def _request(self, context: Any) -> _Request:
+        return self._requests.setdefault(context.req_id, _Request())
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._requests[req_context.req_id] = _Request()
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._requests.pop(req_context.req_id, None)
+
+    def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        request = self._request(req_context)
+        request.asked_at = time.monotonic()
+        if key in request.failed:
+            return LookupResult.MISS
+        answer = request.answers.get(key)
+        if answer is None:
+            answer = self._ask(key, request, req_context)
+        return LookupResult.HIT if answer and self._transfers.well else LookupResult.MISS
+
+    def _ask(self, key: bytes, request: _Request, context: Any) -> bool:
+        group = identity.group_of(key)
+        chain = self._chain(key, group, request, context)
+        where = self._transfers.where(chain)
+        if where is None:
+            self._count("unavailable", 1)
+            return False
+        self._count("lookups", len(chain))
+        run = where.index(0) if 0 in where else len(where)
+        tiers = [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
+        worth = self._worth(group, tiers, len(chain), request)
+        self._count("hits", worth)
+        self._count("declined", run - worth)
+        request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
+        return worth > 0
+
+    def _worth(self, group: int, tiers: list[int], asked: int, request: _Request) -> int:
+        if not tiers or group in request.declined:
+            return 0
+        policy = self._policies[group]
+        queued, queue = self._transfers.queued_bytes, DISK if self._transfers.queued_from_disk else MEMORY
+        worth = policy.worth(tiers, queued, queue) if asked > 1 else int(policy.worth_next(tiers[0], queued, queue))
+        if worth < len(tiers):
+            request.declined.add(group)
+        return worth
+
+    def _chain(self, key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
+        """This key and those of its group that vLLM will ask for after it, where it has said them (0.33)."""
+        positions = getattr(context, "_offload_key_positions", None)
+        if not isinstance(positions, dict) or key not in positions:
+            return [key]
+        first = positions[key]
+        after = sorted((at, k) for k, at in positions.items()
+                       if at >= first and identity.group_of(k) == group and k not in request.failed and k not in request.answers)
+        return [k for _, k in after[:MOST_CHAIN]] if after and after[0][1] == key else [key]
+
+    def touch(self, keys: Collection[Any], req_context: Any) -> None:
+        request = self._requests.get(req_context.req_id)
+        if request is None or request.touched:
+            return
+        request.touched = True
+        groups: dict[int, list[bytes]] = {}
+        for key in keys:
+            groups.setdefault(identity.group_of(key), []).append(key)
+        for listed in groups.values():
+            self._transfers.touch(listed)
+
+    # --- jobs ---
+
+    def _submit(self, job: Any, is_load: bool) -> None:
+        rows = getattr(job, "chunk_ids", None)
+        if rows is None:
+            rows = job.block_ids
+        self._transfers.submit(job.job_id, is_load, job.keys, rows)
+
+    def submit_load(self, job_metadata: Any) -> None:
+        self._loads[job_metadata.job_id] = job_metadata.req_context.req_id
+        self._submit(job_metadata, True)
+
+    def submit_store(self, job_metadata: Any) -> None:
+        self._learn_prefill(job_metadata)
+        self._submit(job_metadata, False)
+
+    def _learn_prefill(self, job: Any) -> None:
+        """Since a request was last looked up or stored from, these tokens were computed and copied to the CPU."""
+        request = self._requests.get(job.req_context.req_id)
+        if request is None or not job.keys:
+            return
+        now, group = time.monotonic(), identity.group_of(next(iter(job.keys)))
+        count = sum(identity.group_of(k) == group for k in job.keys)
+        if group < len(self._tokens) and request.asked_at and count * self._tokens[group] >= LEAST_PREFILL_TOKENS:
+            for policy in self._policies:
+                policy.saw_prefill(count * self._tokens[group], now - request.asked_at)
+        request.asked_at = now
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        results = []
+        for report in self._transfers.poll():
+            moved = len(report.good) * self._transfers.row_bytes
+            if report.is_load:
+                self._loaded(report)
+            else:
+                self._count("stored_bytes", moved)
+                self._count("failed_stores", len(report.keys) - len(report.good))
+                if self._events is not None and report.good:
+                    self._events.append(OffloadingEvent(keys=report.good, medium=self.medium, removed=False,
+                                                        locality=self.locality))
+            values = {"job_id": report.job, "success": len(report.good) == len(report.keys), "successful_keys": report.good,
+                      "transfer_time": report.seconds or None, "transfer_bytes": moved}
+            results.append(JobResult(**{k: v for k, v in values.items() if k in _FIELDS}))
+        return results
+
+    def _loaded(self, report: Any) -> None:
+        self._count("loaded_memory_bytes", report.memory_bytes)
+        self._count("loaded_disk_bytes", report.disk_bytes)
+        self._count("failed_loads", len(report.keys) - len(report.good))
+        if report.seconds and report.keys and len(report.good) == len(report.keys):
+            group = identity.group_of(report.keys[0])
+            self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds)
+        request = self._requests.get(self._loads.pop(report.job, ""))
+        if request is not None and len(report.good) < len(report.keys):
+            # Before 0.28 vLLM drops all keys of a job that failed in part, and asks for each again.
+            request.failed.update(set(report.keys) - set(report.good))
+
+    def has_pending_work(self) -> bool:
+        return self._transfers.pending > 0
+
+    def drain_jobs(self) -> None:
+        self._transfers.drain()
+
+    def shutdown(self) -> None:
+        self._transfers.close()
+
+    # --- what is reported ---
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        if not self._events:
+            return ()
+        events, self._events = self._events, []
+        return events
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        counters = {name: vllm_base.OffloadingCounterMetadata(documentation=text) for name, text in COUNTERS.items()}
+        return {**counters, **{name: vllm_base.OffloadingGaugeMetadata(documentation=text) for name, text in GAUGES.items()}}
+
+    def get_stats(self) -> Any:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+
+        stats = OffloadingConnectorStats()
+        for name, count in self._counts.items():
+            if count:
+                stats.increase_counter(name, count)
+                self._counts[name] = 0
+        policy = self._policies[0] if self._policies else None
+        rates = (policy.prefill, *policy.rates) if policy else (0.0, 0.0, 0.0)
+        for name, value in zip(GAUGES, (float(self._transfers.well), *rates)):
+            stats.set_gauge(name, value)
+        return stats

@@ -1,0 +1,359 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of an engine, moved between rows of its memory and the daemon; nothing of vLLM.
+
+One lock. The engine's thread submits, looks up and polls: it tries the lock and never waits for it, and it does nothing at all while
+the daemon is not `well`. A thread of its own, the mender, connects, and asks a daemon that hung or went whether it answers again.
+
+Every job is reported once, by poll(). One whose keys were lost, or timed out, is reported when no I/O of the daemon's reaches its
+rows any more (Region.settled()), since the engine uses them again then: with a daemon that hangs, that is when it goes on or is
+ended (systemd's watchdog does that after 30 s).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, ArgumentError, Client, Error, Namespace, status_ok
+from .identity import group_of, parts_of
+
+log = logging.getLogger("kvcache.vllm")
+
+STALL_S = 3.0        # nothing came back for so long: the daemon hangs
+LOOKUP_S = 0.05      # of a lookup that the index does not answer
+MEND_S = 0.25        # the mender's pause
+SETTLE_S = 0.02      # between two looks at lost rows
+COMPLAIN_S = 10.0
+
+
+class Report(NamedTuple):
+    """A job that has ended. `good`: the keys that were moved. `seconds`: in which the daemon had it and no other load before."""
+
+    job: int
+    is_load: bool
+    keys: list[bytes]
+    good: list[bytes]
+    memory_bytes: int
+    disk_bytes: int
+    seconds: float
+
+
+class _Job:
+    def __init__(self, number: int, is_load: bool, keys: list[bytes], rows: list[int]) -> None:
+        self.number, self.is_load, self.keys, self.rows = number, is_load, keys, rows
+        self.bad: set[int] = set()        # indices of keys
+        self.unsettled: set[int] = set()  # of those, whose rows the daemon may still reach
+        self.requests = 0                 # that were not answered yet
+        self.memory_bytes = self.disk_bytes = 0
+        self.started = time.monotonic()
+
+
+class Transfers:
+    """`memory` is the rows; `namespaces` has the namespace's name of each group. A key is vLLM's: hash and group."""
+
+    def __init__(self, memory: Any, rows: int, row_bytes: int, part_bytes: int, names: dict[int, str], fields: dict[str, str], *,
+                 socket: str | None, ack: str, timeout_s: float, fd: int | None = None) -> None:
+        self.rows, self.row_bytes, self.part_bytes, self.ack = rows, row_bytes, part_bytes, ack
+        self.parts = -(-row_bytes // part_bytes)
+        self.last_bytes = row_bytes - (self.parts - 1) * part_bytes
+        self._lock = threading.Lock()
+        self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)
+        self._namespaces: dict[int, Namespace] = {
+            group: self._client.namespace(name, fields, min(row_bytes, part_bytes)) for group, name in names.items()}
+        self._region: Any = self._client.register(memory, fd, copy=True)  # that it is not shared is said by _probe()
+        self._events = select.poll()
+        self._events.register(self._client.fileno(), select.POLLIN)
+        self._jobs: dict[int, _Job] = {}
+        self._settling: deque[_Job] = deque()
+        self._reports: deque[Report] = deque()
+        self._heard = self._load_ended = time.monotonic()
+        self._settle_at = 0.0
+        self.queued_bytes = 0  # of loads
+        self.queued_from_disk = False
+        self._well = False
+        self._closing = threading.Event()
+        self._kick = threading.Event()
+        self._complaint, self._complain_at = "", 0.0
+        with self._lock:
+            self._probe()
+        self._mender = threading.Thread(target=self._mend, name="kvcache-mender", daemon=True)
+        self._mender.start()
+
+    # --- is the daemon well? ---
+
+    @property
+    def well(self) -> bool:
+        return self._well
+
+    @property
+    def pending(self) -> int:
+        return len(self._jobs) + len(self._settling) + len(self._reports)
+
+    def _ail(self, why: str) -> None:
+        self._well = False
+        self._complain(why)
+        self._kick.set()
+
+    def _complain(self, why: str) -> None:
+        now = time.monotonic()
+        if why != self._complaint or now >= self._complain_at:
+            log.warning("nothing is loaded and nothing stored now: %s", why)
+            self._complaint, self._complain_at = why, now + 60.0
+
+    def _probe(self) -> None:
+        """A get of a random key to the first row, which a miss leaves as it is: the whole way is tried, and the rows
+        are registered with a new daemon, off the engine's thread. In the lock."""
+        place = (self._region, [0], 1)
+        try:
+            done = next(iter(self._namespaces.values())).get([os.urandom(32)], place, timeout=2.0)
+            info = self._client.info()
+            for _ in range(20):  # until the lookup index is there, which answers the engine's thread without a message
+                if info is None or info.lookup_bytes or done.status[0] in (PENDING, LOST):
+                    break
+                next(iter(self._namespaces.values())).tiers([os.urandom(32)], timeout=LOOKUP_S)
+                self._closing.wait(0.005)
+                info = self._client.info()
+        except Error as e:
+            self._complain(str(e))
+            return
+        if not self._client.connected or info is None:
+            self._complain(self._client.error or "no daemon")
+        elif done.status[0] in (PENDING, LOST) or done.error:
+            self._complain(f"the daemon does not answer: {done.reason}")
+        elif not self._region.registered:
+            self._complain(f"the daemon does not share vLLM's memory of {len(self._region)} bytes ({self._region.reason}): "
+                           "raise limits.registered and limits.uid_registered above it")
+        elif info.max_chunk_bytes < min(self.row_bytes, self.part_bytes):
+            self._complain(f"a chunk of {min(self.row_bytes, self.part_bytes)} bytes is above the daemon's {info.max_chunk_bytes}: "
+                           "set part_bytes to that, or block_size to fewer tokens")
+        else:
+            if self._complaint:
+                log.warning("the daemon answers: chunks are loaded and stored again")
+            self._complaint, self._heard = "", time.monotonic()
+            self._well = True
+
+    def _mend(self) -> None:
+        while not self._closing.is_set():
+            self._kick.wait(None if self._well else MEND_S)
+            self._kick.clear()
+            if self._closing.is_set() or self._well:
+                continue
+            with self._lock:
+                if not self._closing.is_set():
+                    self._reap()
+                    self._probe()
+            self._closing.wait(MEND_S)
+
+    # --- lookups ---
+
+    def where(self, keys: Sequence[bytes]) -> bytes | None:
+        """Of keys of one group: 0 where a key is not stored, else TIER_MEMORY or TIER_DISK (or both), one byte a key. None: unknown
+        now. From the lookup index, without a message."""
+        if not self._well or not keys or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            namespace = self._namespaces.get(group_of(keys[0]))
+            if namespace is None:
+                return None
+            if not self._client.inflight and self._events.poll(0):  # nothing was asked: has the daemon gone?
+                namespace.submit_touch(parts_of(keys[0], 1), tag=None, timeout=5.0)
+                if not self._client.connected:
+                    self._ail(self._client.error)
+                    return None
+            started = time.monotonic()
+            found = namespace.tiers([p for k in keys for p in parts_of(k, self.parts)], timeout=LOOKUP_S)
+            if not self._client.connected:
+                self._ail(self._client.error)
+                return None
+            if 0 in found and time.monotonic() - started >= LOOKUP_S:  # it was no lookup in the index
+                self._ail("the daemon does not answer a lookup")
+                return None
+        except Error as e:
+            self._ail(str(e))
+            return None
+        finally:
+            self._lock.release()
+        if self.parts == 1:
+            return found
+        groups = [found[i:i + self.parts] for i in range(0, len(found), self.parts)]
+        return bytes(0 if 0 in g else TIER_MEMORY if all(t & TIER_MEMORY for t in g) else TIER_DISK for g in groups)
+
+    def touch(self, keys: Sequence[bytes]) -> None:
+        """These were used. Nothing is reported."""
+        if not self._well or not keys or not self._lock.acquire(blocking=False):
+            return
+        try:
+            namespace = self._namespaces.get(group_of(keys[0]))
+            if namespace is not None:
+                namespace.submit_touch([p for k in keys for p in parts_of(k, self.parts)], tag=None, timeout=5.0)
+        except Error as e:
+            self._ail(str(e))
+        finally:
+            self._lock.release()
+
+    # --- jobs ---
+
+    def submit(self, number: int, is_load: bool, keys: Sequence[bytes], rows: Sequence[int]) -> None:
+        """Never raises, never waits: a job that cannot go out has failed, and poll() says so."""
+        job = _Job(number, is_load, list(keys), [int(r) for r in rows])
+        if not self._well or not self._lock.acquire(blocking=False):
+            self._fail(job)
+            return
+        try:
+            self._submit(job)
+        except (Error, IndexError, ValueError) as e:
+            self._ail(str(e))
+            job.bad.update(range(len(job.keys)))
+            if job.requests == 0:
+                self._fail(job)
+        finally:
+            self._lock.release()
+
+    def _submit(self, job: _Job) -> None:
+        if len(job.keys) != len(job.rows) or any(not 0 <= r < self.rows for r in job.rows):
+            raise IndexError(f"job {job.number}: {len(job.keys)} keys and rows {job.rows[:4]}..., of {self.rows}")
+        groups: dict[int, list[int]] = {}
+        for i, key in enumerate(job.keys):
+            groups.setdefault(group_of(key), []).append(i)
+        for group, indices in groups.items():
+            for part in range(self.parts):
+                length = self.last_bytes if part == self.parts - 1 else self.part_bytes
+                if group not in self._namespaces:
+                    job.bad.update(indices)
+                    continue
+                names = [parts_of(job.keys[i], self.parts)[part] for i in indices]
+                places = (self._region, [job.rows[i] * self.row_bytes + part * self.part_bytes for i in indices], length)
+                tag = (job, indices, length)
+                if job.is_load:
+                    self._namespaces[group].submit_get(names, places, tag=tag)
+                else:
+                    self._namespaces[group].submit_put(names, places, self.ack, tag=tag)
+                job.requests += 1
+                self._jobs[job.number] = job
+        if job.requests == 0:
+            self._fail(job)
+        elif job.is_load:
+            self.queued_bytes += len(job.keys) * self.row_bytes
+
+    def _fail(self, job: _Job) -> None:
+        self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0.0))
+
+    def _reap(self) -> None:
+        """In the lock."""
+        try:
+            finished = self._client.reap()
+        except Error as e:
+            self._ail(str(e))
+            return
+        now = time.monotonic()
+        for done in finished:
+            if done.tag is None:
+                if self._well and PENDING in done.status:
+                    self._ail("the daemon has not answered within the timeout")
+                continue
+            job, indices, length = done.tag
+            heard = False
+            for at, (i, status) in enumerate(zip(indices, done.status)):
+                if status in (PENDING, LOST):
+                    job.unsettled.add(i)
+                else:
+                    heard = True
+                if not status_ok(status) or (job.is_load and done.lengths[at] != length):
+                    job.bad.add(i)
+                elif job.is_load and done.tiers[at] & TIER_MEMORY:
+                    job.memory_bytes += length
+                else:
+                    job.disk_bytes += length
+            if heard:
+                self._heard = now
+            elif self._well and PENDING in done.status:
+                self._ail("the daemon has not answered within the timeout")
+            job.requests -= 1
+            if job.requests == 0:
+                del self._jobs[job.number]
+                self._ended(job, now)
+        if self._jobs and self._well:
+            oldest = next(iter(self._jobs.values())).started
+            if now - max(oldest, self._heard) > STALL_S:
+                self._ail(f"the daemon has not answered for {STALL_S:.0f} s")
+        if not self._client.connected and self._well:
+            self._ail(self._client.error)
+        if self._settling and now >= self._settle_at:
+            self._settle_at = now + SETTLE_S
+            for job in [j for j in self._settling if self._is_settled(j)]:
+                self._settling.remove(job)
+                self._report(job, 0.0)
+
+    def _ended(self, job: _Job, now: float) -> None:
+        seconds = 0.0
+        if job.is_load:
+            self.queued_bytes -= len(job.keys) * self.row_bytes
+            self.queued_from_disk = job.disk_bytes > job.memory_bytes
+            seconds = now - max(job.started, self._load_ended)
+            self._load_ended = now
+        if job.unsettled and not self._is_settled(job):
+            self._settling.append(job)
+        else:
+            self._report(job, seconds)
+
+    def _is_settled(self, job: _Job) -> bool:
+        try:
+            job.unsettled = {i for i in job.unsettled
+                             if not self._region.settled(job.rows[i] * self.row_bytes, self.row_bytes)}
+        except ArgumentError:  # the library does not share this memory: the daemon never reached it
+            job.unsettled = set()
+        return not job.unsettled
+
+    def _report(self, job: _Job, seconds: float) -> None:
+        good = [k for i, k in enumerate(job.keys) if i not in job.bad]
+        self._reports.append(Report(job.number, job.is_load, job.keys, good, job.memory_bytes, job.disk_bytes, seconds))
+
+    def poll(self) -> list[Report]:
+        """What has ended since the last time."""
+        if (self._client.inflight or self._settling) and self._lock.acquire(blocking=False):
+            try:
+                self._reap()
+            finally:
+                self._lock.release()
+        reports = []
+        while self._reports:
+            reports.append(self._reports.popleft())
+        return reports
+
+    def drain(self, most_s: float | None = None) -> bool:
+        """Waits until no I/O reaches the rows; poll() has the reports. False: not within `most_s`."""
+        started = time.monotonic()
+        complain_at = started + COMPLAIN_S
+        while self._jobs or self._settling:
+            now = time.monotonic()
+            if most_s is not None and now - started > most_s:
+                return False
+            if now > complain_at:
+                log.warning("waiting for the daemon, which has had %d jobs for %.0f s", self.pending, now - started)
+                complain_at = now + COMPLAIN_S
+            with self._lock:
+                self._reap()
+            self._closing.wait(0.001)
+        return True
+
+    def close(self) -> None:
+        """Waits a little for what is in flight. vLLM unmaps the rows afterwards; what the daemon still moves goes to its own mapping
+        of the file."""
+        if self._region is None:
+            return
+        self.drain(2.0)
+        self._closing.set()
+        self._kick.set()
+        self._mender.join(5.0)
+        with self._lock:
+            self._well = False
+            self._client.close()
+            self._jobs.clear()
+            self._settling.clear()
+            self._region = None  # vLLM releases the memory's view next, which must have no user then

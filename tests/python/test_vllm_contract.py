@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's tier under the recorded contracts of vLLM 0.26 and 0.33, against a real daemon; vLLM is not needed. The scenarios are
+those that tests/engines/vllm_check.py runs over the real managers."""
+
+import pathlib
+import sys
+import types
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tests" / "engines"))
+
+import fake_vllm  # noqa: E402
+import harness  # noqa: E402
+import vllm_scenarios  # noqa: E402
+from kvcache import vllm as adapter  # noqa: E402
+from kvcache.vllm import identity  # noqa: E402
+
+
+@pytest.fixture(params=[(0, 26), (0, 33)], ids=["0.26", "0.33"])
+def version(request):
+    yield request.param
+    fake_vllm.remove()
+
+
+@pytest.fixture
+def make(version, daemon):
+    module, hosts = fake_vllm.install(version), []
+
+    def make(**options):
+        hosts.append(fake_vllm.Host(version, module.KvcacheTier, **{"socket": daemon.socket, **options}))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.tier.shutdown()
+
+
+@pytest.mark.parametrize("scenario", vllm_scenarios.SCENARIOS, ids=lambda f: f.__name__)
+def test_scenario(scenario, make, daemon):
+    scenario(make, daemon)
+
+
+def test_events_of_what_was_stored(make, version):
+    host = make()
+    keys = vllm_scenarios.keys_of("events", 5)
+    vllm_scenarios.store(host, "a", keys)
+    host.counts()
+    (event,) = host.events
+    assert event.keys == keys and not event.removed
+    assert event.medium == (fake_vllm.Medium.STORAGE if version >= (0, 33) else "STORAGE")
+
+
+def test_one_lookup_for_a_chain_where_vllm_names_it(make, version):
+    host = make()
+    keys = vllm_scenarios.keys_of("chain", 20)
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    asked = []
+    where = host.tier._transfers.where
+    host.tier._transfers.where = lambda k: asked.append(len(k)) or where(k)
+    context = host.begin("b")
+    assert host.lookup(keys, context) == ["RETRY"] * 20
+    assert asked == ([20] if version >= (0, 33) else [1] * 20)
+
+
+def test_what_is_slower_than_computing_is_declined(make, version):
+    host = make(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6)
+    keys = vllm_scenarios.keys_of("declined", 8)
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    vllm_scenarios.check_load(host, "b", keys, found=0)
+    counts = host.counts()
+    assert counts["vllm:kv_offload_kvcache_declined"] >= 1 and "vllm:kv_offload_kvcache_hits" not in counts
+    quick = make(load_policy="auto", prefill_tokens_per_s=1.0, memory_bytes_per_s=1e9, disk_bytes_per_s=1e9)
+    vllm_scenarios.check_load(quick, "c", keys)
+
+
+def test_rates_are_learned(make):
+    host = make(load_policy="auto")
+    keys = vllm_scenarios.keys_of("rates", 20)
+    vllm_scenarios.store(host, "a", keys)
+    host.reset()
+    vllm_scenarios.check_load(host, "b", keys)
+    counts = host.counts()
+    assert counts["vllm:kv_offload_kvcache_prefill_tokens_per_second"] > 0
+    assert counts["vllm:kv_offload_kvcache_memory_bytes_per_second"] > 0
+
+
+def test_a_daemon_without_room_for_the_rows_is_said(make_daemon, version, caplog):
+    small = make_daemon(settings={"limits.registered": "64KiB"}).start()
+    module = fake_vllm.install(version)
+    host = fake_vllm.Host(version, module.KvcacheTier, socket=small.socket)
+    try:
+        assert not host.tier._transfers.well and "limits.registered" in caplog.text
+        keys = vllm_scenarios.keys_of("room", 4)
+        vllm_scenarios.store(host, "a", keys)
+        host.reset()
+        vllm_scenarios.check_load(host, "b", keys, found=0)
+    finally:
+        host.tier.shutdown()
+
+
+@pytest.mark.parametrize("options", [{"load_policy": "never"}, {"ack": "soon"}, {"part_bytes": 100}])
+def test_wrong_options_are_named(make, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make(**options)
+
+
+def test_a_job_of_nonsense_fails_and_is_reported(make):
+    host = make()
+    keys = vllm_scenarios.keys_of("nonsense", 2)
+    context = host.begin("a")
+    for rows in ([0, fake_vllm.ROWS], [0], [-1, 2]):
+        host.tier._transfers.submit(100 + len(rows), True, keys, rows)
+    reports = []
+    harness.wait_until(lambda: reports.extend(host.tier._transfers.poll()) or len(reports) == 3, "three reports")
+    assert all(not r.good for r in reports)
+    host.finish(context)
+
+
+def test_the_entry_point_registers_once_and_never_raises(version):
+    fake_vllm.install(version)
+    adapter.register()
+    adapter.register()
+    assert fake_vllm.Factory.registry == {"kvcache": ("kvcache.vllm.tier", "KvcacheTier")}
+    fake_vllm.remove()
+    adapter.register()
+
+
+def test_every_metric_that_is_reported_is_declared(make):
+    host = make()
+    keys = vllm_scenarios.keys_of("metrics", 3)
+    vllm_scenarios.store(host, "a", keys)
+    assert set(host.counts()) <= set(type(host.tier).build_metric_definitions({}))
+
+
+def config(**changed):
+    ns = types.SimpleNamespace
+    parallel = dict(rank=0, tp_size=2, pp_size=1, pcp_size=1, dcp_size=1, is_parallelism_agnostic=False)
+    parallel.update((k, changed.pop(k)) for k in list(changed) if k in parallel)
+    return ns(groups=(ns(tokens_per_block=16, layer_names=("0", "1")),), model=ns(name=changed.pop("model", "org/m"), dtype="bf16"),
+              cache=ns(tokens_per_hash=16, blocks_per_chunk=changed.pop("blocks", 1)), parallel=ns(**parallel), **changed)
+
+
+def test_every_difference_in_bytes_is_another_namespace():
+    def name(row=4096, part=65536, weights="w", **changed):
+        return identity.namespace_name("vllm", identity.fields_of(config(**changed), row, part, weights), 0)
+
+    same = name()
+    others = [name(row=8192), name(part=4096), name(weights="x"), name(model="org/n"), name(blocks=2), name(tp_size=4),
+              name(rank=1), name(replicated_layout=True), name(canonical_layout=True, kv_cache_layout="NHD")]
+    assert same == name() and len({same, *others}) == 1 + len(others)
+    assert name(is_parallelism_agnostic=True, tp_size=4) == name(is_parallelism_agnostic=True, tp_size=2)
+    assert all(len(n) < 256 and n.isascii() for n in others) and same.startswith("vllm/m-")
+
+
+def test_keys_of_both_lengths():
+    for length in (32, 16):
+        one, two = (identity.parts_of(bytes([n]) * length + b"\0\0\0\1", 3) for n in (1, 2))
+        assert all(len(k) == 32 for k in one + two) and len({*one, *two}) == 6
+    assert identity.group_of(b"x" * 32 + b"\0\0\1\2") == 258
+
+
+def test_weights_of_a_folder_and_of_the_hub_s_cache(tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "a.safetensors").write_bytes(b"1")
+    before = identity.weights_of(str(tmp_path))
+    (tmp_path / "a.safetensors").write_bytes(b"22")
+    assert before.startswith("files-") and before != identity.weights_of(str(tmp_path))
+    ref = tmp_path / "hub" / "models--org--m" / "refs" / "main"
+    ref.parent.mkdir(parents=True)
+    ref.write_text("c0ffee\n")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert identity.weights_of("org/m") == "commit-c0ffee" and identity.weights_of("org/other") == "unknown"
