@@ -13,6 +13,8 @@ usage: tests/run.sh [OPTIONS]
   --campaign NAME        run a campaign instead (tests/campaigns/run.sh lists them); its last line is
                          "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or it says what failed
   --gpu                  instead, what only a GPU can show (tests/gpu/on-gpu.sh); skipped where there is none
+  --engines              instead, the engines' own code (vLLM) over a real daemon, on the CPU (tests/engines/run.sh);
+                         skipped where there is no package index
   --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --werror               a warning of the compiler is an error
@@ -37,13 +39,14 @@ wrong_usage() {
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
-sanitize='' long=0 install=1 gpu=0 build='' setup='' campaign='' count='' seed=''
+sanitize='' long=0 install=1 gpu=0 engines=0 build='' setup='' campaign='' count='' seed=''
 while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
         --sanitize=*) sanitize=${1#*=} ;;
         --long) long=1 ;;
         --gpu) gpu=1 ;;
+        --engines) engines=1 ;;
         --campaign) [ $# -gt 1 ] || wrong_usage "--campaign needs a name"; campaign=$2; shift ;;
         --campaign=*) campaign=${1#*=} ;;
         --count) [ $# -gt 1 ] || wrong_usage "--count needs a number"; count=$2; shift ;;
@@ -98,6 +101,14 @@ if [ $gpu = 1 ]; then
         *) die "the tests on the GPU failed" ;;
         esac
         exit 0
+fi
+
+if [ $engines = 1 ]; then
+        sh "$root/tests/engines/run.sh" "$build"
+        case $? in
+        0 | 77) exit 0 ;;
+        *) exit 1 ;;
+        esac
 fi
 
 if [ -n "$campaign" ]; then
