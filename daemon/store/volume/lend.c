@@ -13,6 +13,7 @@
  * only if volume_give_back() says that it was in its place all the time. */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,19 +83,16 @@ bool volume_give_back(struct volume *v, struct store_ref ref)
 static int open_file(struct kio_request *io)
 {
         struct store_lent_file *req = container_of(io, struct store_lent_file, io);
-        const struct volume *v = req->volume;
         const struct segment *seg = req->segment;
-        char name[DIR_SEGMENT_NAME_BYTES];
-        struct stat ours, opened;
+        struct stat opened;
+        char path[64];
 
-        dir_segment_name(seg->number, name);
-        req->fd = dir_open_file(v->dir, name, O_RDONLY);
-        if (req->fd < 0)
-                return req->fd;
-        if (fstat(seg->fd, &ours) < 0 || fstat(req->fd, &opened) < 0)
+        /* Not by its name, which may be another file's; and cuFile refuses descriptors that were
+         * opened with O_NOFOLLOW or O_NONBLOCK. */
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", seg->fd);
+        req->fd = open(path, O_RDONLY | O_DIRECT | O_CLOEXEC);
+        if (req->fd < 0 || fstat(req->fd, &opened) < 0)
                 return -errno;
-        if (ours.st_dev != opened.st_dev || ours.st_ino != opened.st_ino)
-                return -ENOENT; /* the name is another file's */
         req->bytes = (uint64_t)opened.st_size;
         return 0;
 }
