@@ -106,15 +106,27 @@ enum {
                                          faster beside it, and slows it more */
 };
 
+/* GPUDirect Storage: gets read what is on disk, and not in memory, by cuFile (libcufile.so.0) into
+ * device memory, where the daemon lends it. What cannot be done so goes through host memory as
+ * without it, and is counted with the reason. */
+enum kvcache_gpu_gds_option {
+        KVCACHE_GPU_GDS_AUTO = 0,     /* where cuFile has a direct way: nvidia-fs, or P2P */
+        KVCACHE_GPU_GDS_REQUIRED = 1, /* also where it only copies through host memory by itself;
+                                         else kvcache_gpu_attach() fails: -EOPNOTSUPP */
+        KVCACHE_GPU_GDS_NEVER = 2,
+};
+
 struct kvcache_gpu_options {
         uint32_t size;    /* sizeof(struct kvcache_gpu_options) */
         uint32_t flags;   /* KVCACHE_GPU_CURRENT_CONTEXT, KVCACHE_GPU_NO_POOL, KVCACHE_GPU_URGENT */
         int32_t device;   /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
         uint32_t engine;  /* enum kvcache_gpu_engine; not AUTO: for measurements */
         uint32_t max_sms; /* multiprocessors that the kernel may take at a time; 0: 2 */
-        uint32_t reserved;      /* 0 */
+        uint32_t gds;     /* enum kvcache_gpu_gds_option */
         uint64_t staging_bytes; /* memory that puts pass through, in eight parts, each to hold a
                                    block; 0: 128 MiB */
+        uint64_t gds_bytes; /* device memory that cuFile reads into, in eight parts, each to hold
+                               a block; 0: 128 MiB; less if there is not so much */
 };
 
 /* Loads the driver and prepares for one GPU of this process: streams, the kernel, staging memory,
@@ -127,9 +139,10 @@ struct kvcache_gpu_options {
  * pool, gets pass through the staging memory, too: kvcache_gpu_get_info().
  *
  * -ENODEV: no driver, or no such device; -ENOSYS: it is too old; -EINVAL: no current context, or
- * options that are not what they must be; -EOPNOTSUPP: no unified addresses; -ENOBUFS, -ENOMEM: no
- * memory; -EIO: the driver refuses; -ENOTCONN: no daemon. `ret_error` (may be NULL) gets a
- * sentence. Without a driver the rest of the library works as ever. */
+ * options that are not what they must be; -EOPNOTSUPP: no unified addresses, or no GPUDirect
+ * Storage with KVCACHE_GPU_GDS_REQUIRED; -ENOBUFS, -ENOMEM: no memory; -EIO: the driver refuses;
+ * -ENOTCONN: no daemon. `ret_error` (may be NULL) gets a sentence. Without a driver the rest of the
+ * library works as ever. */
 int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
                        const struct kvcache_gpu_options *options, char *ret_error,
                        size_t error_bytes);
@@ -153,6 +166,45 @@ struct kvcache_gpu_counts {
         uint64_t driver_errors;          /* by which blocks failed */
 };
 
+/* Why a block that was on disk did not come by GPUDirect Storage. Stable numbers. */
+enum kvcache_gpu_gds_reason {
+        KVCACHE_GPU_GDS_NONE = 0,
+        KVCACHE_GPU_GDS_OFF = 1,        /* KVCACHE_GPU_GDS_NEVER: not counted */
+        KVCACHE_GPU_GDS_DAEMON = 2,     /* the daemon does not lend to this user, or is too old */
+        KVCACHE_GPU_GDS_LIBRARY = 3,    /* there is no libcufile.so.0 */
+        KVCACHE_GPU_GDS_SYMBOL = 4,     /* it lacks a function */
+        KVCACHE_GPU_GDS_DRIVER = 5,     /* its driver does not open */
+        KVCACHE_GPU_GDS_COMPATIBLE = 6, /* it would copy through host memory by itself */
+        KVCACHE_GPU_GDS_BUFFER = 7,     /* no device memory, or cuFile does not register it */
+        KVCACHE_GPU_GDS_UNVERIFIED = 8, /* not read back since the daemon started; it is now */
+        KVCACHE_GPU_GDS_VOLUME = 9,     /* its volume has no O_DIRECT, or cannot lend */
+        KVCACHE_GPU_GDS_LIMIT = 10,     /* the daemon has lent enough */
+        KVCACHE_GPU_GDS_FILE = 11,   /* no descriptor of the data file, or one without O_DIRECT */
+        KVCACHE_GPU_GDS_FILES = 12,  /* as many files as can be are in use */
+        KVCACHE_GPU_GDS_HANDLE = 13, /* cuFile does not register the file */
+        KVCACHE_GPU_GDS_SIZE = 14,   /* longer than an eighth of the device memory */
+        KVCACHE_GPU_GDS_FAILED = 15, /* the read failed */
+        KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read ended early */
+        KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
+        KVCACHE_GPU_GDS_PAUSED = 18,    /* so many reads failed in a row that none is tried now */
+        KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
+        KVCACHE_GPU_GDS_REASONS = 24,
+};
+
+/* What GPUDirect Storage has done. */
+struct kvcache_gpu_gds {
+        uint32_t state; /* enum kvcache_gpu_gds_reason: why it is not used; NONE: it is */
+        int32_t error;  /* the last one: cuFile's number, from 5001 on, or -errno; 0: none */
+        uint32_t files; /* registered with cuFile now */
+        uint32_t reserved;
+        uint64_t device_bytes; /* that cuFile reads into */
+        uint64_t reads, read_bytes;
+        uint64_t blocks;                             /* that came so */
+        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks on disk that did not, by reason */
+};
+/* "the read failed". Never NULL. */
+const char *kvcache_gpu_gds_reason_name(int reason);
+
 struct kvcache_gpu_info {
         uint32_t size; /* in: sizeof(struct kvcache_gpu_info) */
         uint32_t flags;
@@ -161,12 +213,15 @@ struct kvcache_gpu_info {
         uint32_t multiprocessors, max_sms;
         uint64_t staging_bytes, pool_bytes; /* registered with the driver */
         struct kvcache_gpu_counts counts;
+        struct kvcache_gpu_gds gds;
 };
 enum {
         KVCACHE_GPU_HAS_KERNEL = 1 << 0,
         KVCACHE_GPU_HAS_BATCH = 1 << 1,
         KVCACHE_GPU_HAS_POOL = 1 << 2,   /* gets go straight from the pool */
         KVCACHE_GPU_HAS_BUFFER = 1 << 3, /* the staging memory is a registered buffer */
+        KVCACHE_GPU_HAS_GDS = 1 << 4,    /* GPUDirect Storage is used */
+        KVCACHE_GPU_GDS_COPIES = 1 << 5, /* but cuFile copies through host memory */
 };
 int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 

@@ -27,7 +27,9 @@ enum {
         INFO_MIN = ABI_BYTES_TO(struct kvcache_gpu_info, counts),
         DEFAULT_SMS = 2, /* measured: one saturates the bus nearly */
         DEFAULT_STAGING_BYTES = 128 * 1024 * 1024,
+        DEFAULT_GDS_BYTES = 128 * 1024 * 1024,
         LEAST_STAGING_BYTES = 64 * 1024,
+        LEAST_GDS_BYTES = 1024 * 1024,
 };
 
 int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
@@ -104,6 +106,28 @@ int gpu_pool_open(struct kvcache_gpu *gpu)
         return 0;
 }
 
+int gpu_gds_open(struct kvcache_gpu *gpu)
+{
+        struct kvcache_info info = { .size = sizeof(info) };
+        bool must = gpu->gds_option == KVCACHE_GPU_GDS_REQUIRED;
+        char why[CUFILE_TEXT] = "the daemon does not lend to this user: io.gds";
+
+        if (gpu->gds_option == KVCACHE_GPU_GDS_NEVER ||
+            (gpu->gds.state != KVCACHE_GPU_GDS_OFF && gpu->gds.state != KVCACHE_GPU_GDS_DAEMON &&
+             gpu->gds.state != KVCACHE_GPU_GDS_POOL))
+                return 0;
+        if (!gpu->pool_device) {
+                gpu->gds.state = KVCACHE_GPU_GDS_POOL;
+                snprintf(why, sizeof(why), "the pool is not registered with the driver");
+        } else if (kvcache_get_info(gpu->kv, &info) == 0 && info.lends)
+                (void)gds_open(&gpu->gds, gpu->gds_bytes, must, why);
+        else
+                gpu->gds.state = KVCACHE_GPU_GDS_DAEMON;
+        if (gpu->gds.state == KVCACHE_GPU_GDS_NONE || !must)
+                return 0;
+        return gpu_fail(gpu, -EOPNOTSUPP, "no GPUDirect Storage: %s", why);
+}
+
 void gpu_pool_close(struct kvcache_gpu *gpu)
 {
         if (gpu->pool_device)
@@ -177,7 +201,7 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
                 struct batch *b = &gpu->batches[i];
 
                 b->slot = i;
-                b->part = -1;
+                b->part = b->device_part = -1;
                 c = d->event_create(&b->done, CU_EVENT_IS_UNTIMED);
                 if (c != CU_OK)
                         return gpu_fail_driver(gpu, "no event", c);
@@ -223,7 +247,13 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);
         if (r < 0)
                 return gpu_fail(gpu, r, "no staging memory: %s", kvcache_error(gpu->kv));
-        return gpu_pool_open(gpu);
+        r = gpu_pool_open(gpu);
+        if (r < 0)
+                return r;
+        gds_init(&gpu->gds, &gpu->driver, gpu->context, gpu->event_fd);
+        gpu->gds_option = (enum kvcache_gpu_gds_option)o->gds;
+        gpu->gds_bytes = o->gds_bytes ? o->gds_bytes : DEFAULT_GDS_BYTES;
+        return gpu_gds_open(gpu);
 }
 
 /* Nothing is under way. */
@@ -240,6 +270,7 @@ static void gpu_free(struct kvcache_gpu *gpu)
         for (unsigned i = 0; i < ARRAY_SIZE(copying); i++)
                 if (copying[i])
                         (void)d->stream_synchronize(copying[i]);
+        gds_fini(&gpu->gds);
         gpu_pool_close(gpu);
         staging_memory_close(&gpu->staging, gpu->kv, d);
         if (gpu->has_engine)
@@ -277,13 +308,20 @@ static int options_check(const struct kvcache_gpu_options *user, struct kvcache_
                 if (!abi_size_is_valid(user->size, OPTIONS_MIN))
                         return -EINVAL;
                 *ret_why = "the options are of a newer library";
-                if (abi_copy_in(&o, sizeof(o), user, user->size) < 0 || o.reserved != 0)
+                if (abi_copy_in(&o, sizeof(o), user, user->size) < 0)
                         return -E2BIG;
         }
         *ret_why = "unknown flags, or an unknown engine";
         if ((o.flags &
              ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL | KVCACHE_GPU_URGENT)) ||
             o.engine > KVCACHE_GPU_ENGINE_PLAIN)
+                return -EINVAL;
+        *ret_why = "gds is not one of KVCACHE_GPU_GDS_AUTO, _REQUIRED, _NEVER";
+        if (o.gds > KVCACHE_GPU_GDS_NEVER)
+                return -EINVAL;
+        *ret_why = "gds_bytes is less than 1 MiB, or no multiple of 65,536";
+        if (o.gds_bytes != 0 &&
+            (o.gds_bytes < LEAST_GDS_BYTES || o.gds_bytes % 65536 != 0 || o.gds_bytes > INT64_MAX))
                 return -EINVAL;
         *ret_why = "staging_bytes is less than 64 KiB, or no multiple of 4,096";
         if (o.staging_bytes != 0 && (o.staging_bytes < LEAST_STAGING_BYTES ||
@@ -379,12 +417,17 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                 .staging_bytes = gpu->staging.device ? gpu->staging.bytes : 0,
                 .pool_bytes = gpu->pool_device ? gpu->pool.bytes : 0,
                 .counts = gpu->engine.counts,
+                .gds = gpu->gds.counts,
         };
+        info.gds.state = gpu->gds.state;
+        info.gds.device_bytes = gpu->gds.bytes;
         info.flags = (gpu->engine.kernel ? KVCACHE_GPU_HAS_KERNEL : 0) |
                      (gpu->driver.copy_batch_13 || gpu->driver.copy_batch_12 ? KVCACHE_GPU_HAS_BATCH
                                                                              : 0) |
                      (gpu->pool_device ? KVCACHE_GPU_HAS_POOL : 0) |
-                     (gpu->staging.is_buffer ? KVCACHE_GPU_HAS_BUFFER : 0);
+                     (gpu->staging.is_buffer ? KVCACHE_GPU_HAS_BUFFER : 0) |
+                     (gpu->gds.state == KVCACHE_GPU_GDS_NONE ? KVCACHE_GPU_HAS_GDS : 0) |
+                     (gpu->gds.cufile.is_compatible ? KVCACHE_GPU_GDS_COPIES : 0);
         abi_copy_out(ret, ret->size, &info, sizeof(info));
         gpu_leave(gpu);
         return 0;

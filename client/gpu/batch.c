@@ -45,7 +45,7 @@ static void batch_judge_all(struct batch *b, int status, int error)
                 b->op->error = error;
 }
 
-static int status_of_error(int error)
+int status_of_error(int error)
 {
         switch (error) {
         case -ENOTCONN:
@@ -66,14 +66,12 @@ static int status_of_error(int error)
 
 /* --- batches --- */
 
-static uint64_t block_bytes(const struct operation *op, size_t i)
+uint64_t block_bytes(const struct operation *op, size_t i)
 {
         return layout_chunk_bytes(&op->layout, op->blocks[i].tokens);
 }
 
-/* Of the chunk, what the operation moves. */
-static void block_range(const struct operation *op, size_t i, uint64_t *ret_offset,
-                        uint64_t *ret_bytes)
+void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes)
 {
         uint64_t layer = block_bytes(op, i) / op->layout.layers;
 
@@ -107,7 +105,9 @@ static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
 {
         if (b->part >= 0)
                 staging_part_release(&gpu->staging, b->part);
-        b->part = -1;
+        if (b->device_part >= 0)
+                gds_part_release(&gpu->gds, b->device_part);
+        b->part = b->device_part = -1;
         b->op = NULL;
         b->state = BATCH_FREE;
         TAILQ_REMOVE(&gpu->active, b, link);
@@ -206,7 +206,7 @@ static void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool 
         b->op->unissued--;
 }
 
-static bool batch_ask(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
+int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
 {
         struct operation *op = b->op;
         int r;
@@ -220,17 +220,24 @@ static bool batch_ask(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_r
                 request->parent = &op->parent;
         request->timeout_ms = op->timeout_ms;
         r = parts_submit(gpu->kv, request, &b->request);
-        if (r < 0) {
-                gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
-                batch_judge_all(b, status_of_error(r), r);
-                return false;
-        }
+        if (r < 0)
+                return gpu_fail(gpu, r, "%s", kvcache_error(gpu->kv));
         b->state = BATCH_ASKING;
-        return true;
+        return 0;
 }
 
-/* Its answer has come. True: the daemon may still use the staging that it named. */
-static bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b)
+/* False: it could not, and all its blocks are judged. */
+static bool batch_ask(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
+{
+        int r = batch_submit(gpu, b, request);
+
+        if (r < 0)
+                batch_judge_all(b, status_of_error(r), r);
+        return r == 0;
+}
+
+bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
+                       const struct kvcache_result *results, uint32_t n)
 {
         int r = parts_request_take(gpu->kv, b->request);
         bool may_be_used = false;
@@ -241,9 +248,9 @@ static bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b)
                 if (b->op->error == 0)
                         b->op->error = r;
         }
-        for (uint32_t i = 0; i < b->n; i++)
-                may_be_used |= b->results[i].status == KVCACHE_PENDING ||
-                               b->results[i].status == KVCACHE_LOST;
+        for (uint32_t i = 0; i < n; i++)
+                may_be_used |=
+                        results[i].status == KVCACHE_PENDING || results[i].status == KVCACHE_LOST;
         return may_be_used;
 }
 
@@ -258,7 +265,9 @@ static struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, in
         b->part = part;
         b->first = op->next;
         b->n = batch_size(op, room);
-        b->is_failed = false;
+        b->is_failed = b->is_settling = false;
+        b->borrows = false;
+        memset(b->borrowed, 0, b->n * sizeof(b->borrowed[0]));
         memset(b->entries, 0, b->n * sizeof(b->entries[0]));
         memset(b->results, 0, b->n * sizeof(b->results[0]));
         for (uint32_t i = 0; i < b->n; i++)
@@ -326,7 +335,7 @@ static void put_gathered(struct kvcache_gpu *gpu, struct batch *b)
 
 static void put_answered(struct kvcache_gpu *gpu, struct batch *b)
 {
-        bool may_be_used = batch_take_answer(gpu, b);
+        bool may_be_used = batch_take_answer(gpu, b, b->results, b->n);
 
         for (uint32_t i = 0; i < b->n; i++)
                 block_judge(b->op, b->first + i, b->results[i].status);
@@ -343,10 +352,21 @@ static void get_unasked(struct kvcache_gpu *gpu, struct batch *b)
 
 static void get_ask_in_pool(struct kvcache_gpu *gpu, struct operation *op)
 {
+        uint64_t room = MIN((uint64_t)GPU_BATCH_BYTES, gpu->pool.bytes / POOL_SHARE);
+        bool borrows = gds_is_usable(&gpu->gds);
         struct kvcache_request request;
         struct batch *b;
+        int r;
 
-        b = batch_new(gpu, op, -1, MIN((uint64_t)GPU_BATCH_BYTES, gpu->pool.bytes / POOL_SHARE));
+        b = batch_new(gpu, op, -1, borrows ? MIN(room, borrow_room(gpu, op)) : room);
+        if (borrows) {
+                r = borrow_begin(gpu, b);
+                if (r < 0) {
+                        batch_judge_all(b, status_of_error(r), r);
+                        get_unasked(gpu, b);
+                }
+                return;
+        }
         kvcache_prep(&request, KVCACHE_OP_GET, op->namespace_handle, b->n, b->results);
         request.entries = b->entries;
         if (!batch_ask(gpu, b, &request))
@@ -402,6 +422,10 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
                 return result->status;
         if (result->chunk_length != block_bytes(b->op, b->first + i))
                 return KVCACHE_MISMATCH;
+        if (b->borrowed[i].is_good) {
+                *ret = gpu->gds.memory + b->borrowed[i].at;
+                return KVCACHE_OK;
+        }
         if (b->part >= 0) {
                 *ret = staging_address(gpu, b->entries[i].data);
                 return KVCACHE_OK;
@@ -415,11 +439,31 @@ static int get_locate(const struct kvcache_gpu *gpu, const struct batch *b, uint
         return KVCACHE_OK;
 }
 
+/* Blocks that came from the disk while GPUDirect Storage was not to be had. */
+static void get_count(struct kvcache_gpu *gpu, const struct batch *b)
+{
+        enum kvcache_gpu_gds_reason reason = gpu->gds.state;
+
+        if (b->borrows || reason == KVCACHE_GPU_GDS_OFF)
+                return;
+        if (b->part >= 0)
+                reason = KVCACHE_GPU_GDS_POOL;
+        else if (reason == KVCACHE_GPU_GDS_NONE)
+                reason = KVCACHE_GPU_GDS_PAUSED;
+        for (uint32_t i = 0; i < b->n; i++)
+                gds_count(&gpu->gds, reason, 0,
+                          kvcache_status_ok(b->results[i].status) &&
+                                  (b->results[i].tiers & KVCACHE_TIER_DISK));
+}
+
 static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
 {
-        bool may_be_used = batch_take_answer(gpu, b) && b->part >= 0;
+        bool may_be_used = false;
         size_t n = 0;
 
+        if (b->request)
+                may_be_used = batch_take_answer(gpu, b, b->results, b->n) && b->part >= 0;
+        get_count(gpu, b);
         for (uint32_t i = 0; i < b->n; i++) {
                 cu_address host;
                 int status = get_locate(gpu, b, i, &host);
@@ -442,9 +486,12 @@ static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
 static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
 {
         struct kvcache_gpu_counts *counts = &gpu->engine.counts;
-        uint64_t *way = b->part < 0 ? &counts->blocks_from_pool : &counts->blocks_through_staging;
 
         for (uint32_t i = 0; i < b->n; i++) {
+                uint64_t *way = b->borrowed[i].is_good ? &gpu->gds.counts.blocks
+                                : b->part < 0          ? &counts->blocks_from_pool
+                                                       : &counts->blocks_through_staging;
+
                 if (b->results[i].status != KVCACHE_OK)
                         continue;
                 block_judge(b->op, b->first + i, b->is_failed ? KVCACHE_FAILED : KVCACHE_OK);
@@ -468,18 +515,26 @@ static bool operation_may_issue(const struct kvcache_gpu *gpu, const struct oper
 
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
 {
+        bool changed = false;
         cu_result c;
 
         switch (b->state) {
         case BATCH_ASKING:
-                if (!parts_request_is_done(b->request))
+        case BATCH_LENT:
+        case BATCH_READING:
+                if (b->request && !parts_request_is_done(b->request))
                         return false;
                 if (b->op->is_put) {
                         put_answered(gpu, b);
                         return true;
                 }
+                if (b->borrows && b->question != BORROW_DONE) {
+                        changed = borrow_step(gpu, b);
+                        if (b->question != BORROW_DONE)
+                                return changed;
+                }
                 if (!operation_may_issue(gpu, b->op))
-                        return false;
+                        return changed;
                 get_answered(gpu, b);
                 return true;
         case BATCH_COPYING:

@@ -10,5 +10,26 @@ void block_judge(struct operation *op, size_t i, int status);
  * staging memory is free. */
 bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op);
 bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op);
+/* Asks the daemon, as the operation wants it. 0 or what the library refuses by. */
+int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request);
+/* As the status of a block. */
+int status_of_error(int error);
+/* Its answer has come. True: the daemon may still use the staging that it named. */
+bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
+                       const struct kvcache_result *results, uint32_t n);
+uint64_t block_bytes(const struct operation *op, size_t i);
+/* Of the chunk, what the operation moves. */
+void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
+
+/* --- borrow.c: what is lent is read by cuFile --- */
+
+/* Bytes of a batch that may be read so. */
+uint64_t borrow_room(const struct kvcache_gpu *gpu, const struct operation *op);
+/* Makes it a get that borrows. 0 or as batch_submit(). */
+int borrow_begin(struct kvcache_gpu *gpu, struct batch *b);
+/* Goes on with one that is not BORROW_DONE: then each block is in the pool or the device memory, or
+ * has its status. Its request, if it has one, is done. True: something has changed. */
+bool borrow_step(struct kvcache_gpu *gpu, struct batch *b);
+
 /* Goes on with a batch as far as can be now. True: something has changed. */
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b);

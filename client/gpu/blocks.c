@@ -101,6 +101,8 @@ static bool blocks_are_connected(struct kvcache_gpu *gpu)
                 return false;
         gpu_pool_close(gpu);
         r = gpu_pool_open(gpu);
+        if (r == 0)
+                (void)gpu_gds_open(gpu); /* required at first only */
         if (r == 0 && !gpu->staging.is_buffer) {
                 staging_memory_close(&gpu->staging, gpu->kv, &gpu->driver);
                 r = staging_memory_open(&gpu->staging, gpu->kv, &gpu->driver, gpu->staging_bytes);

@@ -7,6 +7,7 @@
 
 #include "gpu/driver.h"
 #include "gpu/engine.h"
+#include "gpu/gds.h"
 #include "gpu/layout.h"
 #include "gpu/staging.h"
 #include "lib/parts.h"
@@ -45,9 +46,29 @@ TAILQ_HEAD(operation_list, operation);
 enum batch_state {
         BATCH_FREE,
         BATCH_ASKING,   /* a request to the daemon is under way */
+        BATCH_LENT,     /* waits for device memory to read into */
+        BATCH_READING,  /* cuFile is */
         BATCH_COPYING,  /* its copies are in a stream */
         BATCH_SETTLING, /* of no operation any more: the daemon may still use its staging */
 };
+
+/* What a batch that borrows has asked for last. */
+enum borrow_question {
+        BORROW_BLOCKS,
+        BORROW_GIVE_BACK, /* is what was read of the loans good? */
+        BORROW_GET,       /* the blocks that did not come so */
+        BORROW_DONE,
+};
+
+/* A block that is lent. */
+struct borrowed {
+        struct kvcache_loan loan;           /* generation 0: it is not */
+        uint64_t at;                        /* of its range in the device memory */
+        uint32_t read;                      /* of the batch's reads; READ_NONE: it is not read */
+        bool is_good;                       /* it is there, and the daemon has said so */
+        enum kvcache_gpu_gds_reason reason; /* why it is not read */
+};
+enum { READ_NONE = UINT32_MAX };
 
 /* Consecutive blocks of an operation, under way together. */
 struct batch {
@@ -57,13 +78,24 @@ struct batch {
         unsigned slot; /* its number */
         size_t first;
         uint32_t n;
-        int part;         /* of the staging memory; -1: none */
+        int part;        /* of the staging memory; -1: none */
+        int device_part; /* of what cuFile reads into; -1: none */
+        bool borrows;    /* borrow.c */
+        enum borrow_question question;
+        uint32_t n_asked, n_reads;
+        uint32_t asked[GPU_BATCH_BLOCKS]; /* what the question is about */
+        struct borrowed borrowed[GPU_BATCH_BLOCKS];
+        struct gds_read reads[GPU_BATCH_BLOCKS];
+        struct gds_group group;
         bool is_failed;   /* a driver call was refused */
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
         cu_event done;
         struct kvcache_entry entries[GPU_BATCH_BLOCKS];
         struct kvcache_result results[GPU_BATCH_BLOCKS];
+        struct kvcache_entry again[GPU_BATCH_BLOCKS]; /* these three as `asked` */
+        struct kvcache_loan loans[GPU_BATCH_BLOCKS];
+        struct kvcache_result answers[GPU_BATCH_BLOCKS];
 };
 TAILQ_HEAD(batch_list, batch);
 
@@ -83,6 +115,9 @@ struct kvcache_gpu {
         cu_event after;
         struct engine engine;
         bool has_engine;
+        struct gds gds;
+        enum kvcache_gpu_gds_option gds_option;
+        uint64_t gds_bytes; /* asked for */
 
         struct parts_pool pool;
         cu_address pool_device; /* 0: not registered */
@@ -112,6 +147,10 @@ void gpu_leave(struct kvcache_gpu *gpu);
 /* Holds the pool of the session that there is and registers it. With no batch active. */
 int gpu_pool_open(struct kvcache_gpu *gpu);
 void gpu_pool_close(struct kvcache_gpu *gpu);
+
+/* Prepares for GPUDirect Storage if the daemon that there is lends and it has not been tried. 0;
+ * -EOPNOTSUPP: it is required and cannot be had. */
+int gpu_gds_open(struct kvcache_gpu *gpu);
 
 /* Goes on with all operations. True: nothing is under way. */
 bool blocks_progress(struct kvcache_gpu *gpu);

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include "stub-cuda.h"
+#include "stub-cufile.h"
 
 bool stub_cuda_load(struct stub_cuda *ret)
 {
@@ -18,4 +19,19 @@ bool stub_cuda_load(struct stub_cuda *ret)
         *(void **)&ret->reset = dlsym(library, "stub_reset");
         return ret->run && ret->step && ret->fault && ret->calls && ret->live && ret->memory &&
                ret->reset;
+}
+
+bool stub_cufile_load(struct stub_cufile *ret)
+{
+        void *library = dlopen("libcufile.so.0", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+
+        if (!library)
+                return false;
+        *(void **)&ret->fault = dlsym(library, "stub_cufile_fault");
+        *(void **)&ret->calls = dlsym(library, "stub_cufile_calls");
+        *(void **)&ret->live = dlsym(library, "stub_cufile_live");
+        *(void **)&ret->hold = dlsym(library, "stub_cufile_hold");
+        *(void **)&ret->set_nvfs = dlsym(library, "stub_cufile_set_nvfs");
+        *(void **)&ret->reset = dlsym(library, "stub_cufile_reset");
+        return ret->fault && ret->calls && ret->live && ret->hold && ret->set_nvfs && ret->reset;
 }

@@ -222,6 +222,53 @@ static void put_one(struct fake_daemon *d, unsigned session, const struct wire_b
         }
 }
 
+/* Writes the chunk into a file and lends it from there. */
+static void lend_one(struct fake_daemon *d, int chunk, struct wire_get_result *r)
+{
+        uint32_t length = d->chunks[chunk].length;
+        uint64_t slot = round_up((uint64_t)length, (uint64_t)4096);
+
+        if (d->n_files == 0 || d->file_free < slot ||
+            (d->o.lend_per_file > 0 && d->lent_of_file == d->o.lend_per_file)) {
+                char path[160];
+
+                CHECK(d->n_files < FAKE_FILES);
+                snprintf(path, sizeof(path), "%s.data", d->path);
+                d->files[d->n_files] = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+                CHECK(d->files[d->n_files] >= 0 && unlink(path) == 0 &&
+                      ftruncate(d->files[d->n_files], FAKE_FILE_BYTES) == 0);
+                d->n_files++;
+                d->file_free = FAKE_FILE_BYTES;
+                d->lent_of_file = 0;
+        }
+        d->file_free -= slot;
+        d->lent_of_file++;
+        d->loans_held++;
+        CHECK(pwrite(d->files[d->n_files - 1], d->pool + d->chunks[chunk].offset, length,
+                     (off_t)d->file_free) == (ssize_t)length);
+        r->tier = WIRE_TIER_DISK;
+        r->flags = WIRE_RESULT_LENT;
+        r->length = r->chunk_length = length;
+        r->lease = (struct wire_lease){ ++d->loans_ever, 1 };
+        r->offset = d->file_free;
+        r->file = d->n_files;
+}
+
+static void do_lent_file(struct fake_daemon *d, unsigned session, const struct wire_lent_file *m)
+{
+        struct wire_reply reply = { .value64 = FAKE_FILE_BYTES };
+        int fd;
+
+        if (d->file_is_gone || m->file == 0 || m->file > d->n_files) {
+                refuse(d, session, &m->hdr, WIRE_STALE, "it is in use no more");
+                return;
+        }
+        fd = reopen(d->files[m->file - 1], O_RDONLY | (d->o.lend_indirect ? 0 : O_DIRECT));
+        CHECK(fd >= 0);
+        send_reply(d, session, &m->hdr, &reply, sizeof(reply), &fd, 1);
+        close(fd);
+}
+
 static void get_one(struct fake_daemon *d, unsigned session, const struct wire_batch *b,
                     const struct wire_get *g, struct wire_get_result *r)
 {
@@ -242,6 +289,14 @@ static void get_one(struct fake_daemon *d, unsigned session, const struct wire_b
         }
         r->tier = WIRE_TIER_MEMORY;
         r->length = length;
+        if ((b->hdr.flags & WIRE_F_LEND) && d->not_lent == WIRE_LEND_NONE) {
+                lend_one(d, i, r);
+                return;
+        }
+        if (d->o.lends)
+                r->tier = WIRE_TIER_DISK;
+        if (b->hdr.flags & WIRE_F_LEND)
+                r->file = d->not_lent;
         if (!(b->hdr.flags & WIRE_F_INTO)) {
                 r->flags = WIRE_RESULT_LEASED;
                 r->lease = lease_new(d, session);
@@ -265,7 +320,7 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
 
         memset(buf, 0, sizeof(*reply) + result * b->count);
         reply->value = leases_end(d, session, wire_batch_releases(b), b->releases);
-        if (b->hdr.op != WIRE_RELEASE &&
+        if (b->hdr.op != WIRE_RELEASE && b->hdr.op != WIRE_GIVE_BACK &&
             (b->namespace_id == 0 || b->namespace_id > d->n_namespaces)) {
                 refuse(d, session, &b->hdr, WIRE_NO_NAMESPACE, "no such namespace");
                 return;
@@ -276,7 +331,7 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
         for (unsigned i = 0; i < b->count; i++) {
                 const void *e = (const uint8_t *)(b + 1) + i * entry;
                 uint8_t *r = results + i * result;
-                int chunk = chunk_find(d, b->namespace_id, e);
+                int chunk = wire_op_has_keys(b->hdr.op) ? chunk_find(d, b->namespace_id, e) : -1;
                 struct wire_stat_result *stat = (struct wire_stat_result *)r;
 
                 switch (b->hdr.op) {
@@ -299,6 +354,10 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                         *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
                         if (b->hdr.op == WIRE_EVICT && chunk >= 0)
                                 chunk_drop(d, chunk);
+                        break;
+                case WIRE_GIVE_BACK:
+                        *(uint16_t *)r = d->lent_is_stale ? WIRE_STALE : WIRE_OK;
+                        d->loans_held--;
                         break;
                 case WIRE_STAT:
                         stat->status = chunk >= 0 ? WIRE_OK : WIRE_MISS;
@@ -371,6 +430,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
                             (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
                             (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
+                            (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
                             (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
@@ -702,6 +762,9 @@ static void do_request(struct fake_daemon *d, unsigned session, const void *msg,
         case WIRE_CANCEL:
                 do_cancel(d, session, msg);
                 break;
+        case WIRE_LENT_FILE:
+                do_lent_file(d, session, msg);
+                break;
         case WIRE_REGISTER:
                 do_register(d, session, msg, fd);
                 break;
@@ -995,6 +1058,8 @@ struct fake_daemon *fake_daemon_free(struct fake_daemon *d)
         fake_daemon_io_done(d);
         for (unsigned i = 0; i < d->n_held; i++)
                 held_free(&d->held[i]);
+        for (unsigned i = 0; i < d->n_files; i++)
+                close(d->files[i]);
         pthread_cond_destroy(&d->changed);
         pthread_mutex_destroy(&d->lock);
         free(d);

@@ -19,7 +19,9 @@ enum {
         FAKE_LEASES = 16384,
         FAKE_HELD = 256,
         FAKE_REGIONS = WIRE_MAX_REGIONS,
-        FAKE_LOG = 512
+        FAKE_LOG = 512,
+        FAKE_FILES = 128,
+        FAKE_FILE_BYTES = 64 << 20
 };
 
 struct fake_daemon;
@@ -47,8 +49,11 @@ struct fake_options {
         bool is_old;                 /* it offers nothing beyond the first version but lookups */
         bool lookup;                 /* it offers a lookup index: see lookup_fd */
         bool tally;                  /* and a tally of it: see tally_fd */
-        bool cancel; /* it can cancel: a held PUT or GET that is named is released, with
-                        each key cancelled */
+        bool cancel;            /* it can cancel: a held PUT or GET that is named is released, with
+                                   each key cancelled */
+        bool lends;             /* all of its chunks, from files that it writes for that */
+        unsigned lend_per_file; /* so many chunks of each file; 0: any number */
+        bool lend_indirect;     /* the files' descriptors are without O_DIRECT */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */
@@ -126,6 +131,14 @@ struct fake_daemon {
         uint64_t lookup_bytes;
         int tally_fd; /* sent with it to a client that asks for one; -1: none */
         unsigned tallies_asked;
+
+        /* What is lent: see fake_options.lends. */
+        uint32_t not_lent;  /* enum wire_not_lent: chunks are leased instead, and this is why */
+        bool lent_is_stale; /* what is given back was no more there */
+        bool file_is_gone;  /* LENT_FILE is refused */
+        int files[FAKE_FILES];
+        uint64_t file_free; /* of the last file: chunks are below one another */
+        unsigned n_files, lent_of_file, loans_held, loans_ever;
 
         uint32_t last_region; /* that was given a number */
         unsigned regions;     /* registered now, by all sessions */
