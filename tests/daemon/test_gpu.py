@@ -16,10 +16,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = pathlib.Path(BUILD) / "tests/gpu"
 
 
-def run(*command, driver=None):
-    env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
+def run(*command, driver=None, cufile=None, **more):
+    env = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"} | more
     if driver:
-        env["LD_LIBRARY_PATH"] = str(GPU / driver)
+        env["LD_LIBRARY_PATH"] = ":".join(str(GPU / folder) for folder in (driver, cufile) if folder)
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env, timeout=300)
 
 
@@ -61,6 +61,51 @@ def test_a_table_of_rates(make_daemon):
     assert done.returncode == 0, done
     rows = [line for line in done.stdout.splitlines() if line.startswith(("get, ", "put accepted, "))]
     assert len(rows) == 14, done.stdout
+
+
+@pytest.fixture
+def lender(make_daemon):
+    daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "1GiB", "io.gds": "on"}).start()
+    return daemon
+
+
+def gds(daemon, reason=None, cufile="cufile", **more):
+    done = run(GPU / "gpu-check", daemon.socket, "gds", *([reason] if reason else []), driver="cuda", cufile=cufile, **more)
+    assert done.returncode == 0 and "all bytes right" in done.stdout, done
+    return done.stdout
+
+
+def test_blocks_on_disk_come_by_cufile(lender):
+    """The first round, in which the daemon has not read them back yet, apart."""
+    assert "1024 blocks by cuFile" in gds(lender)
+
+
+@pytest.mark.parametrize("reason,cufile,fault", [
+    ("no libcufile.so.0", None, ""),
+    ("libcufile lacks a function", "cufile-poor", ""),
+    ("cuFile's driver does not open", "cufile", "cuFileDriverOpen 0 9 1 5001"),
+    ("no registered device memory", "cufile", "cuFileBufRegister 0 99 1 5036"),
+    ("cuFile does not register the file", "cufile", "cuFileHandleRegister 0 9999 1 5027"),
+    ("the read failed", "cufile", "cuFileRead 0 9999 100 -5010"),
+    ("the read ended early", "cufile", "cuFileRead 0 9999 50 4096"),
+])
+def test_what_cannot_come_by_cufile_comes_another_way(lender, reason, cufile, fault):
+    said = gds(lender, reason, cufile, STUB_CUFILE=fault)
+    assert f"not: {reason}" in said and ("by cuFile in 0 reads" in said) == ("read" not in reason.split()[:2]), said
+
+
+def test_a_daemon_that_does_not_lend(make_daemon):
+    daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "1GiB", "io.gds": "off"}).start()
+    assert "0 blocks by cuFile" in gds(daemon, "the daemon does not lend")
+
+
+def test_after_a_crash_nothing_is_lent_unread(make_daemon):
+    """gpu-check counts the first round's blocks as not verified, and no other."""
+    daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "1GiB", "io.gds": "on"}).start()
+    for _ in range(2):
+        gds(daemon)
+        daemon.kill()
+        daemon.start()
 
 
 def test_the_script_for_a_host_with_a_gpu():

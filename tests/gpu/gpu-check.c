@@ -3,6 +3,8 @@
  *
  *     gpu-check SOCKET check           every layout, every engine: compares all bytes
  *     gpu-check SOCKET bench [SCALE]   a table; SCALE divides the amount of data, each once
+ *     gpu-check SOCKET gds [REASON]    blocks that are on disk, by cuFile: gds-check.c
+ *     gpu-check SOCKET gds-bench [SCALE]
  *
  * Runs on a real driver, and on the stub. Built as a library, too, for interference.py. Exit status
  * 77: there is no GPU here. */
@@ -17,13 +19,10 @@
 #include <unistd.h>
 
 #include "checked.h"
-#include "gpu/driver.h"
-#include "kvcache-admin.h"
-#include "kvcache-gpu.h"
+#include "gpu-check.h"
 
 enum {
         SKIPPED = 77,
-        MAX_LAYERS = 80,
         CHECK_BYTES = 8 << 20,
         MOST_ROUNDS = 7,
 };
@@ -32,31 +31,7 @@ static const char *const engines[] = { "auto", "kernel", "batch", "plain" };
 
 static unsigned rounds = MOST_ROUNDS; /* of which the median counts */
 
-struct rig {
-        struct driver d;
-        cu_context context;
-        cu_stream stream;
-        struct kvcache *kv;
-        uint32_t ns;
-        struct kvcache_gpu *gpu;
-};
-
-#define MUST(condition, ...)                                                                       \
-        do {                                                                                       \
-                if (!(condition)) {                                                                \
-                        fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);            \
-                        fprintf(stderr, __VA_ARGS__);                                              \
-                        fprintf(stderr, "\n");                                                     \
-                        exit(1);                                                                   \
-                }                                                                                  \
-        } while (0)
-#define MUST_CUDA(r, call)                                                                         \
-        do {                                                                                       \
-                cu_result result_ = (r)->d.call;                                                   \
-                MUST(result_ == CU_OK, "%s", driver_error_name(&(r)->d, result_));                 \
-        } while (0)
-
-static double now(void)
+double now(void)
 {
         struct timespec t;
 
@@ -110,13 +85,13 @@ static void rig_attach(struct rig *r, enum kvcache_gpu_engine engine, uint32_t m
         MUST(kvcache_gpu_attach(&r->gpu, r->kv, &o, why, sizeof(why)) == 0, "%s", why);
 }
 
-static void rig_detach(struct rig *r)
+void rig_detach(struct rig *r)
 {
         MUST(kvcache_gpu_detach(r->gpu, 60000) == 0, "%s", kvcache_gpu_error(r->gpu));
         r->gpu = NULL;
 }
 
-static struct kvcache_gpu_info rig_info(struct rig *r)
+struct kvcache_gpu_info rig_info(struct rig *r)
 {
         struct kvcache_gpu_info info = { .size = sizeof(info) };
 
@@ -124,7 +99,7 @@ static struct kvcache_gpu_info rig_info(struct rig *r)
         return info;
 }
 
-static struct kvcache_key key_of(uint64_t space, uint64_t n)
+struct kvcache_key key_of(uint64_t space, uint64_t n)
 {
         struct kvcache_key key = { { 0 } };
 
@@ -134,7 +109,7 @@ static struct kvcache_key key_of(uint64_t space, uint64_t n)
         return key;
 }
 
-static int run(struct rig *r, struct kvcache_gpu_request *q, bool is_put)
+int run(struct rig *r, struct kvcache_gpu_request *q, bool is_put)
 {
         struct kvcache_gpu_completion c;
         int e;
@@ -149,7 +124,7 @@ static int run(struct rig *r, struct kvcache_gpu_request *q, bool is_put)
         return c.error;
 }
 
-static size_t good(const struct kvcache_gpu_request *q)
+size_t good(const struct kvcache_gpu_request *q)
 {
         size_t n = 0;
 
@@ -258,19 +233,19 @@ static const struct shape shapes[] = {
           0 },
 };
 
-static void upload(struct rig *r, cu_address to, const void *from, size_t bytes)
+void upload(struct rig *r, cu_address to, const void *from, size_t bytes)
 {
         MUST_CUDA(r, copy(to, (cu_address)(uintptr_t)from, bytes, r->stream));
         MUST_CUDA(r, stream_synchronize(r->stream));
 }
 
-static void download(struct rig *r, void *to, cu_address from, size_t bytes)
+void download(struct rig *r, void *to, cu_address from, size_t bytes)
 {
         MUST_CUDA(r, copy((cu_address)(uintptr_t)to, from, bytes, r->stream));
         MUST_CUDA(r, stream_synchronize(r->stream));
 }
 
-static void fill(uint8_t *p, size_t bytes, uint64_t seed)
+void fill(uint8_t *p, size_t bytes, uint64_t seed)
 {
         for (size_t i = 0; i < bytes; i++) {
                 seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -410,22 +385,14 @@ static void check(struct rig *r)
 
 /* --- how fast? --- */
 
-struct load {
-        struct kvcache_layout l;
-        uint64_t bases[MAX_LAYERS];
-        cu_address device;
-        struct kvcache_gpu_block *blocks;
-        int *statuses;
-        size_t count;
-        uint64_t bytes; /* of all blocks */
-};
-
 /* Layer-separate blocks, keys and values apart: every piece on its own. */
-static void load_open(struct rig *r, struct load *w, uint64_t piece, uint64_t bytes)
+void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, uint64_t bytes)
 {
-        uint32_t layers = (uint32_t)MIN((uint64_t)MAX_LAYERS, (UINT64_C(16) << 20) / 2 / piece);
-        uint64_t block = piece * 2 * layers;
+        uint64_t block;
 
+        if (layers == 0)
+                layers = (uint32_t)MIN((uint64_t)MAX_LAYERS, (UINT64_C(16) << 20) / 2 / piece);
+        block = piece * 2 * layers;
         *w = (struct load){ .count = MAX(bytes / block, UINT64_C(4)) };
         w->l = (struct kvcache_layout){
                 .size = sizeof(w->l),
@@ -447,7 +414,7 @@ static void load_open(struct rig *r, struct load *w, uint64_t piece, uint64_t by
 }
 
 /* Data that is not compressible, in every place. */
-static void load_fill(struct rig *r, struct load *w)
+void load_fill(struct rig *r, struct load *w)
 {
         enum { PART = 8 << 20 };
         uint8_t *p = malloc(PART);
@@ -458,20 +425,20 @@ static void load_fill(struct rig *r, struct load *w)
         free(p);
 }
 
-static void load_name(struct load *w, uint64_t space)
+void load_name(struct load *w, uint64_t space)
 {
         for (size_t i = 0; i < w->count; i++)
                 w->blocks[i] = (struct kvcache_gpu_block){ key_of(space, i), i, 0, 0 };
 }
 
-static void load_close(struct rig *r, struct load *w)
+void load_close(struct rig *r, struct load *w)
 {
         MUST_CUDA(r, mem_free(w->device));
         free(w->blocks);
         free(w->statuses);
 }
 
-static double load_run(struct rig *r, struct load *w, bool is_put, size_t *ret_good)
+double load_run(struct rig *r, struct load *w, bool is_put, size_t *ret_good)
 {
         struct kvcache_gpu_request q = {
                 .layout = &w->l, .blocks = w->blocks, .count = w->count, .statuses = w->statuses
@@ -492,7 +459,7 @@ static int by_size(const void *a, const void *b)
         return x < y ? -1 : x > y;
 }
 
-static double median(double *v, size_t n)
+double median(double *v, size_t n)
 {
         qsort(v, n, sizeof(*v), by_size);
         return v[n / 2];
@@ -564,7 +531,7 @@ static double bench_memcpy(unsigned threads, size_t bytes)
 }
 
 /* What was put is on disk. */
-static void wait_until_written(struct rig *r)
+void wait_until_written(struct rig *r)
 {
         static const char name[] = "\"unwritten_bytes\":";
         double start = now();
@@ -659,7 +626,7 @@ static void bench(struct rig *r, unsigned scale)
                 for (unsigned p = 0; p < ARRAY_SIZE(pieces); p++) {
                         struct load w;
 
-                        load_open(r, &w, pieces[p], bytes);
+                        load_open(r, &w, pieces[p], 0, bytes);
                         load_name(&w, 1000 + p);
                         load_fill(r, &w);
                         load_put_all(r, &w);
@@ -679,7 +646,7 @@ static void bench(struct rig *r, unsigned scale)
                 for (unsigned p = 0; p < ARRAY_SIZE(pieces); p++) {
                         struct load w;
 
-                        load_open(r, &w, pieces[p], bytes);
+                        load_open(r, &w, pieces[p], 0, bytes);
                         load_name(&w, 1000 + p);
                         printf("%12.1f", bench_get(r, &w));
                         fflush(stdout);
@@ -699,7 +666,7 @@ static void bench(struct rig *r, unsigned scale)
                         struct load w;
                         size_t n;
 
-                        load_open(r, &w, pieces[p], bytes / 2);
+                        load_open(r, &w, pieces[p], 0, bytes / 2);
                         load_fill(r, &w);
                         printf("%12.1f", bench_put(r, &w, &space, &n));
                         fflush(stdout);
@@ -733,7 +700,7 @@ double gpu_check_loop(const char *socket_path, uint64_t piece, unsigned max_sms,
         MUST(has_gpu(&r), "no GPU");
         rig_open(&r, socket_path);
         rig_attach(&r, KVCACHE_GPU_ENGINE_AUTO, max_sms, flags);
-        load_open(&r, &w, piece, UINT64_C(1) << 30);
+        load_open(&r, &w, piece, 0, UINT64_C(1) << 30);
         load_name(&w, 2000 + piece);
         load_fill(&r, &w);
         load_put_all(&r, &w);
@@ -757,7 +724,7 @@ int main(int argc, char **argv)
         struct rig r;
 
         if (argc < 3) {
-                fprintf(stderr, "usage: gpu-check SOCKET check|bench [SCALE]\n");
+                fprintf(stderr, "usage: gpu-check SOCKET check|gds|bench|gds-bench [SCALE]\n");
                 return 2;
         }
         if (strcmp(argv[2], "probe") == 0)
@@ -767,6 +734,10 @@ int main(int argc, char **argv)
         rig_open(&r, argv[1]);
         if (strcmp(argv[2], "check") == 0)
                 check(&r);
+        else if (strcmp(argv[2], "gds") == 0)
+                gds_check(&r, argc > 3 ? argv[3] : NULL);
+        else if (strcmp(argv[2], "gds-bench") == 0)
+                gds_bench(&r, argc > 3 ? (unsigned)atoi(argv[3]) : 1);
         else
                 bench(&r, argc > 3 ? (unsigned)atoi(argv[3]) : 1);
         kvcache_close(r.kv);

@@ -49,7 +49,13 @@ start 256MiB 1GiB
 "$check" "$work/s" check
 status=$?
 stop
-[ "$what" = check ] && exit $status
+if [ "$what" = check ]; then
+        [ $status = 0 ] || exit $status
+        sh "$here/on-gds.sh" "$build" check
+        gds=$?
+        [ $gds = 77 ] || exit $gds
+        exit 0
+fi
 [ $status = 0 ] || failed=1
 
 if command -v compute-sanitizer >/dev/null 2>&1; then
@@ -74,4 +80,7 @@ else
         echo "interference: skipped, python3 has no torch"
 fi
 stop
+sh "$here/on-gds.sh" "$build" bench
+status=$?
+[ $status = 0 ] || [ $status = 77 ] || failed=1
 exit $failed

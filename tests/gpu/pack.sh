@@ -7,11 +7,12 @@
 set -eu
 build=$1 folder=$2
 rm -rf "$folder"
-mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/tests/gpu" "$folder/lib"
+mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/tests/gpu/cufile-shim" "$folder/lib"
 cp "$build/daemon/kvcache-daemon" "$folder/daemon/"
 cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
 cp "$build/tests/gpu/gpu-check" "$build/tests/gpu/libgpu-check.so" "$folder/tests/gpu/"
-cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/interference.py" "$folder/tests/gpu/"
+cp "$build/tests/gpu/cufile-shim/libcufile.so.0" "$folder/tests/gpu/cufile-shim/"
+cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/interference.py" "$folder/tests/gpu/"
 for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
         "$folder/tests/gpu/libgpu-check.so"; do
         strip --strip-debug "$f"
