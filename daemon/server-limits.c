@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Limits: those of the configuration, where 0 is "auto". */
+/* Computes the limits of users and of all clients from the configuration, in which 0 is "auto". */
 #include "server-internal.h"
 
 #include <string.h>
@@ -125,7 +125,7 @@ struct quota_limits server_user_limits(const struct server *s)
         for (unsigned i = 0; i < ARRAY_SIZE(things); i++)
                 set_user_limit(&limits, things[i].what, things[i].configured,
                                all.most[things[i].what]);
-        /* An admin may lend all. */
+        /* An admin may register all. */
         limits.most[QUOTA_REGISTERED_BYTES] = or_none(c->limits.uid_registered);
         limits.shared[QUOTA_REGISTERED_BYTES] = !c->limits.uid_registered;
         config_uid_limits(c, &limits.most[QUOTA_CONNECTIONS], &limits.most[QUOTA_KEYS]);

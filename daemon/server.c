@@ -411,7 +411,8 @@ static void on_close_late(int number)
         _exit(EXIT_STATUS_IO);
 }
 
-/* Everybody is closed, and every operation ends, but those that a client or a device may hold up.
+/* Every session is closed, and every operation ends, but those that a client or a device may hold
+ * up.
  */
 static void close_all(struct server *s)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text from others, before it is shown on one line of a terminal, a log or a message. */
+/* Text from another party, made safe for one line of a terminal, a log or a message. Any thread. */
 #pragma once
 
 #include <stddef.h>

@@ -53,7 +53,7 @@ enum wire_op {
         WIRE_REPORT = 15,     /* a text about the daemon; reply carries a memfd */
         WIRE_VERIFY = 16,     /* read a stretch of a segment back; admin only */
         WIRE_DEVICE = 17,     /* suspend or resume a volume of the store; admin only */
-        WIRE_REGISTER = 18,   /* lend memory of the client's; request carries its fd */
+        WIRE_REGISTER = 18,   /* register memory of the client; request carries its fd */
         WIRE_UNREGISTER = 19, /* take it back */
         WIRE_LOOKUP = 20,     /* the tenant's lookup index (lookup.h); reply carries its fd, and
                                  the tally's */

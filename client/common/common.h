@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands of the tools share: the connection, exit statuses, errors in words, key
- * arguments, JSON.
+/* What the commands of both tools share: the connection to the daemon, exit statuses, messages,
+ * keys on the command line, JSON.
  *
- * A function that can end the command returns an exit status: EXIT_OK goes on, anything else has
- * been explained on stderr and is main()'s to return. Standard output carries the answer and
- * nothing else. */
+ * A function that can end the command returns an exit status: EXIT_OK continues; for anything else
+ * the function has already printed a message, and main() returns the status. Standard output
+ * carries the answer and nothing else. Commands run on the main thread. */
 #pragma once
 
 #include <cjson/cJSON.h>

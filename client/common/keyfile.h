@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files that list keys: `replay --acks` writes them, `exists --from` and `evict --from` read them.
- * A line is
+/* Files that list keys: `replay --acks` writes them, `exists --from`, `prefetch --from` and
+ * `evict --from` read them. A line is
  *
  *     <64 hex digits> [<length> [<namespace>]]
  *
- * and the namespace goes to the line's end. Blank lines and lines that begin with '#' are passed
- * over. A last line without a newline that is not whole was being written when its writer died, and
- * is passed over too. */
+ * where the namespace extends to the end of the line. The reader skips blank lines and lines that
+ * begin with '#', and an incomplete last line without a newline, which was being written when its
+ * writer died. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every latency of one kind of call, kept as it is: percentiles are exact, and a million of them
- * are 8 MB. One writer. */
+/* All latencies of one kind of call, so that percentiles are exact; a million of them take 8 MB.
+ * One writer. Without memory, further ones are dropped and counted. */
 #pragma once
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line that shows how far a command is: on a terminal only, on standard error, redrawn in
- * place. */
+/* A line on standard error that shows how far a command is. It is redrawn in place, and only if
+ * standard error is a terminal. One thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The main() of a tool: the options before the command, the list of commands, the command to run.
- */
+/* The main() of a tool: reads the options before the command, finds the command, runs it, and
+ * reports output that could not be written. */
 #pragma once
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon says about itself, as kvcachectl's commands show it: fetched as JSON, and values
- * laid out by the unit at the end of their names. */
+/* The daemon's reports as the commands show them: fetched, parsed, and numbers formatted by the
+ * unit at the end of their name. Text from the daemon is made safe for a terminal. */
 #pragma once
 
 #include <stddef.h>

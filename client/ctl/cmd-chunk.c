@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Single chunks from the command line: put and get. */
+/* put and get: one chunk to or from a file, or standard input or output. A get that fails leaves no
+ * file. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making room by hand: evict forgets single keys (or drops them from memory only), purge forgets a
- * namespace or all. */
+/* evict and purge. evict drops single chunks, or their copies in memory only; purge deletes a
+ * namespace's chunks, or all, for good. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

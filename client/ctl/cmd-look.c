@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Looking at chunks without moving them: exists, stat, ls. */
+/* exists, stat and ls: which chunks there are, without moving their bytes. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

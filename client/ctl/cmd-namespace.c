@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl namespace: which there are, what is known of one, and the end of one. */
+/* namespace: lists the namespaces, shows one, removes one. */
 #include <errno.h>
 #include <pwd.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* prefetch: from disk into memory, for gets that will come. */
+/* prefetch: has the daemon read chunks from disk into memory for later gets. */
 #include <stdlib.h>
 
 #include "commands.h"

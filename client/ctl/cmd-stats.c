@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What else the daemon says: ping, stats, config. */
+/* ping, stats and config: a round trip, every metric, the configuration in force. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading back all that lies on disk: of a running daemon, by asking it stretch after stretch, or,
- * with --store, of a store that no daemon has open. What is bad is dropped: that is the repair,
- * since a miss is recomputed. */
+/* verify: reads back all that is on disk and compares checksums. A running daemon does so on
+ * request, a part of a segment at a time; with --store this process opens a store that no daemon
+ * has open. Bad chunks are dropped: that is the repair, because a miss is recomputed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that a command is about: its operands, or a file of keys (keyfile.h) of any length and
- * several namespaces, handed on in batches of one namespace. */
+/* The keys that a command works on: its operands, or a file of keys (keyfile.h) of any length with
+ * several namespaces. The command gets them in batches of one namespace each. The first failure
+ * ends the walk. */
 #pragma once
 
 #include "options.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A section of the status, for people: members are taken out of an object and printed as lines, and
- * what is left at the end, of a newer daemon, is printed under its own name. */
+/* A section of the status for people. A command takes the members that it knows out of the object
+ * and prints them as lines; section_rest() prints those that remain, which a newer daemon has
+ * added, under their own names. */
 #pragma once
 
 #include <cjson/cJSON.h>

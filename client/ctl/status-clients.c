@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl status: what it prints of those who use the daemon. */
+/* kvcachectl status: the sessions, tenants, limits and namespaces. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl status: what it prints of the store. */
+/* kvcachectl status: the store, its volumes and its scrubbing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -39,7 +39,8 @@ static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint
         return params->pool && at + bytes <= params->pool_bytes ? (char *)params->pool + at : NULL;
 }
 
-/* So many requests, neighbours on the disk, go as one; each lies in its buffer and its tail. */
+/* So many adjacent requests, merged; each lies in its buffer and its tail.
+ */
 enum { KIO_PARTS_MAX = 32, KIO_PIECES_MAX = 2 * KIO_PARTS_MAX };
 
 static inline struct kio_request *kio_request_of(const struct list_node *n)

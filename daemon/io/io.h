@@ -64,10 +64,10 @@ struct kio_info {
 
 /* Counted where it happens, by workers; summed on read. */
 struct kio_stats {
-        uint64_t ops[KIO_OP_END];    /* completed without error; of neighbours in one, one */
-        uint64_t joined[KIO_OP_END]; /* requests that went along in a neighbour's operation */
+        uint64_t ops[KIO_OP_END];    /* completed without error; merged requests count as one */
+        uint64_t joined[KIO_OP_END]; /* requests merged into an adjacent one's operation */
         uint64_t bytes[KIO_OP_END];
-        uint64_t errors[KIO_OP_END]; /* failed; of neighbours in one, one, and then each */
+        uint64_t errors[KIO_OP_END]; /* failed; a merged one counts as one, and then each part */
         uint64_t resubmitted;        /* short transfers and retries */
         uint64_t wiped;              /* reads that failed, or their check, whose bytes were wiped */
         uint64_t registered_ops;     /* reads and writes that used a registered buffer */

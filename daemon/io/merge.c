@@ -9,7 +9,7 @@
  * the first part must not wait for much more, and while it is verified the next ones shall be under
  * way. Measured with chunks of 4 to 64 KiB. */
 enum { MERGE_READ_MAX = 128 * 1024 };
-/* How many requests are looked at for neighbours: those that come in together. */
+/* How many requests are searched for adjacent ones: those that come in together. */
 enum { MERGE_WINDOW = 32 };
 
 struct merged {
@@ -50,7 +50,7 @@ static bool is_adjacent(const struct kio_request *req, const struct kio_request 
                 next->offset + next->length == req->offset);
 }
 
-/* The first neighbour among those that come first; NULL: none is. It may lie before `req` on the
+/* The first adjacent one among those that come first; NULL: none is. It may lie before `req` on the
  * disk: the chunks that replace those of a chain lie so, since its last was evicted first. */
 static struct kio_request *find_adjacent(const struct kio_request *req, struct list_node *ready)
 {

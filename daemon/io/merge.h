@@ -19,7 +19,7 @@ struct merge {
 void merge_init(struct merge *j, unsigned n);
 void merge_fini(struct merge *j);
 
-/* Takes what stands first in `ready`, and with it those that follow there and are its neighbours:
+/* Takes what stands first in `ready`, and with it those that follow there and are adjacent to it:
  * one request then, with parts. */
 struct kio_request *merge_take(struct merge *j, struct list_node *ready);
 /* Takes one with parts apart: they come to `ret_parts` as they were, by their places. */

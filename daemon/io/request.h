@@ -110,7 +110,7 @@ struct kio_request {
         bool wiping;
         uint32_t registered; /* did the last transfer use a registered buffer? */
         bool stuck;          /* is it at a device that hangs? */
-        bool along;          /* did it go along in the operation of another, its neighbour? */
+        bool along;          /* was it merged into the operation of an adjacent one? */
 };
 
 /* READ, WRITE: where byte `at` of the memory is. `*bytes` becomes what lies there in one piece, if

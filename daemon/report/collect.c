@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collects the snapshot of all metrics: each counter is read here from the part that counts it. */
+/* Collects the snapshot of all metrics: reads each counter from the part that counts it, and keeps
+ * nothing. Loop thread; cannot fail. */
 #include "report/collect.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page that HTTP shows to people at "/": the JSON of /status, laid out, with every name and
- * text in it escaped. A member that this file does not know is shown under its own name. */
+/* The page that HTTP serves at "/": the JSON of /status laid out for people. Every name and text in
+ * it is escaped; a member that this file does not know is shown under its own name. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

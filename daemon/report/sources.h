@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the status and the metrics are gathered from. */
+/* The parts of the daemon that the status and the metrics are read from. server.c fills it in once.
+ */
 #pragma once
 
 #include <stdbool.h>

@@ -19,7 +19,7 @@ struct bench_options {
         uint64_t seed;          /* of the order in which they are got */
         enum kvcache_tier tier; /* where they are to be found */
         bool plain_keys;        /* those of many-entries */
-        uint64_t region;        /* bytes to lend the daemon; 0: none */
+        uint64_t region;        /* bytes to register; 0: none */
         uint64_t working_set, source;
         uint64_t connections;
         uint64_t daemon_pid, echo_pid;

@@ -42,7 +42,7 @@ def copy_figure(bench, report, pairs, tally, what, working_set, **more):
 
 
 def measure_put(bench, report, daemon, pool):
-    """Accepted puts from the staging area, and from memory that the client has lent."""
+    """Accepted puts from the staging area, and from registered memory."""
     piece = SIZES["2MiB"]
     count = pool // 5 // piece * piece
     for name, where, source, arguments in (("put_vs_memcpy", "the staging area", 64 * MIB, ()),
@@ -62,7 +62,7 @@ def measure_put(bench, report, daemon, pool):
 
 
 def measure_into(bench, report, daemon, pool):
-    """Gets of chunks in memory into memory that the client has lent."""
+    """Gets of chunks in memory into registered memory."""
     piece, tally = SIZES["2MiB"], Tally("memory_bytes")
     source = pool // 2 // piece * piece
     bench.say("get into registered memory against memcpy")

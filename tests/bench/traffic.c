@@ -173,12 +173,12 @@ static int places_of_region(struct traffic *t, uint64_t room)
 
         if (fd < 0 || ftruncate(fd, (off_t)options.bytes) < 0 ||
             fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0) {
-                r = bench_fail("no memory to lend: %s", strerror(errno));
+                r = bench_fail("no memory to register: %s", strerror(errno));
         } else {
                 options.fd = fd;
                 r = kvcache_buffer_register(t->kv, &options, &region, &base);
                 if (r < 0)
-                        r = bench_fail("cannot lend memory: %s", kvcache_error(t->kv));
+                        r = bench_fail("cannot register memory: %s", kvcache_error(t->kv));
         }
         if (fd >= 0)
                 close(fd);

@@ -58,7 +58,7 @@ int traffic_slice(struct traffic *t, const struct bench_step *step, traffic_subm
                   traffic_take_fn take);
 void traffic_count_failure(struct counts *c, int status);
 
-/* Places of the staging area, all of it; or, with --region, of memory that is lent to the daemon.
+/* Places of the staging area, all of it; or, with --region, of registered memory.
  * Filled with contents for a put, touched in any case. */
 int traffic_make_places(struct traffic *t);
 /* For a flight, until it is given back: the whole of them in turn, so that bytes come from memory

@@ -81,7 +81,7 @@ struct profile_work {
         struct profile_tally *tally; /* the client's own */
 };
 
-/* What everybody shares while a job runs. */
+/* What all clients share while a job runs. */
 struct profile {
         const struct profile_job *job;
         const atomic_int *interrupted;

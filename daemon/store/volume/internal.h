@@ -322,7 +322,8 @@ void chunk_remove(struct volume *v, uint32_t i);
 void chunk_pin(struct volume *v, uint32_t i);
 void chunk_unpin(struct volume *v, uint32_t i);
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c);
-/* Of its I/O: neighbours have the same worker, who may join them, and runs of them take turns. */
+/* Of its I/O: adjacent requests have the same worker, which may merge them, and runs of them take
+ * turns. */
 unsigned chunk_affinity(const struct volume *v, const struct chunk *c);
 
 /* segment.c */
