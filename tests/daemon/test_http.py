@@ -188,7 +188,7 @@ def test_live_reserved_and_limit_are_told_apart(web):
     said = harness.ctl("status", daemon=web, check=0).stdout
     assert re.search(r"^  live +97\.7 KiB of 128 MiB ", said, re.M)
     assert re.search(r"^  reserved +[\d.]+ [KM]iB of 128 MiB: ", said, re.M)
-    assert re.search(r"^  live +97\.7 KiB: the payload of its chunks", said, re.M)
+    assert re.search(r"^  live +97\.7 KiB: the bytes of the chunks", said, re.M)
 
 
 def test_what_is_not_there_and_what_is_not_done(web):
