@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Blocks of GPU memory through <kvcache-gpu.h>: the daemon's bytes go to and from a device without passing through Python.
+
+A Gpu is an attachment of a client to one device, made at the first call that finds a daemon. Its calls take the client's lock
+and block until the GPU has copied, as those of a Namespace do; they answer with statuses, and LOST where no daemon or no GPU
+serves them. Nothing of CUDA is imported: the driver is loaded by libkvcache, addresses and streams are numbers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+import time
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import _library as c
+from ._arguments import ack_number, milliseconds, parent_words
+from ._errors import ArgumentError
+from ._memory import Keys
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from ._client import Client
+    from ._memory import KeysLike
+    from ._namespace import Namespace
+
+CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST = 1, 2, 3
+
+# struct kvcache_layout, _gpu_options, _gpu_request, _gpu_completion
+_LAYOUT = struct.Struct("<IIIIIIQQQQQ")
+_OPTIONS = struct.Struct("<IIiIIIQ")
+_REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQ")
+_COMPLETION = struct.Struct("<QiiQ")
+_BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
+_DONE = 2
+_RETRY_S = 1.0
+
+_attach = c._function("kvcache_gpu_attach", c._i, c._p, c._p, c._s, c._p, c._z)
+_detach = c._function("kvcache_gpu_detach", c._i, c._p, c._i)
+_error = c._function("kvcache_gpu_error", c._s, c._p)
+_put_blocks = c._function("kvcache_gpu_put_blocks", c._i, c._p, c._s)
+_get_blocks = c._function("kvcache_gpu_get_blocks", c._i, c._p, c._s)
+_reap = c._function("kvcache_gpu_reap_sized", c._i, c._p, c._p, c._z, c._z, c._i)
+
+
+class Layout:
+    """Where blocks lie in device memory: struct kvcache_layout of <kvcache-gpu.h>. `bases` are addresses, one a layer, or one
+    in all for CONTIGUOUS; `base_bytes` is the size of each buffer. Whoever makes it keeps the memory."""
+
+    def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,
+                 bases: Sequence[int], base_bytes: int = 0) -> None:
+        if len(bases) != (1 if kind == CONTIGUOUS else layers):
+            raise ArgumentError(f"{len(bases)} bases for {layers} layers")
+        self._bases = array("Q", bases)
+        self._packed = _LAYOUT.pack(_LAYOUT.size, kind, layers, outer, page_tokens, dtype_bytes, inner, 0, blocks,
+                                    self._bases.buffer_info()[0], base_bytes)
+
+
+class Gpu:
+    """One device of this process, by its number, in its primary context (PyTorch's).
+
+    staging_bytes  that puts pass through; an eighth of it holds a block; 0: 128 MiB
+    reason         why the last call was not served by the GPU; empty: it was"""
+
+    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0) -> None:
+        if not 0 <= device < 2**31:
+            raise ArgumentError(f"a device is a number from 0 on, not {device!r}")
+        self._client = client
+        self._options = _OPTIONS.pack(_OPTIONS.size, 0, device, 0, 0, 0, staging_bytes)
+        self._gpu: int | None = None
+        self._retry_at = 0.0
+        self.reason = ""
+
+    @property
+    def attached(self) -> bool:
+        return self._gpu is not None
+
+    def detach(self, timeout: float = 10.0) -> bool:
+        """False: something is still under way. Call it before the client is closed. A second time, True."""
+        with self._client._lock:
+            if self._gpu is not None:
+                if _detach(self._gpu, milliseconds(timeout)) < 0:
+                    return False
+                self._gpu = None
+            return True
+
+    def put(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, ack: str = "written",
+            parent: Buffer | None = None, stream: int = 0, timeout: float | None = None) -> bytes:
+        """Stores these blocks of the layout; one status a key. They are read after what is in `stream` now (a CUstream; 0:
+        the default stream), and may be overwritten when it returns."""
+        return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout)
+
+    def get(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, parent: Buffer | None = None,
+            stream: int = 0, timeout: float | None = None) -> bytes:
+        """Brings these blocks; one status a key. They are written after what is in `stream` now, and are there when it
+        returns. A block whose status is not OK may hold anything."""
+        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout)
+
+    # --- inside ---
+
+    def _enter(self, namespace: Namespace) -> int:
+        """0: attached, and the namespace is open. In the client's lock."""
+        r: int = self._client._usable(namespace)
+        if r:
+            self.reason = self._client._unreachable or self._client._words()
+            return r
+        if self._gpu is None:
+            if time.monotonic() < self._retry_at:
+                return -errno.ENODEV
+            gpu, why = ctypes.c_void_p(), ctypes.create_string_buffer(1024)
+            assert self._client._handle is not None
+            r = _attach(ctypes.byref(gpu), self._client._handle.kv, self._options, why, len(why))
+            if r < 0:
+                self.reason, self._retry_at = why.value.decode(errors="replace"), time.monotonic() + _RETRY_S
+                return r
+            self._gpu = gpu.value
+        self.reason = ""
+        return 0
+
+    def _move(self, call: ctypes._NamedFuncPointer, namespace: Namespace, layout: Layout, blocks: Sequence[int],
+              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None) -> bytes:
+        packed = keys if type(keys) is Keys else Keys(keys)
+        n = packed.count
+        if len(blocks) != n:
+            raise ArgumentError(f"{len(blocks)} blocks for {n} keys")
+        words = array("Q", bytes(8 * _BLOCK_WORDS * n))
+        for i in range(4):
+            words[i::_BLOCK_WORDS] = packed.words[i::4]
+        words[4::_BLOCK_WORDS] = array("Q", blocks)
+        above = parent_words(parent) if parent is not None else None
+        statuses = array("i", [c.LOST]) * n
+        order = stream or 1  # CU_STREAM_LEGACY
+        ms = milliseconds(timeout) if timeout is not None else 0
+        self._client._check_fork()
+        with self._client._lock:
+            if n == 0 or self._enter(namespace) < 0:
+                return bytes(statuses.tolist())
+            request = _REQUEST.pack(_REQUEST.size, 8 * _BLOCK_WORDS, namespace._id, 0, ack, 0, 0, ms,
+                                    c.address_of(layout._packed), words.buffer_info()[0], n,
+                                    above.buffer_info()[0] if above else 0, statuses.buffer_info()[0], order, order, 0, 0, 1)
+            r = call(self._gpu, request)
+            if r == -errno.EINVAL:
+                raise ArgumentError(self._words())
+            if r == 0:
+                self._wait()
+            else:
+                self.reason = self._words()
+        return bytes(statuses.tolist())
+
+    def _wait(self) -> None:
+        """Until the request, the only one under way, is done: libkvcache ends it in any case, at its timeout."""
+        room = ctypes.create_string_buffer(_COMPLETION.size)
+        while True:
+            r = _reap(self._gpu, room, _COMPLETION.size, 1, -1)
+            if r < 0:
+                self.reason = self._words()
+                raise self._client._raised(r)
+            if r == 0:
+                continue
+            _, kind, error, _ = _COMPLETION.unpack(room.raw)
+            if kind == _DONE:
+                if error:
+                    self.reason = self._words()
+                return
+
+    def _words(self) -> str:
+        text: bytes = _error(self._gpu) if self._gpu else b""
+        return text.decode(errors="replace")

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The KV cache of Hugging Face transformers, kept by blocks of tokens.
+
+    from kvcache.transformers import PrefixStore
+
+    store = PrefixStore(kvcache.Client(), model, "meta-llama/Llama-3.1-8B@main")
+    cache, known = store.load(ids, model.device)        # the longest prefix that is kept; known tokens of it
+    output = model(ids[:, known:], past_key_values=cache, use_cache=True)
+    store.save(output.past_key_values, ids)
+
+A block is the keys and values of `block_tokens` tokens in all layers; its key is a hash of all tokens up to its end, so that
+any prompt with the same beginning finds it. Blocks of a cache on a GPU go there and come from there without Python touching
+them; where there is no GPU, or it cannot be attached, through memory that is shared with the daemon. Where nothing answers,
+nothing is found and nothing kept: the model computes.
+
+torch is imported by this module, transformers only when a cache is made. Tested with transformers 5.17; any release whose
+caches have `layers` with `keys` and `values` of [batch, heads, tokens, head size] is as good. Full attention only: a cache with
+sliding windows or without keys and values of each token is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch  # type: ignore[import-not-found,unused-ignore]
+
+from . import _library as c
+from ._errors import ArgumentError
+from ._gpu import OUTER_FIRST, Gpu, Layout
+from ._memory import Places
+
+if TYPE_CHECKING:
+    from ._client import Client
+    from ._region import Region
+
+AT_ONCE_BYTES = 256 << 20  # that pass through memory at a time
+# Of a configuration: what changes without the cache changing.
+_VOLATILE = ("_name_or_path", "transformers_version", "architectures", "use_cache", "output_attentions",
+             "output_hidden_states", "return_dict", "_attn_implementation_autoset", "dtype", "torch_dtype")
+
+
+def block_keys(tokens: Sequence[int], block_tokens: int) -> list[bytes]:
+    """The keys of all whole blocks: each a hash of its tokens and of the key before it."""
+    keys, key = [], bytes(32)
+    for at in range(0, len(tokens) - block_tokens + 1, block_tokens):
+        key = hashlib.sha256(key + array("q", tokens[at:at + block_tokens]).tobytes()).digest()
+        keys.append(key)
+    return keys
+
+
+def config_digest(config: Any) -> str:
+    """Of all that a model's configuration says of its computation."""
+    said = {k: v for k, v in config.to_dict().items() if k not in _VOLATILE}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+class PrefixStore:
+    """The prefixes of one model with these weights.
+
+    model         the model, or its configuration and `dtype`
+    identity      what the weights are: name and revision, or a hash. Two models with one identity read each other's cache
+    block_tokens  of a block; prefixes are kept in whole blocks
+    way           "gpu", "host" or "": how the last blocks went; `reason`: why not by the GPU, or why not at all"""
+
+    def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None,
+                 name: str = "transformers", ack: str = "written") -> None:
+        config = getattr(model, "config", model)
+        text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+        dtype = dtype if dtype is not None else getattr(model, "dtype", None)
+        if not identity:
+            raise ArgumentError("identity says which weights these are; it is empty")
+        if not isinstance(block_tokens, int) or not 1 <= block_tokens <= 4096:
+            raise ArgumentError(f"a block has 1 to 4096 tokens, not {block_tokens!r}")
+        if not isinstance(dtype, torch.dtype):
+            raise ArgumentError("dtype, of the cache, is needed with a configuration alone")
+        self._config = config
+        self.layers = int(text.num_hidden_layers)
+        self.heads = int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+        self.head_dim = int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+        self.dtype, self.block_tokens, self.ack = dtype, block_tokens, ack
+        self._itemsize = torch.empty(0, dtype=dtype).element_size()
+        self.region_bytes = block_tokens * self.heads * self.head_dim * self._itemsize
+        self.block_bytes = 2 * self.layers * self.region_bytes
+        self.fingerprint: Mapping[str, object] = {
+            "model": identity, "config": config_digest(config), "dtype": str(dtype).removeprefix("torch."),
+            "layout": "layers,kv,tokens,heads,dim", "layers": self.layers, "kv_heads": self.heads,
+            "head_dim": self.head_dim, "block_tokens": block_tokens, "keys": "sha256-chain-int64",
+        }
+        digest = hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+        self._client = client
+        self.namespace = client.namespace(f"{name}/{digest}", self.fingerprint, chunk_bytes=self.block_bytes)
+        self._gpus: dict[int, Gpu] = {}
+        self._region: Region | None = None
+        self.way, self.reason = "", ""
+
+    def close(self) -> None:
+        """Gives back the GPU and the memory. Before the client is closed."""
+        for gpu in self._gpus.values():
+            gpu.detach()
+        self._gpus.clear()
+        region, self._region = self._region, None
+        if region is not None:
+            region.unregister()
+
+    # --- what is asked of it ---
+
+    def match(self, token_ids: Any) -> int:
+        """How many tokens, from the first on, are kept. Microseconds."""
+        return self.namespace.match(block_keys(_tokens(token_ids), self.block_tokens)) * self.block_tokens
+
+    def save(self, cache: Any, token_ids: Any) -> int:
+        """Keeps the cache's whole blocks of these tokens, of which the cache may hold more or fewer. How many tokens, from the
+        first on, are kept now."""
+        tokens = _tokens(token_ids)
+        pairs = self._pairs(cache)
+        held = min([len(tokens)] + [keys.shape[2] for keys, _ in pairs])
+        keys = block_keys(tokens[:held], self.block_tokens)
+        first = self.namespace.match(keys)
+        step = max(1, AT_ONCE_BYTES // self.block_bytes)
+        for at in range(first, len(keys), step):
+            n = min(step, len(keys) - at)
+            parent = keys[at - 1] if at else None
+            statuses = self._put(pairs, at, keys[at:at + n], parent)
+            good = _leading(statuses)
+            if good < n:
+                return (at + good) * self.block_tokens
+        return len(keys) * self.block_tokens
+
+    def load(self, token_ids: Any, device: Any = None) -> tuple[Any, int]:
+        """A fresh cache, with the longest prefix that is kept, and how many tokens it has: whole blocks, and never all of the
+        tokens, because a model needs one to go on from. 0: nothing was found, and the cache is empty."""
+        tokens = _tokens(token_ids)
+        device = torch.device(device if device is not None else getattr(token_ids, "device", "cpu"))
+        keys = block_keys(tokens[:max(0, len(tokens) - 1)], self.block_tokens)
+        keys = keys[:self.namespace.match(keys)]
+        parts, loaded = [], 0
+        step = max(1, AT_ONCE_BYTES // self.block_bytes)
+        for at in range(0, len(keys), step):
+            n = min(step, len(keys) - at)
+            pages, statuses = self._get(device, keys[at:at + n], keys[at - 1] if at else None)
+            good = _leading(statuses)
+            if good:
+                parts.append((pages, good))
+            loaded += good
+            if good < n:
+                break
+        cache = self._new_cache()
+        for layer in range(self.layers if parts else 0):
+            both = [[pages[layer][outer][:good] for pages, good in parts] for outer in (0, 1)]
+            cache.update(self._as_states(both[0]), self._as_states(both[1]), layer)
+        return cache, loaded * self.block_tokens
+
+    # --- caches ---
+
+    def _new_cache(self) -> Any:
+        import transformers  # type: ignore[import-not-found,unused-ignore]
+        cache = transformers.DynamicCache(config=self._config)
+        for layer in getattr(cache, "layers", ()):
+            if type(layer).__name__ != "DynamicLayer":
+                raise ArgumentError(f"a cache with a {type(layer).__name__} does not hold the keys and values of each token")
+        return cache
+
+    def _pairs(self, cache: Any) -> list[tuple[Any, Any]]:
+        layers = getattr(cache, "layers", None)
+        if layers is None or len(layers) != self.layers:
+            raise ArgumentError(f"a cache with {self.layers} layers is needed, as transformers.DynamicCache has them")
+        pairs = []
+        for i, layer in enumerate(layers):
+            if type(layer).__name__ not in ("DynamicLayer", "StaticLayer"):
+                raise ArgumentError(f"layer {i} is a {type(layer).__name__}, which does not hold the keys and values of each token")
+            keys, values = layer.keys, layer.values
+            if keys is None or keys.shape[-2] == 0:
+                raise ArgumentError(f"layer {i} of the cache is empty")
+            for states in (keys, values):
+                if tuple(states.shape[:2]) != (1, self.heads) or states.shape[3] != self.head_dim or states.dtype != self.dtype:
+                    raise ArgumentError(f"layer {i} has {tuple(states.shape)} of {states.dtype}, not (1, {self.heads}, tokens, "
+                                        f"{self.head_dim}) of {self.dtype}")
+            if type(layer).__name__ == "StaticLayer":
+                used = int(layer.get_seq_length())
+                keys, values = keys[:, :, :used], values[:, :, :used]
+            pairs.append((keys, values))
+        return pairs
+
+    def _as_pages(self, states: Any, first: int, n: int) -> Any:
+        """[1, heads, tokens, dim] as [blocks, tokens, heads, dim], a view."""
+        part = states[0, :, first * self.block_tokens:(first + n) * self.block_tokens]
+        return part.unflatten(1, (n, self.block_tokens)).permute(1, 2, 0, 3)
+
+    def _as_states(self, pages: list[Any]) -> Any:
+        """[blocks, tokens, heads, dim], several, as [1, heads, tokens, dim]."""
+        whole = pages[0] if len(pages) == 1 else torch.cat(pages)
+        return whole.flatten(0, 1).transpose(0, 1).unsqueeze(0)
+
+    # --- moving ---
+
+    def _gpu(self, device: Any) -> Gpu | None:
+        if device.type != "cuda":
+            return None
+        number = device.index if device.index is not None else torch.cuda.current_device()
+        if number not in self._gpus:
+            self._gpus[number] = Gpu(self._client, number, 0 if self.block_bytes <= 15 << 20 else 9 * _pages(self.block_bytes))
+        return self._gpus[number]
+
+    def _pages_on(self, device: Any, n: int) -> tuple[list[Any], Layout]:
+        """Paged memory as an engine has it: a buffer a layer, [keys and values, blocks, tokens, heads, dim]."""
+        shape = (2, n, self.block_tokens, self.heads, self.head_dim)
+        pages = [torch.empty(shape, dtype=self.dtype, device=device) for _ in range(self.layers)]
+        layout = Layout(OUTER_FIRST, layers=self.layers, outer=2, page_tokens=self.block_tokens, dtype_bytes=self._itemsize,
+                        inner=self.heads * self.head_dim, blocks=n, bases=[p.data_ptr() for p in pages],
+                        base_bytes=2 * n * self.region_bytes)
+        return pages, layout
+
+    def _went(self, gpu: Gpu | None, statuses: bytes) -> bool:
+        """Did the GPU serve it? Else it goes through host memory."""
+        if gpu is None or (gpu.reason and not gpu.attached):
+            self.reason = gpu.reason if gpu else "the cache is not on a GPU"
+            return False
+        self.way, self.reason = "gpu", gpu.reason
+        return True
+
+    def _put(self, pairs: list[tuple[Any, Any]], first: int, keys: list[bytes], parent: bytes | None) -> bytes:
+        n, device = len(keys), pairs[0][0].device
+        gpu = self._gpu(device)
+        if gpu is not None:
+            pages, layout = self._pages_on(device, n)
+            for page, pair in zip(pages, pairs):
+                for outer in (0, 1):
+                    page[outer].copy_(self._as_pages(pair[outer], first, n))
+            statuses = gpu.put(self.namespace, layout, range(n), keys, self.ack, parent,
+                               torch.cuda.current_stream(device).cuda_stream)
+            if self._went(gpu, statuses):
+                return statuses
+        host, places = self._host(n)
+        for layer, pair in enumerate(pairs):
+            for outer in (0, 1):
+                host[:, layer, outer].copy_(self._as_pages(pair[outer], first, n))
+        done = self.namespace.put(keys, places, self.ack, parent)
+        self.way, self.reason = "host", done.reason or self.reason
+        return done.status
+
+    def _get(self, device: Any, keys: list[bytes], parent: bytes | None) -> tuple[list[Any], bytes]:
+        n, gpu = len(keys), self._gpu(device)
+        if gpu is not None:
+            pages, layout = self._pages_on(device, n)
+            statuses = gpu.get(self.namespace, layout, range(n), keys, parent, torch.cuda.current_stream(device).cuda_stream)
+            if self._went(gpu, statuses):
+                return pages, statuses
+        host, places = self._host(n)
+        done = self.namespace.get(keys, places, parent)
+        self.way, self.reason = "host", done.reason or self.reason
+        status = done.status
+        if any(length != self.block_bytes for length, s in zip(done.lengths, status) if s == c.OK):
+            status = bytes(c.MISMATCH if s == c.OK and length != self.block_bytes else s
+                           for length, s in zip(done.lengths, status))
+        # A copy: the memory is used again.
+        return [host[:, layer].transpose(0, 1).clone().to(device) for layer in range(self.layers)], status
+
+    def _host(self, n: int) -> tuple[Any, Places]:
+        """Memory shared with the daemon for n blocks, [blocks, layers, keys and values, tokens, heads, dim], each on pages of
+        its own."""
+        stride = _pages(self.block_bytes)
+        if self._region is None or len(self._region) < n * stride or not self._region.settled():
+            old, self._region = self._region, None
+            if old is not None and old.settled():
+                old.unregister()
+            self._region = self._client.allocate(n * stride)
+        region = self._region
+        whole: Any = torch.frombuffer(region.memory, dtype=torch.uint8)[:n * stride].view(n, stride)
+        shape = (self.layers, 2, self.block_tokens, self.heads, self.head_dim)
+        return (whole[:, :self.block_bytes].view(self.dtype).unflatten(1, shape),
+                region.places(range(0, n * stride, stride), self.block_bytes))
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // 4096) * 4096
+
+
+def _leading(statuses: bytes) -> int:
+    """How many, from the first on, are there."""
+    return next((i for i, s in enumerate(statuses) if not c.status_ok(s)), len(statuses))
+
+
+def _tokens(token_ids: Any) -> list[int]:
+    listed = token_ids.tolist() if hasattr(token_ids, "tolist") else list(token_ids)
+    if listed and isinstance(listed[0], list):
+        if len(listed) != 1:
+            raise ArgumentError(f"one sequence at a time, not {len(listed)}")
+        listed = listed[0]
+    try:
+        struct.pack(f"={len(listed)}q", *listed)
+    except struct.error:
+        raise ArgumentError("token_ids are whole numbers of 64 bits") from None
+    return listed

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kvcache._gpu against a real daemon, over the driver without a GPU: its device memory cannot be touched but by copies, and
+these are late and in any order. It has no default stream, so all tests name theirs. Each test is a process of its own, because a driver stays loaded."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import harness
+import pytest
+
+PRELUDE = """
+import ctypes, faulthandler, hashlib, os, sys
+faulthandler.enable()
+import kvcache
+from kvcache._gpu import CONTIGUOUS, OUTER_FIRST, Gpu, Layout
+N, LAYERS, TOKENS, INNER = 24, 3, 4, 96
+REGION = TOKENS * INNER * 2
+cuda = ctypes.CDLL("libcuda.so.1")
+context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxPushCurrent_v2(context) and not cuda.cuStreamCreate(ctypes.byref(stream), 1)
+
+class Memory:
+    def __init__(self, blocks, fill=None):
+        self.bytes, address = 2 * blocks * REGION, ctypes.c_uint64()
+        self.bases = []
+        for layer in range(LAYERS):
+            assert not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(self.bytes))
+            self.bases.append(address.value)
+        self.layout = Layout(OUTER_FIRST, layers=LAYERS, outer=2, page_tokens=TOKENS, dtype_bytes=2, inner=INNER, blocks=blocks,
+                             bases=self.bases, base_bytes=self.bytes)
+        if fill:
+            for base, data in zip(self.bases, fill):
+                room = ctypes.create_string_buffer(data, self.bytes)
+                self.copy(base, ctypes.addressof(room), True)
+    def copy(self, to, source, wait):
+        assert not cuda.cuMemcpyAsync(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(self.bytes), stream)
+        assert not wait or not cuda.cuStreamSynchronize(stream)
+    def read(self):
+        out = []
+        for base in self.bases:
+            room = ctypes.create_string_buffer(self.bytes)
+            self.copy(ctypes.addressof(room), base, True)
+            out.append(room.raw)
+        return out
+
+data = [hashlib.shake_256(b"layer %d" % i).digest(2 * N * REGION) for i in range(LAYERS)]
+keys = [hashlib.sha256(b"%d" % i).digest() for i in range(N)]
+client = kvcache.Client(sys.argv[1], timeout=60, connect_timeout=20)
+ns = client.namespace("gpu", {"model": "m"})
+gpu = Gpu(client)
+"""
+
+
+def run(socket, text, source, driver="cuda"):
+    env = {**os.environ, "PYTHONPATH": str(source / "client/python")}
+    if driver:
+        env["LD_LIBRARY_PATH"] = str(harness.BUILD / "tests/gpu" / driver)
+    done = subprocess.run([sys.executable, "-c", (PRELUDE if driver else "") + textwrap.dedent(text), str(socket)],
+                          capture_output=True, text=True, env=env, timeout=120 * harness.slow())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_blocks_go_out_and_come_back_elsewhere(daemon, source):
+    said = run(daemon.socket, """
+        there = Memory(N, data)
+        assert gpu.put(ns, there.layout, range(N), keys, stream=stream.value) == bytes(N), gpu.reason
+        assert gpu.put(ns, there.layout, range(N), keys, stream=stream.value) == bytes([kvcache.EXISTS]) * N
+        ns.evict(keys, memory_only=True)
+        here = Memory(N)
+        order = list(reversed(range(N)))
+        assert gpu.get(ns, here.layout, order, keys, stream=stream.value) == bytes(N), gpu.reason
+        for mine, theirs in zip(here.read(), data):
+            for outer in (0, 1):
+                for i, at in enumerate(order):
+                    a, b = (outer * N + at) * REGION, (outer * N + i) * REGION
+                    assert mine[a:a + REGION] == theirs[b:b + REGION]
+        # the chunk on the host: layers, keys and values, tokens
+        room = bytearray(LAYERS * 2 * REGION)
+        assert ns.get(keys[5:6], [room]).ok
+        assert bytes(room) == b"".join(d[(o * N + 5) * REGION:(o * N + 6) * REGION] for d in data for o in (0, 1))
+        assert gpu.attached and gpu.detach() and gpu.detach() and not gpu.attached
+        client.close()
+        print("right")
+        """, source)
+    assert said == "right\n"
+    assert daemon.status()["sessions"]["leases"] == 0
+
+
+def test_what_is_missing_or_of_another_length_has_a_status(daemon, source):
+    run(daemon.socket, """
+        memory = Memory(N, data)
+        ns.put(keys[1:2], [b"short"])
+        assert gpu.put(ns, memory.layout, [0], keys[:1], stream=stream.value) == bytes([kvcache.OK])
+        assert gpu.get(ns, memory.layout, range(3), keys[:3], stream=stream.value) == bytes([kvcache.OK, kvcache.MISMATCH, kvcache.MISS])
+        for blocks, keys_, said in (([N], keys[:1], "no block"), ([0, 1], keys[:1], "2 blocks for 1 keys")):
+            try:
+                gpu.get(ns, memory.layout, blocks, keys_, stream=stream.value)
+            except kvcache.ArgumentError as e:
+                assert said in str(e), e
+            else:
+                raise SystemExit("taken")
+        assert gpu.get(ns, memory.layout, [], []) == b""
+        try:
+            Layout(CONTIGUOUS, layers=2, outer=2, page_tokens=1, dtype_bytes=2, inner=1, blocks=1, bases=[1, 2])
+        except kvcache.ArgumentError:
+            pass
+        gpu.detach()
+        """, source)
+
+
+def test_a_daemon_that_goes_and_comes(make_daemon, source):
+    daemon = make_daemon().start()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PRELUDE + textwrap.dedent("""
+            memory = Memory(N, data)
+            assert gpu.put(ns, memory.layout, range(N), keys, stream=stream.value) == bytes(N)
+            print("put", flush=True); sys.stdin.readline()
+            lost = gpu.get(ns, memory.layout, range(N), keys, stream=stream.value)
+            assert not any(map(kvcache.status_ok, lost)), lost
+            print("lost", flush=True); sys.stdin.readline()
+            here = Memory(N)
+            for _ in range(100000):
+                if gpu.get(ns, here.layout, range(N), keys, stream=stream.value) == bytes(N):
+                    break
+            assert here.read() == data
+            gpu.detach()
+            print("back", flush=True)
+            """), str(daemon.socket)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(source / "client/python"), "LD_LIBRARY_PATH": str(harness.BUILD / "tests/gpu/cuda")})
+    assert process.stdout.readline() == "put\n", process.stderr.read()
+    daemon.kill()
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "lost\n", process.stderr.read()
+    daemon.start()
+    out, err = process.communicate("\n", timeout=120 * harness.slow())
+    assert process.returncode == 0 and out == "back\n", err
+
+
+@pytest.mark.parametrize("driver", [None, "cuda-poor"])
+def test_without_a_usable_driver_nothing_is_served_and_it_says_why(daemon, source, driver):
+    said = run(daemon.socket, """
+        import sys, kvcache
+        from kvcache._gpu import CONTIGUOUS, Gpu, Layout
+        client = kvcache.Client(sys.argv[1])
+        ns = client.namespace("gpu", {})
+        g = Gpu(client)
+        layout = Layout(CONTIGUOUS, layers=1, outer=1, page_tokens=1, dtype_bytes=2, inner=64, blocks=1, bases=[4096])
+        assert g.get(ns, layout, [0], [bytes(32)]) == bytes([kvcache.LOST]) and not g.attached
+        assert g.put(ns, layout, [0], [bytes(32)]) == bytes([kvcache.LOST])
+        assert g.detach()
+        print(g.reason)
+        """ if driver is None else """
+        memory = Memory(N, data)
+        assert gpu.get(ns, memory.layout, [0], keys[:1]) == bytes([kvcache.LOST]) and not gpu.attached
+        print(gpu.reason)
+        """, source, driver)
+    if driver is None and "no CUDA driver here" not in said:
+        pytest.skip("there is a CUDA driver")
+    assert driver is None or "lacks cuMemHostRegister()" in said
