@@ -69,11 +69,20 @@ def parse_arguments():
                         + ", ".join(scaling.TABLES))
     parser.add_argument("--scaling", action="store_true", help="instead of the figures, tables of how rates scale")
     parser.add_argument("--pairs", type=int, metavar="N", help="pairs of slices of a figure of the disk (26; 120 take a minute)")
+    parser.add_argument("--workers", metavar="N", default="1", help="of the daemon in the group disk, or 'auto': as many as it "
+                        "takes by itself, each of the depth that it takes (default: 1, of fio's depth)")
+    parser.add_argument("--sizes", metavar="SIZE[,SIZE]", help="of the group disk: " + ", ".join(disk.SIZES))
     parser.add_argument("--dir", help="where stores and fio's file are made: the disk that is measured (default: the build folder)")
     parser.add_argument("--build", default="build-bench", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.pairs is not None and not 1 <= options.pairs <= 10000:
         parser.error("--pairs: 1 to 10000")
+    if options.workers != "auto" and not (options.workers.isdecimal() and 1 <= int(options.workers) <= 64):
+        parser.error("--workers: 1 to 64, or auto")
+    options.sizes = options.sizes.split(",") if options.sizes else list(disk.SIZES)
+    for size in options.sizes:
+        if size not in disk.SIZES:
+            parser.error(f"there is no size {size}")
     known = scaling.TABLES if options.scaling else GROUPS
     options.groups = options.only.split(",") if options.only else list(known)
     for group in options.groups:

@@ -94,13 +94,15 @@ def disk_read(bench, daemon, side, name, first, count, report):
     disk_hits = counted["kvcache_hits_total"]["disk"]
     report["ios_per_cold_get"][name] = quotient(counted["kvcache_io_operations_total"]["read"], disk_hits)
     depth = quotient(counted["kvcache_io_inflight_seconds_total"], counted["kvcache_io_busy_seconds_total"])
-    report["inflight_vs_depth"][name] = quotient(depth, DEPTH) if depth else None
+    report["inflight_vs_depth"][name] = quotient(depth, DEPTH) if depth and bench.options.workers == "1" else None
 
 
 def disk_size(bench, fio, name, limit, report):
     size, fresh, tally = SIZES[name], [], Tally()
     pool = min(512 * MIB, limit // 4)
-    settings = {"store.limit": limit, "memory.pool": pool, "io.workers": 1, "io.depth": DEPTH, "limits.leased_bytes": pool}
+    settings = {"store.limit": limit, "memory.pool": pool, "limits.leased_bytes": pool}
+    if bench.options.workers != "auto":
+        settings |= {"io.workers": bench.options.workers, "io.depth": DEPTH}
     write_side = FioSide(fio, "randwrite", size)
     for left in reversed(range(bench.fresh_rounds)):
         with Daemon(bench, settings) as daemon:
@@ -148,7 +150,7 @@ def measure_disk(bench, report):
             report["yardsticks"]["fio"] = fio.describe()
         except Trouble as e:
             why = str(e)
-    for name in SIZES:
+    for name in bench.options.sizes:
         trouble = why
         if fio:
             try:

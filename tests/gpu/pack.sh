@@ -1,23 +1,48 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Puts what on-gpu.sh needs of a build into a folder that can be carried to another machine: programs, and the shared
-# libraries that they need but for libc's.
+# Puts what on-gpu.sh and disk.py need of a build into a folder that can be carried to another machine: programs, fio if there
+# is one here, and the shared libraries that they need but for libc's.
 #
 #     pack.sh BUILD FOLDER
 set -eu
 build=$1 folder=$2
 rm -rf "$folder"
+<<<<<<< HEAD
 mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/tests/gpu/cufile-shim" "$folder/lib"
+=======
+mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/client/bench" "$folder/tests/gpu" "$folder/tests/bench" "$folder/lib" "$folder/bin"
+>>>>>>> 1339077 (gpu: blocks between GPU and disk measured against fio, and a model of 8B parameters)
 cp "$build/daemon/kvcache-daemon" "$folder/daemon/"
+cp "$build/client/bench/kvcache-bench" "$folder/client/bench/"
+cp "$build/tests/bench/measure" "$folder/tests/bench/"
+
+# needed LIBRARIES FILE...: copies the libraries of the files there
+needed() {
+        libraries=$1
+        shift
+        ldd "$@" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
+                grep -v -e '/libc\.so' -e '/libm\.so' -e '/libpthread' -e '/libdl\.so' -e '/libkvcache' -e '/libcuda' | sort -u |
+                while read -r f; do cp -L "$f" "$libraries/"; done
+}
+if fio=$(command -v fio); then # with its own libraries, which are many
+        mkdir -p "$folder/fio"
+        cp "$fio" "$folder/fio/fio"
+        needed "$folder/fio" "$fio"
+        cat >"$folder/bin/fio" <<'END'
+#!/bin/sh
+here=$(cd "$(dirname "$0")/../fio" && pwd)
+LD_LIBRARY_PATH=$here exec "$here/fio" "$@"
+END
+        chmod +x "$folder/bin/fio"
+fi
 cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
 cp "$build/tests/gpu/gpu-check" "$build/tests/gpu/libgpu-check.so" "$folder/tests/gpu/"
 cp "$build/tests/gpu/cufile-shim/libcufile.so.0" "$folder/tests/gpu/cufile-shim/"
 cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/interference.py" "$folder/tests/gpu/"
 for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
-        "$folder/tests/gpu/libgpu-check.so"; do
+        "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure"; do
         strip --strip-debug "$f"
 done
-ldd "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" | sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' |
-        grep -v -e '/libc\.so' -e '/libm\.so' -e '/libpthread' -e '/libdl\.so' -e '/libkvcache' -e '/libcuda' | sort -u |
-        while read -r f; do cp -L "$f" "$folder/lib/"; done
+needed "$folder/lib" "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/client/bench/kvcache-bench" \
+        "$folder/tests/bench/measure"
 du -sh "$folder"
