@@ -15,9 +15,9 @@ import pytest
 
 import harness
 import kvwire
+from buffers import assert_well, backend, bystander, memory, ok, refused, registered, sealed_memfd  # noqa: F401
 from harness import KIB, MIB, PAGE, items, key_of, value_of, wait_until
 from kvwire import Ack, Op, Status, Tier
-from test_buffers import assert_well, backend, bystander, memory, ok, refused, registered, sealed_memfd  # noqa: F401
 from test_tenants import ALICE, BOB, client_as
 
 
@@ -172,3 +172,20 @@ def test_handles_that_register_and_unregister_the_same_memory_at_once(backend, m
         harness.in_threads(4, work)
         wait_until(lambda: registered(daemon) == (0, 0), "all is given back")
         assert mappings_of(daemon, fd) == 0 and shared_buffers(daemon) == 0
+
+
+def test_the_same_memory_may_be_lent_by_several_sessions(daemon):
+    fd = sealed_memfd(MIB)
+    key = key_of("twice")
+    with daemon.client() as a, daemon.client() as b, mmap.mmap(fd, MIB) as shared:
+        numbers = a.register(fd, MIB), a.register(fd, MIB), b.register(fd, MIB)
+        assert numbers[0] != numbers[1]
+        assert registered(daemon) == (3, MIB), "what is lent again is charged again"
+        shared[:5000] = value_of(key, 5000)
+        ok(a.put_from(a.namespace("n"), [(key, (0, 5000, numbers[0]))]))
+        ok(b.get_to(b.namespace("n"), [(key, (10000, 5000, numbers[2]))]))
+        assert shared[10000:15000] == value_of(key, 5000)
+        a.unregister(numbers[0])
+        ok(a.get_to(a.namespace("n"), [(key, (20000, 5000, numbers[1]))]))
+    os.close(fd)
+    wait_until(lambda: registered(daemon) == (0, 0), "regions end with their sessions")

@@ -8,7 +8,7 @@ import pytest
 import kvwire
 from harness import KIB, MIB, items, key_of, put_all, value_of, wait_until
 from kvwire import Ack, Op, Status, Tier
-from test_buffers import region_of
+from buffers import region_of
 from test_disk_error import disk, disks  # noqa: F401 (fixtures)
 from test_leases import pin_every_slab
 

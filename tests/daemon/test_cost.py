@@ -16,7 +16,7 @@ import harness
 import kvwire
 from harness import MIB, PAGE, items, put_all, wait_until
 from kvwire import Ack, Flag, Op, Status
-from test_buffers import sealed_memfd
+from buffers import sealed_memfd
 from test_tenants import ALICE, BOB, client_as, user
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")

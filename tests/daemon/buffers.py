@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of registered buffers share: memory of every kind that may be registered, and regions of it."""
+
+import contextlib
+import ctypes
+import fcntl
+import mmap
+import os
+import pathlib
+import tempfile
+
+import pytest
+
+import harness
+import kvwire
+from harness import MIB, items
+from kvwire import Ack, Status
+
+GUARD = b"\xee"
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
+MFD_HUGETLB = 4
+SHM = "/dev/shm"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def punch(fd, offset, length):
+    if _libc.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def touch(fd, size):
+    """All of it is there: what is only allocated is a hole to SEEK_HOLE."""
+    for at in range(0, size, MIB):
+        os.pwrite(fd, bytes(min(MIB, size - at)), at)
+
+
+def sealed_memfd(size, seals=kvwire.F_SEAL_SHRINK, flags=0):
+    fd = os.memfd_create("region", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    if flags & MFD_HUGETLB:
+        os.posix_fallocate(fd, 0, size)
+    else:
+        touch(fd, size)
+    if seals:
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def shm_file(size, unlink=True):
+    """(descriptor, path) of a file in /dev/shm, all of it there."""
+    if not os.access(SHM, os.W_OK) or harness.filesystem_of(SHM) != "tmpfs":
+        pytest.skip(f"{SHM} is no tmpfs to write to")
+    fd, path = tempfile.mkstemp(prefix="kvcache-test-", dir=SHM)
+    if unlink:
+        os.unlink(path)
+    touch(fd, size)
+    return fd, path
+
+
+def free_huge_pages():
+    meminfo = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+    if meminfo.get("Hugepagesize", "").split() != ["2048", "kB"]:
+        pytest.skip("huge pages are not of 2 MiB here")
+    return int(meminfo["HugePages_Free"])
+
+
+@contextlib.contextmanager
+def huge_pages(count):
+    """So many huge pages are free. Those that are not are reserved for as long, where we may."""
+    reserved = pathlib.Path("/proc/sys/vm/nr_hugepages")
+    before, missing = int(reserved.read_text()), count - free_huge_pages()
+    try:
+        if missing > 0:
+            try:
+                reserved.write_text(str(before + missing))
+            except OSError as e:
+                pytest.skip(f"no huge pages of the machine's are free: {e}")
+            if free_huge_pages() < count:
+                pytest.skip("the machine has no memory for huge pages")
+        yield
+    finally:
+        if missing > 0:
+            reserved.write_text(str(before))
+
+
+@contextlib.contextmanager
+def memory(kind, size):
+    """A descriptor of memory of this kind that may be registered."""
+    path = None
+    if kind == "memfd":
+        fd = sealed_memfd(size)
+    elif kind == "unsealed":
+        fd = sealed_memfd(size, seals=0)
+    elif kind == "hugetlbfs":
+        with huge_pages(size // (2 * MIB)):
+            fd = sealed_memfd(size, flags=MFD_HUGETLB)
+    else:
+        fd, path = shm_file(size, unlink=kind == "unlinked")
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+        if kind == "shm":
+            os.unlink(path)
+
+
+class Region:
+    """Memory, mapped here and registered by a session."""
+
+    def __init__(self, client, fd, size, offset=0):
+        self.client, self.size = client, size
+        self.map = mmap.mmap(fd, size, offset=offset)
+        self.map[:] = GUARD * size
+        self.number = client.register(fd, size, offset)
+
+    def write(self, at, data):
+        self.map[at:at + len(data)] = data
+        return (at, len(data), self.number)
+
+    def room(self, at, length):
+        self.map[at:at + length] = b"\xdd" * length
+        return (at, length, self.number)
+
+    def assert_guarded(self, *places):
+        """Is all that lies in none of these (offset, length, ...) as it was?"""
+        end = 0
+        for at, length, *_ in sorted(places):
+            assert self.map[end:at] == GUARD * max(at - end, 0), f"something was written before {at}"
+            end = max(end, at + length)
+        assert self.map[end:] == GUARD * (self.size - end), f"something was written after {end}"
+
+    def clear(self):
+        self.map[:] = GUARD * self.size
+
+
+@contextlib.contextmanager
+def region_of(client, kind="memfd", size=8 * MIB):
+    with memory(kind, size) as fd:
+        region = Region(client, fd, size)
+        try:
+            yield region
+        finally:
+            region.map.close()
+
+
+@pytest.fixture(params=harness.LEGS[:2], ids=lambda leg: leg.name)
+def backend(request):
+    reason = request.param.why_not()
+    if reason:
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.fixture
+def both(backend, make_daemon):
+    """A session with a daemon, with each I/O backend in turn."""
+    with make_daemon(backend).start().client() as c:
+        yield c
+
+
+def registered(daemon):
+    sessions = daemon.status()["sessions"]
+    return sessions["registered_buffers"], sessions["registered_bytes"]
+
+
+def ok(results):
+    assert [r.status for r in results] == [Status.OK] * len(results), results
+    return results
+
+
+def refused(client, fd, size=MIB, offset=0, other=()):
+    reply = client.register(fd, size, offset, check=False)
+    assert isinstance(reply, kvwire.Reply), f"it was taken, as region {reply}"
+    assert reply.status in (Status.INVALID, *other) and reply.body, reply
+    client.ping()
+    return reply.body.decode()
+
+
+def bystander(daemon):
+    """A session, its namespace, and chunks that must stay what they are."""
+    c = daemon.client(name="bystander")
+    ns = c.namespace("bystander")
+    pairs = items("bystander", 10, 40000)
+    harness.put_all(c, ns, pairs, ack=Ack.WRITTEN)
+    return c, ns, pairs
+
+
+def assert_well(c, ns, pairs):
+    assert [c.value(ns, k) for k, _ in pairs] == [v for _, v in pairs]
