@@ -1,0 +1,34 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# vLLM's tiers and ours on a machine with a GPU and no network, as a table.
+#
+#     vllm_gpu.sh FOLDER
+#
+# FOLDER holds site.tar.xz (vLLM and what it needs, this package's wheel included), daemon/kvcache-daemon and lib/ with the shared
+# libraries that it needs. Logs go to $OUT, else to a scratch folder.
+set -u
+folder=$(cd "$1" && pwd) here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d) || exit 1
+logs=${OUT:-$work}
+daemon=''
+end() { [ -n "$daemon" ] && kill "$daemon"; rm -rf "$work"; }
+trap end EXIT
+trap 'exit 1' INT TERM
+mkdir "$work/site" "$work/fs"
+tar -xJf "$folder/site.tar.xz" -C "$work/site" || exit 1
+export PYTHONPATH="$work/site" PYTHONUNBUFFERED=1 FSDIR="$work/fs" KVSOCK="$work/s" PYTHONHASHSEED=0
+for wheel in "$folder"/*.whl; do
+        [ -f "$wheel" ] && python3 -m zipfile -e "$wheel" "$work/site"
+done
+LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$folder/daemon/kvcache-daemon" --set "listen.socket=$KVSOCK" \
+        --set listen.http=off --set "store.path=$work/store" --set store.limit=16GiB --set memory.pool=12GiB \
+        --set limits.registered=16GiB --set limits.uid_registered=16GiB >"$logs/daemon.log" 2>&1 &
+daemon=$!
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+for kind in ${KINDS:-kvcache restart cpu fs}; do
+        timeout "${LIMIT:-150}" python3 "$here/vllm_gpu.py" $kind >"$logs/$kind.log" 2>&1
+        echo "$kind: status $?, $(cut -d' ' -f1 /proc/uptime) s up"
+        grep -E '^(figure|tokens|disk only)|kvcache.*(WARN|INFO)|Error|assert' "$logs/$kind.log" | tail -n 16 | cut -c1-240
+done
+echo "answers: $(grep -h '^tokens' "$logs"/*.log | cut -d' ' -f3- | sort -u | wc -l) different answer(s)"
+tail -n 4 "$logs/daemon.log"
