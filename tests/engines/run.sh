@@ -23,9 +23,14 @@ python3 -c 'import venv, ensurepip' 2>/dev/null || skip "python3-venv is not ins
 [ -f "$build/client/lib/libkvcache.so" ] || skip "$build has no libkvcache.so"
 
 # What the scheduler's side imports, and no more.
-needs="aiohttp annotated-doc attrs blake3 cachetools cbor2 cloudpickle compressed-tensors depyf dill einops fastapi filelock gguf ijson jsonschema
-        lark msgspec numpy openai orjson partial-json-parser pillow prometheus_client psutil py-cpuinfo pybase64 pydantic
-        python-json-logger pyyaml pyzmq regex requests setproctitle six tiktoken tqdm transformers typing_extensions urllib3 uvloop"
+needs="aiohttp annotated-doc attrs blake3 cachetools cbor2 cloudpickle compressed-tensors depyf dill einops fastapi filelock gguf
+        ijson interegular jsonschema lark loguru mcp model-hosting-container-standards msgspec numpy openai openai-harmony orjson
+        oss-harmony partial-json-parser pillow prometheus-fastapi-instrumentator prometheus_client psutil py-cpuinfo pybase64 pydantic
+        python-json-logger pyyaml pyzmq regex requests sentencepiece setproctitle six tiktoken tqdm transformers typing_extensions
+        urllib3 uvicorn uvloop watchfiles"
+# Without what they need, which is imported nowhere here.
+alone="apache-tvm-ffi distro frozendict jiter llguidance lm-format-enforcer nvtx opentelemetry-api opentelemetry-exporter-otlp
+        opentelemetry-sdk opentelemetry-semantic-conventions-ai outlines-core xgrammar"
 
 # make VERSION: $folder/VERSION with Python's files of this vLLM.
 make_environment() {
@@ -50,6 +55,8 @@ END
         fi
         # shellcheck disable=SC2086 # a list
         "$env/bin/pip" install -q $needs || return 1
+        # shellcheck disable=SC2086
+        "$env/bin/pip" install -q --no-deps $alone || return 1
         touch "$env/made"
 }
 
