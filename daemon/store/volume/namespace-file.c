@@ -457,37 +457,61 @@ static struct namespaces *namespaces_new(const struct dir *dir, uint64_t reserve
         return n;
 }
 
-int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
-                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
+/* Both copies, and the newest of those that are whole: NULL: none is. */
+static int read_copies(struct namespaces *n, const struct dir *dir, struct copy *const *copies,
+                       const struct disk_namespaces **ret_best,
+                       char ret_error[static STORE_ERROR_BYTES])
 {
-        _cleanup_(namespaces_freep) struct namespaces *n = namespaces_new(dir, reserve_bytes);
-        _cleanup_(copy_fini) struct copy first = { 0 }, second = { 0 };
-        struct copy *const copies[DISK_NAMESPACE_FILES] = { &first, &second };
         const struct disk_namespaces *best = NULL;
-        int r = 0;
 
-        if (!n)
-                return store_error(ret_error, -ENOMEM, "out of memory");
-        for (unsigned i = 0; i < DISK_NAMESPACE_FILES && r == 0; i++) {
-                const struct disk_namespaces *h;
+        for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                int r = read_copy(n, dir, file_names[i], copies[i], ret_error);
+                const struct disk_namespaces *h = copies[i]->header;
 
-                r = read_copy(n, dir, file_names[i], copies[i], ret_error);
-                h = copies[i]->header;
+                if (r < 0)
+                        return r;
                 if (h && (!best || h->generation > best->generation))
                         best = h;
         }
-        if (r < 0)
-                return r;
-        if (best && load(n, best) < 0)
-                return store_error(ret_error, -ENOMEM, "out of memory");
-        *ret_lost = !best && !dir->fresh;
+        *ret_best = best;
+        return 0;
+}
+
+static int open_files(struct namespaces *n, const struct dir *dir,
+                      char ret_error[static STORE_ERROR_BYTES])
+{
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {
+                int r;
+
                 n->fds[i] = dir_open_file(dir, file_names[i], O_RDWR | O_CREAT);
                 r = n->fds[i] < 0 ? n->fds[i] : dir_allocate(n->fds[i], n->reserve);
                 if (r < 0)
                         return store_error(ret_error, r, "%s/%s: cannot make: %s", dir->path,
                                            file_names[i], dir_strerror(r));
         }
+        return 0;
+}
+
+int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t reserve_bytes,
+                    bool *ret_lost, char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(namespaces_freep) struct namespaces *n = namespaces_new(dir, reserve_bytes);
+        _cleanup_(copy_fini) struct copy first = { 0 }, second = { 0 };
+        struct copy *const copies[DISK_NAMESPACE_FILES] = { &first, &second };
+        const struct disk_namespaces *best;
+        int r;
+
+        if (!n)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        r = read_copies(n, dir, copies, &best, ret_error);
+        if (r < 0)
+                return r;
+        if (best && load(n, best) < 0)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        *ret_lost = !best && !dir->fresh;
+        r = open_files(n, dir, ret_error);
+        if (r < 0)
+                return r;
         for (unsigned i = 0; best && i < DISK_NAMESPACE_FILES; i++) {
                 if (!is_same_list(copies[i]->header, best))
                         continue;
