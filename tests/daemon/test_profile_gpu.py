@@ -17,13 +17,13 @@ from test_profile import BLOCK, DEEPSEEK, DEPLOYMENTS, LAYER, LLAMA, MODELS, arg
 LAYOUTS = ["contiguous", "block-first", "outer-first"]
 
 
-def stub(name="cuda"):
-    return {"LD_LIBRARY_PATH": str(BUILD / "tests/gpu" / name)}
+def stub(*names):
+    return {"LD_LIBRARY_PATH": ":".join(str(BUILD / "tests/gpu" / name) for name in names or ["cuda"])}
 
 
 def profile(*how, driver="cuda", env=None, **named):
     result = bench(*arguments(*how, **{k: v for k, v in named.items() if k != "daemon"}), "--format", "json",
-                   daemon=named.get("daemon"), check=0, env={**(env or {}), **stub(driver)}, timeout=300)
+                   daemon=named.get("daemon"), check=0, env={**(env or {}), **stub(*driver.split())}, timeout=300)
     (found,) = json.loads(result.stdout)
     return found
 
@@ -118,8 +118,21 @@ def test_gds_says_what_it_fell_back_to(daemon, source):
     said = profile(LLAMA, BLOCK, "--backend", "GDS", source=source, daemon=daemon)
     check_measured(said, verified=(1 if source == "gpu" else 3) * total(said))
     assert said["backend"] == "GDS" and said["gpu"]["gds_blocks"] == 0
-    assert "passed through host memory" in said["note"]
+    assert said["gpu"]["gds_unused"] == "no libcufile.so.0" and said["gpu"]["gds_fallbacks"]["no libcufile.so.0"] > 0
     assert said["cold"] and "gpu" in (said["source"], said["destination"])
+
+
+def test_gds_counts_what_came_by_it(daemon):
+    wrote = profile(LLAMA, BLOCK, "--no-raw", source="gpu", daemon=daemon)
+    said = profile(LLAMA, BLOCK, "--backend", "GDS", driver="cuda cufile", source="file", daemon=daemon)
+    check_measured(said, verified=3 * total(wrote))
+    gpu = said["gpu"]
+    assert gpu["gds_unused"] is None and gpu["gds_blocks"] > 0
+    # The first command has read all of it back: what is on disk is known to be right, and lent.
+    assert gpu["gds_fallbacks"] == {} and gpu["blocks_from_pool"] + gpu["blocks_through_staging"] == 0
+    assert gpu["gds_blocks"] == 4 * said["batch_size"], "a warm-up and three passes"
+    text = bench(*arguments(LLAMA, BLOCK, "--backend", "GDS", "--no-raw", source="file"), daemon=daemon, env=stub("cuda", "cufile"), check=0)
+    assert re.search(r"^GPU 0: [1-9]\d* blocks were read by GPUDirect Storage; blocks are written", text.stdout, re.M)
 
 
 def test_text_and_csv(daemon):

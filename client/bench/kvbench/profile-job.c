@@ -461,8 +461,6 @@ static void prepare_gpu(struct run *run)
         if (run->gpu.shape.whole && run->options->layout != KVCACHE_LAYOUT_CONTIGUOUS)
                 add_note(run,
                          "a block is no whole number of layers: it is one piece of GPU memory");
-        if (w->backend == KVBENCH_BACKEND_GDS)
-                add_note(run, THROUGH_NO_GDS);
 }
 
 static int run_through(struct run *run)

@@ -133,6 +133,18 @@ static void print_summary(const struct report_entry *e, const struct profile_res
         printf("%s: %s came from the daemon's memory, %s from disk\n", result->name, memory, disk);
 }
 
+static void print_gds(int device, const struct through_gpu *n)
+{
+        printf("GPU %d: %" PRIu64 " blocks were read by GPUDirect Storage", device, n->gds_blocks);
+        if (n->gds_state != KVCACHE_GPU_GDS_NONE)
+                printf(", which is not used: %s", kvcache_gpu_gds_reason_name((int)n->gds_state));
+        fputs("; blocks are written through host memory\n", stdout);
+        for (int i = 0; i < KVCACHE_GPU_GDS_REASONS; i++)
+                if (n->gds_fallbacks[i] > 0)
+                        printf("GPU %d: %" PRIu64 " were not: %s\n", device, n->gds_fallbacks[i],
+                               kvcache_gpu_gds_reason_name(i));
+}
+
 static void print_gpu(const struct report_entry *e)
 {
         const struct gpu_shape *s = &e->gpu->shape;
@@ -149,6 +161,8 @@ static void print_gpu(const struct report_entry *e)
         printf("GPU %d: of the blocks read, %" PRIu64 " came directly from the pool, %" PRIu64
                " through staging\n",
                e->gpu->device, n->blocks_from_pool, n->blocks_through_staging);
+        if (e->workload->backend == KVBENCH_BACKEND_GDS)
+                print_gds(e->gpu->device, n);
 }
 
 static void print_text(struct report *r, const struct report_entry *e)
@@ -241,6 +255,23 @@ static void add_measured(cJSON *object, const struct report_entry *e, unsigned i
         }
 }
 
+static void add_gds(cJSON *gpu, const struct through_gpu *n)
+{
+        cJSON *fallbacks;
+
+        cJSON_AddNumberToObject(gpu, "gds_blocks", (double)n->gds_blocks);
+        if (n->gds_state == KVCACHE_GPU_GDS_NONE)
+                cJSON_AddNullToObject(gpu, "gds_unused");
+        else
+                cJSON_AddStringToObject(gpu, "gds_unused",
+                                        kvcache_gpu_gds_reason_name((int)n->gds_state));
+        fallbacks = cJSON_AddObjectToObject(gpu, "gds_fallbacks");
+        for (int i = 0; i < KVCACHE_GPU_GDS_REASONS; i++)
+                if (n->gds_fallbacks[i] > 0)
+                        cJSON_AddNumberToObject(fallbacks, kvcache_gpu_gds_reason_name(i),
+                                                (double)n->gds_fallbacks[i]);
+}
+
 static void add_gpu(cJSON *object, const struct report_entry *e)
 {
         const struct gpu_shape *s = &e->gpu->shape;
@@ -262,7 +293,7 @@ static void add_gpu(cJSON *object, const struct report_entry *e)
         cJSON_AddNumberToObject(gpu, "blocks_from_pool", (double)n->blocks_from_pool);
         cJSON_AddNumberToObject(gpu, "blocks_through_staging", (double)n->blocks_through_staging);
         if (e->workload->backend == KVBENCH_BACKEND_GDS)
-                cJSON_AddNumberToObject(gpu, "gds_blocks", 0);
+                add_gds(gpu, n);
 }
 
 static void add_json(struct report *r, const struct report_entry *e)

@@ -71,6 +71,10 @@ static void client_count(struct client *c)
         total->plain_copies += info.counts.plain_copies;
         total->blocks_from_pool += info.counts.blocks_from_pool;
         total->blocks_through_staging += info.counts.blocks_through_staging;
+        total->gds_blocks += info.gds.blocks;
+        for (size_t i = 0; i < KVCACHE_GPU_GDS_REASONS; i++)
+                total->gds_fallbacks[i] += info.gds.fallbacks[i];
+        total->gds_state = info.gds.state;
         total->driver_version = info.driver_version;
         pthread_mutex_unlock(&total->lock);
 }
@@ -148,10 +152,16 @@ static int client_attach(struct client *c)
                 .staging_bytes = round_up(MAX((uint64_t)STAGING_BYTES / p->job->clients,
                                               STAGING_PARTS * part + STAGING_PAGE),
                                           STAGING_PAGE),
+                .gds = t->options.gds ? KVCACHE_GPU_GDS_REQUIRED : KVCACHE_GPU_GDS_AUTO,
         };
         char error[512] = "";
+        int r = kvcache_gpu_attach(&c->gpu, c->kv, &options, error, sizeof(error));
 
-        if (kvcache_gpu_attach(&c->gpu, c->kv, &options, error, sizeof(error)) < 0)
+        if (r == -EOPNOTSUPP && t->options.gds) { /* the report says why */
+                options.gds = KVCACHE_GPU_GDS_AUTO;
+                r = kvcache_gpu_attach(&c->gpu, c->kv, &options, error, sizeof(error));
+        }
+        if (r < 0)
                 return profile_fail(p, "GPU %d cannot be attached: %s", t->options.gpu->device,
                                     error);
         return 0;

@@ -26,13 +26,8 @@ struct through_options {
         struct kvcache *kv;                    /* borrowed */
         bool own_daemon;                       /* it has no other clients */
         const struct through_gpu_options *gpu; /* NULL: blocks are in host memory */
-        bool gds;                              /* what the side is called */
+        bool gds; /* the side is called so, and uses cuFile also where that only copies */
 };
-
-#define THROUGH_NO_GDS                                                                             \
-        "GDS: libkvcache reads and writes files through the daemon only; all blocks passed "       \
-        "through "                                                                                 \
-        "host memory"
 
 /* What all clients did, in all passes. */
 struct through_gpu {
@@ -40,6 +35,9 @@ struct through_gpu {
         uint64_t bytes; /* between the device and the host */
         uint64_t kernel_copies, batch_copies, plain_copies;
         uint64_t blocks_from_pool, blocks_through_staging; /* of those read */
+        uint64_t gds_blocks;                               /* read by GPUDirect Storage */
+        uint64_t gds_fallbacks[KVCACHE_GPU_GDS_REASONS];   /* read from disk otherwise, by why */
+        unsigned gds_state; /* enum kvcache_gpu_gds_reason: why it was not used at all */
         int driver_version;
 };
 
