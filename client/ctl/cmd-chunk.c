@@ -111,17 +111,72 @@ static int open_for_put(struct ctl *ctl, const char *name, const char *fingerpri
         return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
 }
 
+/* What has been stored, for people or in JSON. */
+static int report_put(const struct ctl *ctl, const char *namespace_name,
+                      const struct kvcache_key *key, size_t bytes, int status)
+{
+        char hex[KEY_TEXT_BYTES], text[HUMAN_BYTES];
+
+        key_print(key, hex);
+        units_bytes(bytes, text);
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddStringToObject(object, "namespace", namespace_name);
+                cJSON_AddNumberToObject(object, "length", (double)bytes);
+                cJSON_AddStringToObject(object, "status", kvcache_status_name(status));
+                cJSON_AddBoolToObject(object, "existed", status == KVCACHE_EXISTS);
+                return print_json(object);
+        }
+        if (status == KVCACHE_EXISTS)
+                printf("%s  is stored already: the first put of a key wins\n", hex);
+        else
+                printf("%s  %s put\n", hex, text);
+        return EXIT_OK;
+}
+
+/* Puts the file, or standard input, and reports it. */
+static int put_chunk(struct ctl *ctl, const char *namespace_name, const char *fingerprint,
+                     const struct kvcache_key *key, const char *file, enum kvcache_ack ack)
+{
+        struct kvcache_info info = { .size = sizeof(info) };
+        _cleanup_(freep) uint8_t *data = NULL;
+        uint32_t namespace;
+        size_t bytes = 0;
+        int r, status;
+
+        r = ctl_connect(ctl);
+        if (r)
+                return r;
+        r = kvcache_get_info(ctl->kv, &info);
+        if (r < 0)
+                return complain_call(ctl, r, "put");
+        r = read_input(file, info.max_chunk_bytes, &data, &bytes);
+        if (r)
+                return r;
+        r = open_for_put(ctl, namespace_name, fingerprint, &namespace);
+        if (r)
+                return r;
+
+        status = kvcache_put(ctl->kv, namespace, key, data, bytes, ack);
+        if (status < 0)
+                return complain_call(ctl, status, "put");
+        if (status != KVCACHE_NOT_DURABLE) {
+                r = complain_status(status, "put");
+                if (r)
+                        return r;
+        }
+        r = report_put(ctl, namespace_name, key, bytes, status);
+        return status == KVCACHE_NOT_DURABLE ? complain_status(status, "put") : r;
+}
+
 static int run_put(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         const char *namespace_name = DEFAULT_NAMESPACE, *fingerprint = NULL, *argument;
         enum kvcache_ack ack = KVCACHE_WRITTEN;
-        struct kvcache_info info = { .size = sizeof(info) };
-        _cleanup_(freep) uint8_t *data = NULL;
-        char hex[KEY_TEXT_BYTES], text[HUMAN_BYTES];
         struct kvcache_key key;
-        uint32_t namespace;
-        size_t bytes = 0;
-        int r, first, status;
+        int r, first;
 
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
                 switch (r) {
@@ -144,45 +199,8 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
                 return usage_error(self, "a key, and perhaps a file, are needed");
         if (key_parse(argv[first], &key) < 0)
                 return usage_error(self, "'%s' is not a key", argv[first]);
-        r = ctl_connect(ctl);
-        if (r)
-                return r;
-        r = kvcache_get_info(ctl->kv, &info);
-        if (r < 0)
-                return complain_call(ctl, r, "put");
-        r = read_input(first + 1 < argc ? argv[first + 1] : NULL, info.max_chunk_bytes, &data,
-                       &bytes);
-        if (r)
-                return r;
-        r = open_for_put(ctl, namespace_name, fingerprint, &namespace);
-        if (r)
-                return r;
-
-        status = kvcache_put(ctl->kv, namespace, &key, data, bytes, ack);
-        if (status < 0)
-                return complain_call(ctl, status, "put");
-        if (status != KVCACHE_NOT_DURABLE) {
-                r = complain_status(status, "put");
-                if (r)
-                        return r;
-        }
-        key_print(&key, hex);
-        units_bytes(bytes, text);
-        if (ctl->json) {
-                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-
-                cJSON_AddStringToObject(object, "key", hex);
-                cJSON_AddStringToObject(object, "namespace", namespace_name);
-                cJSON_AddNumberToObject(object, "length", (double)bytes);
-                cJSON_AddStringToObject(object, "status", kvcache_status_name(status));
-                cJSON_AddBoolToObject(object, "existed", status == KVCACHE_EXISTS);
-                r = print_json(object);
-        } else if (status == KVCACHE_EXISTS) {
-                printf("%s  is stored already: the first put of a key wins\n", hex);
-        } else {
-                printf("%s  %s put\n", hex, text);
-        }
-        return status == KVCACHE_NOT_DURABLE ? complain_status(status, "put") : r;
+        return put_chunk(ctl, namespace_name, fingerprint, &key,
+                         first + 1 < argc ? argv[first + 1] : NULL, ack);
 }
 
 const struct command command_put = {

@@ -21,6 +21,35 @@
 
 DEFINE_CLEANUP(struct request *, request_free);
 
+/* A session with all that the request needs of it: its namespace, its keys resolved, staging
+ * memory. */
+static int prepare(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
+                   uint32_t *ret_namespace)
+{
+        int r = conn_ready(kv);
+
+        if (r < 0)
+                return r;
+        if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
+        if (user->op != KVCACHE_OP_GIVE_BACK)
+                r = admin_namespace_ready(kv, user->namespace_handle, ret_namespace);
+        if (r < 0)
+                return r;
+        r = resolve(kv, user, keys);
+        if (r < 0)
+                return r;
+        return keys->needs_staging ? memory_staging_ready(kv) : 0;
+}
+
+/* The daemon gives up a little earlier than we do, so that its answer is still in time. */
+static uint32_t daemons_share(int64_t deadline)
+{
+        int64_t left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);
+
+        return (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
+}
+
 /* One try. -ECONNRESET: the session ended before anything of it was sent. */
 static int try(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                size_t first, size_t count, bool more, int64_t deadline, bool waited,
@@ -35,7 +64,6 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
                 .count = count,
                 .request = q,
         };
-        int64_t left_ms;
         int r;
 
         if (!q)
@@ -51,27 +79,11 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
         };
         TAILQ_INIT(&b.messages);
 
-        r = conn_ready(kv);
-        if (r < 0)
-                return r;
-        if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
-                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
-        if (user->op != KVCACHE_OP_GIVE_BACK)
-                r = admin_namespace_ready(kv, user->namespace_handle, &b.namespace_id);
-        if (r < 0)
-                return r;
-        r = resolve(kv, user, keys);
+        r = prepare(kv, user, keys, &b.namespace_id);
         if (r < 0)
                 return r;
         q->error = keys->refused;
-        if (keys->needs_staging) {
-                r = memory_staging_ready(kv);
-                if (r < 0)
-                        return r;
-        }
-        /* The daemon gives up a little earlier than we do, so that its answer is still in time. */
-        left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);
-        b.wait_ms = (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
+        b.wait_ms = daemons_share(deadline);
         r = encode_request(&b, more);
         if (r < 0) {
                 encode_undo(&b);
