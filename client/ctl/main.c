@@ -12,7 +12,8 @@ static const struct command *const commands[] = {
         &command_purge,  &command_namespace, &command_device,   &command_verify,
 };
 
-static const char *const of_bench[] = { "replay", "plan", "profile", "kvcache", "iosize", NULL };
+static const char *const of_bench[] = { "replay",  "simulate", "plan", "profile",
+                                        "kvcache", "iosize",   NULL };
 
 static const struct tool kvcachectl = {
         .name = "kvcachectl",

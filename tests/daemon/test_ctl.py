@@ -23,7 +23,7 @@ def sha256(text):
 
 TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
                               "config", "namespace", "device", "verify"}),
-         "kvcache-bench": (bench, {"replay", "plan", "profile", "kvcache", "iosize"})}
+         "kvcache-bench": (bench, {"replay", "simulate", "plan", "profile", "kvcache", "iosize"})}
 
 
 @pytest.mark.parametrize("name", TOOLS)
