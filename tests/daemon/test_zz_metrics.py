@@ -31,7 +31,7 @@ ELSEWHERE = {
     "descriptors_closing": ("tests/campaigns/campaign_cost.py", r"kvcache_descriptors_closing"),
     "stagings_closing": ("tests/unit/test-session.c", r"\bstagings_closing, 1"),
     "direct_unwritten_bytes": ("tests/unit/test-cache-shared.c", r"stats\(\)\.direct_bytes == "),
-    "volume_pending_operations": ("tests/unit/test-volumes.c", r"stats_of\(1\)\.pending > 0"),
+    "volume_pending_operations": ("tests/unit/test-volumes-names.c", r"stats_of\(1\)\.pending > 0"),
     "queued_writes": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_writes, MANY"),
     "queued_reads": ("tests/unit/test-cache-users.c", r"stats\(\)\.queued_reads, READS"),
     "put_pool_only": ("tests/unit/test-cache-room.c", r"\bpool_only\b"),

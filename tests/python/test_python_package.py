@@ -150,10 +150,12 @@ def test_layouts_are_those_of_the_header(tmp_path):
     if not compiler:
         pytest.skip("there is no C compiler")
     structs = {"options": _library.OPTIONS.size, "namespace_options": _library.NAMESPACE_OPTIONS.size,
-               "buffer_options": _library.BUFFER_OPTIONS.size, "request": _library.REQUEST.size,
-               "completion": _library.COMPLETION.size, "info": _library.INFO.size, "entry": 8 * _library.ENTRY_WORDS,
-               "result": 8 * _library.RESULT_WORDS, "key": _library.KEY_BYTES, "lease": 8}
-    offsets = {("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,
+               "buffer_options": _library.BUFFER_OPTIONS.size, "completion": _library.COMPLETION.size,
+               "entry": 8 * _library.ENTRY_WORDS, "key": _library.KEY_BYTES, "lease": 8}
+    # of these the beginning, up to what lent chunks need
+    offsets = {("request", "loans"): _library.REQUEST.size, ("info", "lends"): _library.INFO.size,
+               ("result", "loan"): 8 * _library.RESULT_WORDS,
+               ("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,
                ("result", "tiers"): 4, ("result", "length"): 8, ("result", "data"): 24, ("result", "lease"): 32,
                ("request", "op"): 12, ("request", "entries"): 32, ("request", "parent"): 56, ("request", "user_data"): 72,
                ("request", "timeout_ms"): 80, ("buffer_options", "offset"): 16, ("buffer_options", "base"): 32,

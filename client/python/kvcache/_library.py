@@ -40,14 +40,15 @@ MISMATCH, NO_NAMESPACE, VERSION, SHUTDOWN, NO_SPACE, NOT_EMPTY = range(11, 17)
 LOST, PENDING, CANCELLED = 100, 101, 102
 
 # enum kvcache_op
-OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, OP_PREFETCH = range(1, 10)
+OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, OP_PREFETCH, OP_GIVE_BACK = range(1, 11)
 
 ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL = 1, 2, 3
 
 POPULATE, NO_LOOKUP = 1, 2
 
-# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it.
+# struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it. What
+# a structure has at its end for chunks that are lent is not used here, and left out: libkvcache goes by the size.
 OPTIONS = struct.Struct("<IIQQiiQ")
 NAMESPACE_OPTIONS = struct.Struct("<IIQQQ")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
