@@ -9,10 +9,9 @@ static const struct command *const commands[] = {
         &command_profile, &command_kvcache,  &command_iosize,
 };
 
-static const char *const of_ctl[] = { "status",   "top",   "ping",   "stats",     "config",
-                                      "put",      "get",   "exists", "stat",      "ls",
-                                      "prefetch", "evict", "purge",  "namespace", "device",
-                                      "verify",   NULL };
+static const char *const of_ctl[] = { "status", "top",       "ping",   "stats", "config",   "put",
+                                      "get",    "exists",    "stat",   "ls",    "prefetch", "evict",
+                                      "purge",  "namespace", "device", "gds",   "verify",   NULL };
 
 static const struct tool kvcache_bench = {
         .name = "kvcache-bench",

@@ -13,4 +13,5 @@ extern const struct command command_evict, command_purge;             /* cmd-evi
 extern const struct command command_namespace;                        /* cmd-namespace.c */
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */
 extern const struct command command_device;                           /* cmd-device.c */
+extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `gds`: what this host and the daemon can do by GPUDirect Storage, why not more, and the remedies.
+ * The answer is put together as JSON, which --json prints; for people it is printed as lines. A
+ * daemon that does not answer costs its part of the answer, and a warning. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "answer.h"
+#include "checked.h"
+#include "commands.h"
+#include "common.h"
+#include "gds-host.h"
+#include "human.h"
+#include "units.h"
+
+/* io.gds of the configuration, which admins may read; "": it is not known. */
+static void policy_of(struct ctl *ctl, char *ret, size_t room)
+{
+        static const char key[] = "\n  gds: ";
+        _cleanup_(freep) char *yaml = NULL;
+        const char *found;
+
+        *ret = '\0';
+        if (kvcache_report(ctl->kv, KVCACHE_REPORT_CONFIG, &yaml) < 0)
+                return;
+        found = strstr(yaml, key);
+        if (found)
+                snprintf(ret, room, "%.*s", (int)strcspn(found + sizeof(key) - 1, " \n"),
+                         found + sizeof(key) - 1);
+}
+
+static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct gds_verdict *v)
+{
+        struct kvcache_info info = { .size = sizeof(info) };
+        char policy[32];
+        bool lends;
+
+        policy_of(ctl, policy, sizeof(policy));
+        lends = kvcache_get_info(ctl->kv, &info) >= 0 && info.lends;
+        if (!gds_check(checks, "lending", lends,
+                       "set io.gds in the daemon's configuration: on lends to every user, auto to "
+                       "root, the daemon's own user and admins",
+                       "the daemon %s this user%s%s",
+                       lends ? "lends its data files to" : "does not lend its data files to",
+                       *policy ? "; io.gds: " : "", policy))
+                gds_at_most(v, GDS_STAGING, "the daemon does not lend to this user (io.gds)");
+        cJSON_AddBoolToObject(daemon, "lends", lends);
+        if (*policy)
+                cJSON_AddStringToObject(daemon, "policy", policy);
+}
+
+/* What it has lent, and why not more: its metrics, as they are. */
+static void add_loans(struct ctl *ctl, cJSON *daemon)
+{
+        static const char *const names[][2] = {
+                { "kvcache_lent_chunks_total", "lent_chunks" },
+                { "kvcache_lent_bytes_total", "lent_bytes" },
+                { "kvcache_not_lent_chunks_total", "not_lent_chunks" },
+        };
+        _cleanup_(cJSON_Deletep) cJSON *stats = NULL;
+        _cleanup_(freep) char *text = NULL;
+
+        if (kvcache_report(ctl->kv, KVCACHE_REPORT_STATS, &text) < 0)
+                return;
+        stats = cJSON_Parse(text);
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+                cJSON *item = cJSON_DetachItemFromObjectCaseSensitive(stats, names[i][0]);
+
+                if (item)
+                        cJSON_AddItemToObject(daemon, names[i][1], item);
+        }
+}
+
+static void check_volumes(struct ctl *ctl, const char *root, cJSON *volumes, struct gds_verdict *v)
+{
+        _cleanup_(cJSON_Deletep) cJSON *listed = NULL;
+        const cJSON *one;
+        int r = answer_volumes(ctl, &listed);
+
+        if (r) {
+                complain(EXIT_OK, "warning: gds: the daemon's status does not list its volumes%s%s",
+                         r < 0 ? ": " : "", r < 0 ? kvcache_error(ctl->kv) : "");
+                gds_at_most(v, GDS_UNKNOWN, "the daemon did not list its volumes");
+                return;
+        }
+        cJSON_ArrayForEach(one, listed)
+        {
+                cJSON *volume = cJSON_CreateObject();
+
+                cJSON_AddItemToArray(volumes, volume);
+                cJSON_AddStringToObject(volume, "volume", answer_text(one, "volume"));
+                gds_check_volume(root, answer_text(one, "volume"),
+                                 cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(one, "direct")),
+                                 cJSON_AddArrayToObject(volume, "checks"), v);
+        }
+}
+
+static void check_daemon(struct ctl *ctl, const char *root, cJSON *answer, struct gds_verdict *v)
+{
+        cJSON *volumes = cJSON_AddArrayToObject(answer, "volumes");
+        cJSON *daemon = cJSON_AddObjectToObject(answer, "daemon");
+        char error[CTL_ERROR_BYTES];
+        int r = ctl_try_connect(ctl, error);
+        cJSON *checks;
+
+        cJSON_AddBoolToObject(daemon, "connected", r >= 0);
+        checks = cJSON_AddArrayToObject(daemon, "checks");
+        if (!gds_check(checks, "daemon", r >= 0, "start kvcache-daemon, or name its socket", "%s",
+                       r < 0 ? error : "answers")) {
+                complain(EXIT_OK, "warning: gds: %s; only this host was looked at", error);
+                gds_at_most(v, GDS_UNKNOWN, "no daemon answered");
+                return;
+        }
+        check_lending(ctl, daemon, checks, v);
+        add_loans(ctl, daemon);
+        check_volumes(ctl, root, volumes, v);
+}
+
+/* --- for people --- */
+
+static void print_checks(const cJSON *checks)
+{
+        const cJSON *one;
+
+        cJSON_ArrayForEach(one, checks)
+        {
+                bool ok = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(one, "ok"));
+
+                printf("  %-3s  %-14s  %s\n", ok ? "yes" : "no", answer_text(one, "name"),
+                       answer_text(one, "found"));
+                if (!ok)
+                        printf("  %-3s  %-14s  remedy: %s\n", "", "", answer_text(one, "remedy"));
+        }
+}
+
+static const cJSON *checks_of(const cJSON *object)
+{
+        return cJSON_GetObjectItemCaseSensitive(object, "checks");
+}
+
+static void print_loans(const cJSON *daemon)
+{
+        const cJSON *refused = cJSON_GetObjectItemCaseSensitive(daemon, "not_lent_chunks"), *one;
+        char chunks[HUMAN_BYTES], bytes[HUMAN_BYTES];
+
+        if (!cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(daemon, "lent_chunks")))
+                return;
+        human_things(answer_count_of(daemon, "lent_chunks"), "chunk", chunks);
+        units_bytes(answer_count_of(daemon, "lent_bytes"), bytes);
+        printf("       %-14s  %s, %s", "lent", chunks, bytes);
+        cJSON_ArrayForEach(one, refused)
+        {
+                if (!cJSON_IsNumber(one) || one->valuedouble <= 0)
+                        continue;
+                human_count(answer_count(one->valuedouble), chunks);
+                printf("; not lent (");
+                print_safe(one->string, stdout);
+                printf("): %s", chunks);
+        }
+        putchar('\n');
+}
+
+static void print_answer(const cJSON *answer)
+{
+        const cJSON *daemon = cJSON_GetObjectItemCaseSensitive(answer, "daemon"), *volume;
+        const cJSON *reason = cJSON_GetObjectItemCaseSensitive(answer, "reason");
+
+        puts("This host");
+        print_checks(checks_of(cJSON_GetObjectItemCaseSensitive(answer, "host")));
+        cJSON_ArrayForEach(volume, cJSON_GetObjectItemCaseSensitive(answer, "volumes"))
+        {
+                printf("\nVolume ");
+                print_safe(answer_text(volume, "volume"), stdout);
+                putchar('\n');
+                print_checks(checks_of(volume));
+        }
+        puts("\nDaemon");
+        print_checks(checks_of(daemon));
+        print_loans(daemon);
+        printf("\nverdict: %s%s%s\n", answer_text(answer, "verdict"), reason ? ": " : "",
+               answer_text(answer, "reason"));
+}
+
+static int run_gds(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* of the tests alone */
+        _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+        struct gds_verdict v = { .way = GDS_DIRECT };
+        cJSON *host;
+
+        if (!answer_no_arguments(ctl, self, argc, argv))
+                return ctl->exit_status;
+        answer = cJSON_CreateObject();
+        host = cJSON_AddObjectToObject(answer, "host");
+        gds_check_host(root, cJSON_AddArrayToObject(host, "checks"), &v);
+        check_daemon(ctl, root, answer, &v);
+        cJSON_AddStringToObject(answer, "verdict", gds_way_name(v.way));
+        if (*v.reason && !cJSON_AddStringToObject(answer, "reason", v.reason))
+                return complain_memory();
+        if (ctl->json)
+                return print_json(answer);
+        print_answer(answer);
+        return EXIT_OK;
+}
+
+const struct command command_gds = {
+        .name = "gds",
+        .arguments = "",
+        .summary = "whether GPUDirect Storage works here, and what it lacks",
+        .help = "Checks what reading blocks from disk into GPU memory by cuFile needs, says what\n"
+                "it found, and what to do about what is missing: on this host, at each volume of\n"
+                "the store, and at the daemon, which lends its data files to the users that\n"
+                "io.gds allows. The last line is the verdict: direct; compatibility mode, in\n"
+                "which cuFile copies through host memory; staging, in which blocks come by way\n"
+                "of the daemon's memory; or unknown, if no daemon answers. It does not start\n"
+                "cuFile: what its driver says of a file is known only when a client uses it.",
+        .run = run_gds,
+};

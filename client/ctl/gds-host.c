@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See gds-host.h. Runs on the tool's main thread. Files are read up to a limit and are whatever
+ * they are: of what they say, only printable ASCII gets into a check. What cannot be read is a
+ * check that is not ok, never the end of the command. */
+#include "gds-host.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "common.h"
+#include "human.h"
+#include "text.h"
+#include "units.h"
+
+enum { FILE_MOST = 64 * 1024, MEMLOCK_LEAST = 64 * 1024 * 1024 };
+
+const char *gds_way_name(enum gds_way way)
+{
+        static const char *const names[] = {
+                [GDS_STAGING] = "staging",
+                [GDS_UNKNOWN] = "unknown",
+                [GDS_COMPATIBLE] = "compatibility mode",
+                [GDS_DIRECT] = "direct",
+        };
+
+        return names[way];
+}
+
+void gds_at_most(struct gds_verdict *v, enum gds_way way, const char *format, ...)
+{
+        va_list arguments;
+
+        if (way >= v->way)
+                return;
+        v->way = way;
+        va_start(arguments, format);
+        vsnprintf(v->reason, sizeof(v->reason), format, arguments);
+        va_end(arguments);
+        text_clean(v->reason);
+}
+
+bool gds_check(cJSON *checks, const char *name, bool ok, const char *remedy, const char *format,
+               ...)
+{
+        cJSON *check = cJSON_CreateObject();
+        char found[GDS_TEXT];
+        va_list arguments;
+
+        va_start(arguments, format);
+        vsnprintf(found, sizeof(found), format, arguments);
+        va_end(arguments);
+        for (char *p = found; *p; p++)
+                if (*p < 0x20 || *p > 0x7e)
+                        *p = '?';
+        cJSON_AddStringToObject(check, "name", name);
+        cJSON_AddBoolToObject(check, "ok", ok);
+        cJSON_AddStringToObject(check, "found", found);
+        cJSON_AddStringToObject(check, "remedy", ok ? "" : remedy);
+        cJSON_AddItemToArray(checks, check);
+        return ok;
+}
+
+/* --- files --- */
+
+/* A regular file, with '\0' behind it: its length, or -errno; -EFBIG: longer than FILE_MOST. */
+static ssize_t read_file(const char *path, char ret[static FILE_MOST + 1])
+{
+        /* Opening a FIFO must not block. */
+        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+        size_t length = 0;
+        struct stat st;
+        ssize_t n;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                return -errno;
+        if (!S_ISREG(st.st_mode))
+                return -EINVAL;
+        while (length <= FILE_MOST && (n = read(fd, ret + length, FILE_MOST + 1 - length)) != 0) {
+                if (n < 0)
+                        return -errno;
+                length += (size_t)n;
+        }
+        if (length > FILE_MOST)
+                return -EFBIG;
+        ret[length] = '\0';
+        return (ssize_t)length;
+}
+
+static const char *read_error(ssize_t error)
+{
+        return error == -EFBIG    ? "larger than 64 KiB"
+               : error == -EINVAL ? "not a regular file"
+                                  : strerror((int)-error);
+}
+
+/* --- libraries --- */
+
+static void check_library(const char *name, const char *remedy, cJSON *checks,
+                          struct gds_verdict *v)
+{
+        void *dl = dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+        const char *why = dl ? "loads" : dlerror();
+
+        if (!gds_check(checks, name, dl, remedy, "%s", why ?: "does not load"))
+                gds_at_most(v, GDS_STAGING, "%s does not load", name);
+        if (dl)
+                dlclose(dl);
+}
+
+/* --- nvidia-fs --- */
+
+static bool check_module(const char *root, cJSON *checks)
+{
+        char path[PATH_MAX], text[FILE_MOST + 1];
+        ssize_t n;
+
+        snprintf(path, sizeof(path), "%s/proc/driver/nvidia-fs/version", root);
+        n = read_file(path, text);
+        if (n >= 0)
+                text[strcspn(text, "\n")] = '\0';
+        return gds_check(checks, "nvidia-fs", n >= 0,
+                         "install the kernel module (package nvidia-fs or nvidia-gds) and run "
+                         "\"modprobe nvidia-fs\"",
+                         "%s: %s", "/proc/driver/nvidia-fs/version", n >= 0 ? text : read_error(n));
+}
+
+static bool check_nodes(const char *root, cJSON *checks)
+{
+        const char *refused = NULL;
+        char pattern[PATH_MAX];
+        glob_t found = { 0 };
+        size_t n = 0;
+        bool ok;
+
+        snprintf(pattern, sizeof(pattern), "%s/dev/nvidia-fs*", root);
+        if (glob(pattern, 0, NULL, &found) == 0)
+                n = found.gl_pathc;
+        for (size_t i = 0; i < n && !refused; i++)
+                if (access(found.gl_pathv[i], R_OK | W_OK) < 0)
+                        refused = found.gl_pathv[i] + strlen(root);
+        ok = n > 0 && !refused;
+        if (n == 0)
+                gds_check(checks, "device nodes", ok,
+                          "load nvidia-fs; give a container its device nodes",
+                          "no /dev/nvidia-fs*");
+        else if (refused)
+                gds_check(checks, "device nodes", ok,
+                          "give this user read and write permission on /dev/nvidia-fs*",
+                          "%s: no read and write permission", refused);
+        else
+                gds_check(checks, "device nodes", ok, "", "%zu, readable and writable", n);
+        globfree(&found);
+        return ok;
+}
+
+/* --- cufile.json --- */
+
+struct compat {
+        bool refused, forced;
+};
+
+static struct compat check_settings(const char *root, cJSON *checks)
+{
+        static const char remedy[] = "correct the file, or install the one of the package "
+                                     "gds-tools; without it cuFile uses its defaults";
+        _cleanup_(cJSON_Deletep) cJSON *json = NULL;
+        const char *own = getenv("CUFILE_ENV_PATH_JSON"), *path = own;
+        char file[PATH_MAX], text[FILE_MOST + 1];
+        const cJSON *properties, *allow;
+        struct compat c = { 0 };
+        ssize_t n;
+
+        if (!own || !*own) {
+                snprintf(file, sizeof(file), "%s/etc/cufile.json", root);
+                own = file;
+                path = "/etc/cufile.json";
+        }
+        n = read_file(own, text);
+        if (n < 0) {
+                gds_check(checks, "cufile.json", false, remedy, "%s: %s", path, read_error(n));
+                return c;
+        }
+        cJSON_Minify(text); /* takes the comments out, which NVIDIA's own file has */
+        json = cJSON_Parse(text);
+        properties = cJSON_GetObjectItemCaseSensitive(json, "properties");
+        if (!cJSON_IsObject(json)) {
+                gds_check(checks, "cufile.json", false, remedy, "%s: could not be read as JSON",
+                          path);
+                return c;
+        }
+        allow = cJSON_GetObjectItemCaseSensitive(properties, "allow_compat_mode");
+        c.refused = cJSON_IsFalse(allow);
+        c.forced = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(properties, "force_compat_mode"));
+        gds_check(checks, "cufile.json", true, "", "%s: allow_compat_mode %s%s", path,
+                  cJSON_IsTrue(allow) ? "true"
+                  : c.refused         ? "false"
+                                      : "is not set",
+                  c.forced ? ", force_compat_mode true" : "");
+        return c;
+}
+
+/* --- the host --- */
+
+static void check_memlock(cJSON *checks)
+{
+        static const char remedy[] = "\"ulimit -l unlimited\", or LimitMEMLOCK=infinity, if "
+                                     "memory cannot be registered (5036)";
+        char text[HUMAN_BYTES] = "unlimited";
+        struct rlimit limit;
+
+        if (getrlimit(RLIMIT_MEMLOCK, &limit) < 0) {
+                gds_check(checks, "locked memory", false, remedy, "%s", strerror(errno));
+                return;
+        }
+        if (limit.rlim_cur != RLIM_INFINITY)
+                units_bytes(limit.rlim_cur, text);
+        gds_check(checks, "locked memory",
+                  limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= MEMLOCK_LEAST, remedy,
+                  "RLIMIT_MEMLOCK: %s", text);
+}
+
+void gds_check_host(const char *root, cJSON *checks, struct gds_verdict *v)
+{
+        bool module, nodes;
+        struct compat c;
+
+        check_library("libcuda.so.1", "install NVIDIA's driver; start a container with the GPU",
+                      checks, v);
+        check_library("libcufile.so.0",
+                      "install cuFile (package libcufile of CUDA, or nvidia-gds) where the dynamic "
+                      "linker finds it",
+                      checks, v);
+        module = check_module(root, checks);
+        nodes = check_nodes(root, checks);
+        c = check_settings(root, checks);
+        check_memlock(checks);
+        if (c.refused && !(module && nodes))
+                gds_at_most(v, GDS_STAGING, "%s, and cufile.json does not allow compatibility mode",
+                            module ? "no usable /dev/nvidia-fs*" : "nvidia-fs is not loaded");
+        else if (!module)
+                gds_at_most(v, GDS_COMPATIBLE,
+                            "nvidia-fs is not loaded (whether PCI peer-to-peer DMA can take its "
+                            "place, cuFile's driver alone can tell)");
+        else if (!nodes)
+                gds_at_most(v, GDS_COMPATIBLE, "no usable /dev/nvidia-fs*");
+        else if (c.forced)
+                gds_at_most(v, GDS_COMPATIBLE, "cufile.json forces it");
+}
+
+/* --- file systems --- */
+
+struct mount {
+        unsigned major, minor;
+        char point[PATH_MAX], type[64], options[1024];
+};
+
+/* "\040" of mountinfo, in place. */
+static void unescape(char *text)
+{
+        char *to = text;
+
+        for (const char *p = text; *p; p++) {
+                if (p[0] == '\\' && p[1] >= '0' && p[1] <= '3' && p[2] >= '0' && p[2] <= '7' &&
+                    p[3] >= '0' && p[3] <= '7') {
+                        *to++ = (char)((p[1] - '0') * 64 + (p[2] - '0') * 8 + (p[3] - '0'));
+                        p += 3;
+                } else {
+                        *to++ = *p;
+                }
+        }
+        *to = '\0';
+}
+
+static bool parse_mount(const char *line, struct mount *ret)
+{
+        const char *rest = strstr(line, " - ");
+
+        if (!rest ||
+            sscanf(line, "%*s %*s %u:%u %*s %4095s", &ret->major, &ret->minor, ret->point) != 3 ||
+            sscanf(rest + 3, "%63s %*s %1023s", ret->type, ret->options) != 2)
+                return false;
+        unescape(ret->point);
+        return true;
+}
+
+/* How much of the path the mount point covers; 0: it is not below it. */
+static size_t covered(const char *path, const char *point)
+{
+        size_t n = strlen(point);
+
+        if (n > 0 && point[n - 1] == '/')
+                return strncmp(path, point, n) == 0 ? n : 0;
+        return strncmp(path, point, n) == 0 && (path[n] == '/' || !path[n]) ? n : 0;
+}
+
+/* The mount of the device of `st`. If there is none, or `st` is NULL because the directory is out
+ * of reach: the one whose mount point is the longest beginning of the directory's name. */
+static bool find_mount(const char *root, const char *path, const struct stat *st, struct mount *ret)
+{
+        char file[PATH_MAX];
+        _cleanup_(fclosep) FILE *f = NULL;
+        _cleanup_(freep) char *line = NULL;
+        size_t room = 0, most = 0;
+        struct mount one;
+
+        snprintf(file, sizeof(file), "%s/proc/self/mountinfo", root);
+        f = fopen(file, "re");
+        while (f && getline(&line, &room, f) >= 0) {
+                size_t fits;
+
+                if (!parse_mount(line, &one))
+                        continue;
+                fits = covered(path, one.point);
+                if (st && one.major == major(st->st_dev) && one.minor == minor(st->st_dev))
+                        fits += PATH_MAX;
+                if (fits > 0 && fits >= most) {
+                        most = fits;
+                        *ret = one;
+                }
+        }
+        return most > 0;
+}
+
+/* Shared ones of cuFile's documentation; they have no block device. */
+static bool is_shared(const char *type)
+{
+        static const char *const types[] = { "nfs",  "nfs4",   "lustre", "gpfs",
+                                             "mmfs", "beegfs", "wekafs" };
+
+        for (size_t i = 0; i < ARRAY_SIZE(types); i++)
+                if (strcmp(type, types[i]) == 0)
+                        return true;
+        return false;
+}
+
+static void check_file_system(const char *path, const struct mount *m, cJSON *checks,
+                              struct gds_verdict *v)
+{
+        static const char remedy[] = "for a direct way, put the store on a local NVMe disk with "
+                                     "XFS, or ext4 mounted with data=ordered";
+        const char *data = strstr(m->options, "data=");
+        bool is_ext4 = strcmp(m->type, "ext4") == 0;
+        bool ok = strcmp(m->type, "xfs") == 0 || is_shared(m->type) ||
+                  (is_ext4 && (!data || strncmp(data, "data=ordered", 12) == 0));
+
+        gds_check(checks, "file system", ok, remedy, "%s%s%.*s", m->type,
+                  !is_ext4 ? ""
+                  : data   ? ", "
+                           : ", data=ordered by default",
+                  is_ext4 && data ? (int)strcspn(data, ",\n") : 0, data ?: "");
+        if (!ok)
+                gds_at_most(v, GDS_COMPATIBLE, "%s: cuFile has no direct way to this %s", path,
+                            m->type);
+}
+
+static void check_udev(const char *root, const char *path, const struct mount *m, cJSON *checks,
+                       struct gds_verdict *v)
+{
+        static const char key[] = "E:ID_FS_TYPE=";
+        static const char remedy[] =
+                "cuFile refuses every file on this device (5027): run udev, or give a container "
+                "the host's /run/udev, read-only";
+        char file[PATH_MAX], text[FILE_MOST + 1], name[64];
+        const char *found;
+        ssize_t n;
+
+        if (m->major == 0) {
+                if (!gds_check(checks, "udev", is_shared(m->type),
+                               "put the store on a file system of a block device",
+                               "%s has no block device of its own", m->type))
+                        gds_at_most(v, GDS_STAGING, "%s: cuFile refuses files on %s (5027)", path,
+                                    m->type);
+                return;
+        }
+        snprintf(name, sizeof(name), "/run/udev/data/b%u:%u", m->major, m->minor);
+        snprintf(file, sizeof(file), "%s%s", root, name);
+        n = read_file(file, text);
+        found = n < 0                                      ? NULL
+                : strncmp(text, key, sizeof(key) - 1) == 0 ? text
+                                                           : strstr(text, "\nE:ID_FS_TYPE=");
+        if (n < 0)
+                gds_check(checks, "udev", false, remedy, "%s: %s", name, read_error(n));
+        else if (!found)
+                gds_check(checks, "udev", false, remedy, "%s: has no %s", name, key);
+        else
+                gds_check(checks, "udev", true, "", "%s: ID_FS_TYPE=%.*s", name,
+                          (int)strcspn(strchr(found, '=') + 1, "\n"), strchr(found, '=') + 1);
+        if (!found)
+                gds_at_most(v, GDS_STAGING,
+                            "%s: its device is not in udev's database, so cuFile refuses its files "
+                            "(5027)",
+                            path);
+}
+
+void gds_check_volume(const char *root, const char *path, bool direct, cJSON *checks,
+                      struct gds_verdict *v)
+{
+        struct mount m = { 0 };
+        struct stat st;
+        bool seen = stat(path, &st) == 0;
+        int error = seen ? 0 : errno;
+
+        if (!gds_check(checks, "O_DIRECT", direct,
+                       "put the store on a file system with O_DIRECT, and leave io.direct at auto",
+                       "%s", direct ? "works" : "does not work, so nothing is lent from here"))
+                gds_at_most(v, GDS_STAGING, "%s: no O_DIRECT", path);
+        /* A store that others may not enter is still below a mount point. */
+        if ((!seen && error != EACCES) || !find_mount(root, path, seen ? &st : NULL, &m)) {
+                gds_check(checks, "file system", false,
+                          "run kvcachectl where the daemon runs, if that is in a container",
+                          "its mount could not be found: %s",
+                          error ? strerror(error) : "not in /proc/self/mountinfo");
+                gds_at_most(v, GDS_UNKNOWN, "%s: its file system could not be found", path);
+                return;
+        }
+        check_file_system(path, &m, checks, v);
+        check_udev(root, path, &m, checks, v);
+}
