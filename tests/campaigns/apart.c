@@ -97,11 +97,11 @@ void world_begin_life(void)
 
 void world_end_life(void)
 {
-        unsigned up = volumes_up();
+        unsigned up = volumes_up(), n_volumes = MIN(world.volumes, (unsigned)CAMPAIGN_VOLUMES);
 
         if (world.volumes == 1 || !world.apart)
                 return;
-        for (unsigned i = 0; i < world.volumes; i++) {
+        for (unsigned i = 0; i < n_volumes; i++) {
                 struct world_known *its = &world.known[i];
                 bool is_up = up & 1u << i;
 
