@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import termios
+import threading
 import time
 
 import pytest
@@ -41,11 +42,20 @@ class Pipe:
         self.process.kill()
         self.process.communicate()
 
-    def until(self, condition):
-        for line in self.process.stdout:
-            if condition(line):
-                return line
-        raise AssertionError(f"it ended: {self.process.stderr.read()}")
+    def until(self, condition, timeout=30):
+        late = threading.Timer(timeout * harness.slow(), self.process.kill)
+        late.start()
+        try:
+            for line in self.process.stdout:
+                if condition(line):
+                    return line
+        finally:
+            late.cancel()
+        raise AssertionError(f"it ended, or no such line came: {self.process.stderr.read()}")
+
+    def wait_for_a_sample(self):
+        """What is done from now on shows in a rate."""
+        self.until(lambda line: True)
 
 
 class Terminal:
@@ -113,6 +123,7 @@ class Terminal:
 
 def test_rates_as_json(daemon):
     with Pipe(daemon, "--json") as top:
+        top.wait_for_a_sample()
         put_some(daemon, "model", 16)
         said = json.loads(top.until(lambda line: json.loads(line)["puts"]["chunks_per_second"] > 0))
         assert said["connected"] is True and said["ready"] is True and said["puts"]["bytes_per_second"] > 0
@@ -150,6 +161,7 @@ def test_tenants_have_rows(make_daemon):
     text = ctl("top", "-c", "1", "-i", "0.1", daemon=daemon, check=OK).stdout
     assert re.search(r"^TENANT .*^red .*^default ", text, re.M | re.S) or re.search(r"^TENANT .*^default .*^red ", text, re.M | re.S)
     with Pipe(daemon, "--json") as top:
+        top.wait_for_a_sample()
         os.setegid(20002)
         os.seteuid(20002)
         try:
