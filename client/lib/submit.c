@@ -202,9 +202,10 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (u.count > SIZE_MAX / ABI_MAX)
                 return handle_fail(kv, -EINVAL, "more keys than memory can hold");
         if (u.op == KVCACHE_OP_GIVE_BACK && (u.entries || u.keys || !u.loans))
-                return handle_fail(kv, -EINVAL, "loans are to be given, and no keys");
+                return handle_fail(kv, -EINVAL,
+                                   "GIVE_BACK takes loans, and neither keys nor entries");
         if (u.op != KVCACHE_OP_GIVE_BACK && u.loans)
-                return handle_fail(kv, -EINVAL, "loans are malformed with this operation");
+                return handle_fail(kv, -EINVAL, "loans belong to GIVE_BACK alone");
         if (u.op != KVCACHE_OP_GIVE_BACK && !u.entries == !u.keys)
                 return handle_fail(kv, -EINVAL, "either entries or keys are to be given");
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
