@@ -15,7 +15,7 @@
 #include "checked.h"
 #include "replay.h"
 #include "table.h"
-#include "workload.h"
+#include "workload-source.h"
 
 DEFINE_CLEANUP(struct workload *, workload_free);
 
@@ -58,10 +58,9 @@ static const struct option_row replay_options[] = {
 };
 
 struct arguments {
-        const char *trace;
-        const char *synthetic;
+        struct workload_source source;
         const char *acks;
-        unsigned long long seed, requests, block_bytes, clients;
+        unsigned long long block_bytes, clients;
         struct replay_options replay;
 };
 
@@ -89,14 +88,9 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
 
         switch (option) {
         case OPTION_SYNTHETIC:
-                a->synthetic = argument;
-                if (strcmp(argument, "chat") == 0)
-                        return true;
-                ctl->exit_status = usage_error(
-                        self, "--synthetic: '%s' is not known; there is: chat", argument);
-                return false;
+                return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:
-                return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->seed);
+                return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->source.seed);
         case 'b':
                 if (!option_bytes(ctl, "--block-bytes", argument, &a->block_bytes))
                         return false;
@@ -104,7 +98,8 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
                         ctl->exit_status = usage_error(self, "--block-bytes: a byte at least");
                 return a->block_bytes > 0;
         case 'r':
-                return option_count(ctl, "--requests", argument, 1, 1000000000, &a->requests);
+                return option_count(ctl, "--requests", argument, 1, 1000000000,
+                                    &a->source.requests);
         case OPTION_SPEED:
                 if (human_parse_number(argument, &a->replay.speed) == 0)
                         return true;
@@ -151,28 +146,12 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         if (r < 0)
                 return ctl->exit_status;
         *ret_end = false;
-        if (argc - first > 1)
-                return usage_error(self, "one trace at a time");
-        a->trace = first < argc ? argv[first] : NULL;
-        if (!a->trace == !a->synthetic)
-                return usage_error(self, "either a trace file or --synthetic chat is needed");
+        r = workload_source_operand(self, argc, argv, first, &a->source);
+        if (r != EXIT_OK)
+                return r;
         if (strpbrk(a->replay.namespace_name, "\r\n"))
                 return usage_error(self, "--namespace: a line end in a name");
         return EXIT_OK;
-}
-
-static int make_workload(const struct arguments *a, struct workload **ret)
-{
-        char error[WORKLOAD_ERROR_BYTES] = "";
-        int r;
-
-        if (a->synthetic)
-                r = workload_chat(ret, a->requests ? a->requests : CHAT_REQUESTS, a->seed);
-        else
-                r = workload_load(ret, a->trace, a->requests, a->seed, error);
-        if (r == -ENOMEM)
-                return complain_memory();
-        return r < 0 ? complain(EXIT_BAD_INPUT, "%s", error) : EXIT_OK;
 }
 
 static void on_progress(void *userdata, const struct replay_progress *now)
@@ -205,7 +184,8 @@ static int report_json(const struct arguments *a, struct replay_result *result, 
         static const char *const acks[] = { "accepted", "written", "durable" };
         cJSON *latencies;
 
-        cJSON_AddStringToObject(object, "workload", a->trace ? a->trace : a->synthetic);
+        cJSON_AddStringToObject(object, "workload",
+                                a->source.trace ? a->source.trace : a->source.synthetic);
         cJSON_AddStringToObject(object, "namespace", a->replay.namespace_name);
         cJSON_AddNumberToObject(object, "block_bytes", (double)a->block_bytes);
         cJSON_AddNumberToObject(object, "clients", (double)a->clients);
@@ -391,7 +371,7 @@ static int announce(const struct arguments *a, const struct workload *w)
         human_count(distinct, distinct_text);
         units_bytes((uint64_t)distinct * a->block_bytes, bytes);
         printf("Replaying ");
-        print_safe(a->trace ? a->trace : "synthetic chat sessions", stdout);
+        print_safe(a->source.trace ? a->source.trace : "synthetic chat sessions", stdout);
         printf(": %s for %s, %s of them distinct (%s)\n\n", requests, blocks, distinct_text, bytes);
         fflush(stdout);
         return EXIT_OK;
@@ -431,7 +411,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         r = read_arguments(ctl, self, argc, argv, &a, &end);
         if (r || end)
                 return r;
-        r = make_workload(&a, &workload);
+        r = workload_source_load(&a.source, CHAT_REQUESTS, &workload);
         if (r)
                 return r;
         if (a.acks) {

@@ -13,7 +13,7 @@
 #include "simulate.h"
 #include "table.h"
 #include "units.h"
-#include "workload.h"
+#include "workload-source.h"
 
 DEFINE_CLEANUP(struct workload *, workload_free);
 
@@ -31,7 +31,7 @@ static const struct option_row simulate_options[] = {
         { OPTION_DISK, "disk", "LIST",
           "sizes of the cache in bytes, instead: 4TB,8TB; needs --bytes-per-block" },
         { 'b', "bytes-per-block", "SIZE",
-          "bytes of a block; kvcache-bench plan computes those of a model" },
+          "bytes of a block; kvcache-bench iosize computes those of a model" },
         { 'r', "requests", "N",
           "simulate the first N requests (default: the whole trace; synthetic: 10,000)" },
         { OPTION_SYNTHETIC, "synthetic", "KIND",
@@ -50,12 +50,11 @@ struct capacity {
 };
 
 struct arguments {
-        const char *trace, *synthetic;
+        struct workload_source source;
         const char *policies[MAX_POLICIES];
-        char policy_list[128];
         struct capacity capacities[MAX_CAPACITIES];
         size_t n_policies, n_capacities;
-        unsigned long long requests, seed, block_bytes;
+        unsigned long long block_bytes;
 };
 
 /* Calls `add` for each of a list with commas; false: it has said why not. */
@@ -90,8 +89,7 @@ static bool add_policy(struct ctl *ctl, const struct command *self, const char *
         static const char *const known[] = { "lru", "cq", "opt" };
 
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-                if (strcmp(known[i], text) == 0 && simulation_policy_exists(text) &&
-                    a->n_policies < MAX_POLICIES) {
+                if (strcmp(known[i], text) == 0 && a->n_policies < MAX_POLICIES) {
                         a->policies[a->n_policies++] = known[i];
                         return true;
                 }
@@ -167,16 +165,12 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
         case 'b':
                 return option_bytes(ctl, "--bytes-per-block", argument, &a->block_bytes);
         case 'r':
-                return option_count(ctl, "--requests", argument, 1, 1000000000, &a->requests);
+                return option_count(ctl, "--requests", argument, 1, 1000000000,
+                                    &a->source.requests);
         case OPTION_SYNTHETIC:
-                a->synthetic = argument;
-                if (strcmp(argument, "chat") == 0)
-                        return true;
-                ctl->exit_status = usage_error(
-                        self, "--synthetic: '%s' is not known; there is: chat", argument);
-                return false;
+                return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:
-                return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->seed);
+                return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->source.seed);
         }
         return true;
 }
@@ -194,11 +188,9 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
                         return ctl->exit_status;
         if (r < 0)
                 return ctl->exit_status;
-        if (argc - first > 1)
-                return usage_error(self, "one trace at a time");
-        a->trace = first < argc ? argv[first] : NULL;
-        if (!a->trace == !a->synthetic)
-                return usage_error(self, "either a trace file or --synthetic chat is needed");
+        r = workload_source_operand(self, argc, argv, first, &a->source);
+        if (r != EXIT_OK)
+                return r;
         for (size_t i = 0; i < a->n_capacities; i++)
                 if (a->capacities[i].bytes > 0 && a->block_bytes == 0)
                         return usage_error(self, "--disk needs --bytes-per-block");
@@ -208,20 +200,6 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
                 return ctl->exit_status;
         *ret_end = false;
         return EXIT_OK;
-}
-
-static int make_workload(const struct arguments *a, struct workload **ret)
-{
-        char error[WORKLOAD_ERROR_BYTES] = "";
-        int r;
-
-        if (a->synthetic)
-                r = workload_chat(ret, a->requests ? a->requests : CHAT_REQUESTS, a->seed);
-        else
-                r = workload_load(ret, a->trace, a->requests, a->seed, error);
-        if (r == -ENOMEM)
-                return complain_memory();
-        return r < 0 ? complain(EXIT_BAD_INPUT, "%s", error) : EXIT_OK;
 }
 
 /* In blocks, once it is known how many there are. False: it is less than one. */
@@ -363,7 +341,7 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
 
         if (end)
                 return status;
-        status = make_workload(&a, &workload);
+        status = workload_source_load(&a.source, CHAT_REQUESTS, &workload);
         if (status != EXIT_OK)
                 return status;
         switch (simulation_init(&s, workload)) {

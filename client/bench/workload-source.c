@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "workload-source.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "common.h"
+
+bool workload_source_kind(struct ctl *ctl, const struct command *self, const char *argument,
+                          struct workload_source *source)
+{
+        source->synthetic = argument;
+        if (strcmp(argument, "chat") == 0)
+                return true;
+        ctl->exit_status =
+                usage_error(self, "--synthetic: '%s' is not known; there is: chat", argument);
+        return false;
+}
+
+int workload_source_operand(const struct command *self, int argc, char **argv, int first,
+                            struct workload_source *source)
+{
+        if (argc - first > 1)
+                return usage_error(self, "one trace at a time");
+        source->trace = first < argc ? argv[first] : NULL;
+        if (!source->trace == !source->synthetic)
+                return usage_error(self, "either a trace file or --synthetic chat is needed");
+        return EXIT_OK;
+}
+
+int workload_source_load(const struct workload_source *source, uint64_t chat_requests,
+                         struct workload **ret)
+{
+        char error[WORKLOAD_ERROR_BYTES] = "";
+        int r;
+
+        if (source->synthetic)
+                r = workload_chat(ret, source->requests ? source->requests : chat_requests,
+                                  source->seed);
+        else
+                r = workload_load(ret, source->trace, source->requests, source->seed, error);
+        if (r == -ENOMEM)
+                return complain_memory();
+        return r < 0 ? complain(EXIT_BAD_INPUT, "%s", error) : EXIT_OK;
+}
