@@ -100,6 +100,8 @@ void status_print_store(cJSON *status)
                 return;
         puts("\nStore");
         volumes = cJSON_DetachItemFromObjectCaseSensitive(store, "volumes");
+        /* The volumes again, by their earlier name. */
+        cJSON_DeleteItemFromObjectCaseSensitive(store, "paths");
         offline = print_volumes(volumes);
         limit = section_count(store, "limit_bytes");
         section_use("live", section_count(store, "payload_bytes"), limit);

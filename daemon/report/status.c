@@ -109,6 +109,21 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         metrics_walk(s, "lookup", 0, add_number, o);
 }
 
+/* The volumes by their earlier name: programs in use read the states there. */
+static void add_paths(cJSON *o, const struct status_sources *from)
+{
+        cJSON *list = cJSON_AddArrayToObject(o, "paths");
+        struct store_volume_stats p;
+
+        for (unsigned i = 0; store_get_volume_stats(from->service->store, i, &p); i++) {
+                cJSON *one = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(one, "path", p.path);
+                cJSON_AddStringToObject(one, "state", status_volume_state(&p));
+                cJSON_AddItemToArray(list, one);
+        }
+}
+
 static void add_volumes(cJSON *o, const struct status_sources *from)
 {
         cJSON *list = cJSON_AddArrayToObject(o, "volumes");
@@ -156,6 +171,7 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
         cJSON_AddBoolToObject(o, "bypassed", st->bypassed);
         metrics_walk(s, "store", 0, add_number, o);
         add_volumes(o, from);
+        add_paths(o, from);
 }
 
 static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st,

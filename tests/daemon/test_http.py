@@ -182,6 +182,8 @@ def test_live_reserved_and_limit_are_told_apart(web):
         assert said["live_bytes"] == said["payload_bytes"] == 100000
         assert said["live_bytes"] < said["reserved_bytes"] == said["used_bytes"] <= said["limit_bytes"]
     assert pool["live_bytes"] == 100000 < pool["used_bytes"] < pool["bytes"]
+    # By their earlier name, for programs that read the states there.
+    assert store["paths"] == [{"path": path["volume"], "state": path["state"]}]
     assert metrics["kvcache_store_live_bytes"] == metrics["kvcache_pool_live_bytes"] == 100000
     assert metrics[f'kvcache_volume_live_bytes{{volume="{path["volume"]}"}}'] == 100000
     assert abs(metrics["kvcache_store_reserved_bytes"] - web.disk_usage()) < 4 << 20
