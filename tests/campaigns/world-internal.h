@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the world share, and no campaign needs: see campaign.h. */
+#pragma once
+
+#include "campaign.h"
+
+/* The memory of all slots: those of puts, and behind them those of gets. */
+extern char *world_pool;
+
+struct slot {
+        struct store_put put;
+        struct store_get get;
+        uint32_t k, version;
+        bool put_busy, get_busy, durable;
+        char *put_buf, *get_buf;
+};
+extern struct slot world_slots[CAMPAIGN_SLOTS];
+
+void world_wait_io(void); /* until an operation has ended, or waits at the simulated device */
+void world_forget_requests(void); /* none is under way: a store is about to be opened */
+
+unsigned item_tenant(uint32_t k);
+uint64_t item_tenant_mark(unsigned tenant); /* what each sector of its says */
+struct key item_key(uint32_t k);
+/* The version of the key with that length and CRC; 0: none. */
+uint32_t item_version_with(uint32_t k, uint32_t length, uint32_t crc);

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the keys of a campaign are: numbers, each of one namespace and so of one tenant, with a
+ * length and bytes for each version, and the mark of its tenant in each sector. */
+#include <string.h>
+
+#include "checked.h"
+#include "sim.h"
+#include "world-internal.h"
+
+unsigned item_namespace(uint32_t k)
+{
+        return k % CAMPAIGN_NAMESPACES;
+}
+
+static uint64_t mix(uint64_t a, uint64_t b)
+{
+        uint64_t state = a * UINT64_C(0xff51afd7ed558ccd) ^ b;
+
+        return sim_draw(&state);
+}
+
+/* Mostly of one size, for world_slots that are taken over; some smaller, a few of any size. */
+uint32_t item_length(uint32_t k, uint32_t version)
+{
+        uint64_t x = mix(k, version), y = x >> 8;
+
+        switch (x % 8) {
+        case 0:
+                return (uint32_t)(1 + y % world.max_length);
+        case 1:
+                return (uint32_t)(1 + y % 4096);
+        case 2:
+                return world.max_length;
+        default:
+                return (uint32_t)(MIN(4096u, world.max_length) - y % 64);
+        }
+}
+
+unsigned item_tenant(uint32_t k)
+{
+        return item_namespace(k) % CAMPAIGN_TENANTS;
+}
+
+/* No bit that is turned makes one of another. */
+uint64_t item_tenant_mark(unsigned tenant)
+{
+        return UINT64_C(0x6b72616d73746e61) * (tenant + 1);
+}
+
+/* Each sector is of this put and this place alone, and says whose. */
+void item_payload(uint32_t k, uint32_t version, void *buf)
+{
+        uint32_t length = item_length(k, version), words = (length + 7) / 8;
+        uint64_t *p = buf, x = 0, step = 0;
+
+        for (uint32_t i = 0; i < words; i++) {
+                if (i % 64 == 0) {
+                        x = mix((uint64_t)k << 32 | version, i);
+                        step = x | 1;
+                }
+                p[i] = i % 64 == 1 ? item_tenant_mark(item_tenant(k)) : (x += step);
+        }
+        p[0] = (uint64_t)version << 32 |
+               k; /* says who it is; a byte may be all that is kept of it */
+}
+
+struct key item_key(uint32_t k)
+{
+        struct key key = { { 0 } };
+
+        memcpy(key.bytes, &k, sizeof(k));
+        key.bytes[31] = 1;
+        return key;
+}
+
+/* The newest is what is looked for most. */
+uint32_t item_version_with(uint32_t k, uint32_t length, uint32_t crc)
+{
+        static char buf[CAMPAIGN_ROOM];
+
+        for (uint32_t v = world.items[k].version; v > 0; v--) {
+                if (item_length(k, v) != length)
+                        continue;
+                item_payload(k, v, buf);
+                if (kio_crc32c(buf, length) == crc)
+                        return v;
+        }
+        return 0;
+}
