@@ -2,6 +2,7 @@
 """What prevents startup gives one clear message and a documented exit status, and destroys nothing."""
 
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -387,9 +388,8 @@ def test_who_may_connect(make_daemon):
                    "except kvwire.Refused as e:\n    print(e.status.name)\n"
                    "try:\n    c.report(kvwire.Report.CONFIG)\n"
                    "except kvwire.Refused as e:\n    print(e.status.name)\n")
-    kvwire_copy = daemon.directory / "kvwire.py"
-    shutil.copy(kvwire.__file__, kvwire_copy)
-    kvwire_copy.chmod(0o644)
+    for module in pathlib.Path(kvwire.__file__).parent.glob("kvwire*.py"):
+        os.chmod(shutil.copy(module, daemon.directory), 0o644)
     python = next((p for p in ("/usr/bin/python3", shutil.which("python3")) if p and os.path.exists(p)))
 
     def as_user(uid):
