@@ -39,6 +39,7 @@ struct rig {
         } while (0)
 
 double now(void);
+void rig_attach(struct rig *r, enum kvcache_gpu_engine engine, uint32_t max_sms, uint32_t flags);
 struct kvcache_gpu_info rig_info(struct rig *r);
 void rig_detach(struct rig *r);
 struct kvcache_key key_of(uint64_t space, uint64_t n);
@@ -62,9 +63,14 @@ void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, u
 void load_name(struct load *w, uint64_t space);
 void load_fill(struct rig *r, struct load *w);
 void load_close(struct rig *r, struct load *w);
+void load_put_all(struct rig *r, struct load *w); /* until all of it is kept */
 double load_run(struct rig *r, struct load *w, bool is_put, size_t *ret_good);
 double median(double *v, size_t n);
 void wait_until_written(struct rig *r);
+
+/* gpu-layouts.c, gpu-bench.c */
+void gpu_check(struct rig *r);
+void gpu_bench(struct rig *r, unsigned scale);
 
 /* Blocks on disk come by cuFile, or the other way for this reason and no other: each byte. */
 void gds_check(struct rig *r, const char *reason);
