@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See notify.h. Loop thread. Owns nothing: each message goes by a socket of its own. A failure is
+ * ignored, since the daemon works without a service manager; one that does not read costs
+ * NOTIFY_WAIT_MS, and only for a message that changes the unit's state. */
 #include "notify.h"
 
 #include "build-config.h"
@@ -19,7 +22,7 @@
 #if HAVE_LIBSYSTEMD
 #include <systemd/sd-daemon.h>
 
-enum { NOTIFY_PATIENCE_MS = 1000 };
+enum { NOTIFY_WAIT_MS = 1000 };
 
 int notify_inherit(struct notify_sockets *ret)
 {
@@ -74,7 +77,7 @@ static void send_state(const char *state, bool important)
                                           (path[0] == '/'))) < 0)
                 return;
         if (send(fd, state, strlen(state), MSG_NOSIGNAL) < 0 && errno == EAGAIN && important &&
-            poll(&p, 1, NOTIFY_PATIENCE_MS) == 1)
+            poll(&p, 1, NOTIFY_WAIT_MS) == 1)
                 (void)!send(fd, state, strlen(state), MSG_NOSIGNAL);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Computes the limits of users and of all clients from the configuration, in which 0 is "auto". */
+/* Computes the limits of users and of all clients from the configuration, in which 0 is "auto". At
+ * startup and at a reload, on the loop thread; keeps nothing. */
 #include "server-internal.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts the parts from the bottom up: pools, store and I/O, tenants, the service, HTTP, and the
- * socket. A failure is one log line and an exit status. */
+ * socket. Runs once, on the thread that becomes the loop thread; recovery of the store blocks here.
+ * A failure is one log line and an exit status; server.c takes down what was started. */
 #include "server-internal.h"
 
 #include <errno.h>

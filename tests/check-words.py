@@ -31,7 +31,7 @@ WORDS = [
     (r"\boutbox(es)?\b", "completion queue", None),
     (r"\bdisposals?\b", "fd closer", None),
     (r"\bthreads? for calls\b", "blocking-call thread", None),
-    (r"\bpatience\b", "head-of-line timeout", None),
+    (r"(?i)\bpatience\b|\w*_patience\w*|\bpatience_\w+", "head-of-line timeout; timeout", None),
     (r"\bread(s|ing)?[- ]ahead\b|\bread_ahead\w*|\bwritten ahead\b|\bsegments ahead\b", "prefetch; preformatted", None),
     (r"\b(?!re)(puts?|with) memory under\b|\bmemory under it\b", "populated, pre-faulted", None),
     (r"\bdonat(e|es|ed|ing|ion|ions)\b|\w*_donat\w*|\bdonat\w*_\w*", "register, registered buffer", r"names that programs written before the rename use|DONATE = 18|self(, \*args, \*\*how: self)?\.register\(|lambda self"),
@@ -39,7 +39,7 @@ WORDS = [
     (r"\blanes?\b|\w*_lanes?(?=_|\b)\w*|\blanes?_\w+", "staging", r"self\.staging|LANE = 4|lambda self|word_at|of\[lane\]|LANES|2 \* lane|\+ lane \*|words of one lane|lane of its own|unsigned lane"),
     (r"\bkvcache_drain\b|\b(completion|completions) (is|are|to be) drained\b", "reap", None),
     (r"\b(in|of|at|until|begins?|ends?) (a|an|this|the next|the same|one|every|each|its) turn\b(?! of (the|a) conversation)|\bturns? of the loop\b", "iteration", None),
-    (r"\bwhoever\b", "name the actor: the caller, the client, the thread", None),
+    (r"\b[Ww]hoever\b", "name the actor: the caller, the client, the thread", None),
     (r"\b[Nn]obody\b", "nothing, no client, no request, no thread", r"\buid 65534\b|\buser nobody\b|`nobody`|\"nobody\"|'nobody'|nobody:"),
     (r"\b[Ss]omebody\b", "a client, a waiter, the caller", None),
     (r"\bwho waits?\b|\b[Ww]ho (asks|wants|has|needs)\b", "a waiter; name the actor", r"[Ww]ho may\b"),
@@ -72,7 +72,7 @@ def hits(text):
 def self_test():
     bad = ["a start takes memory", "/* Nobody else may. */", "whoever asks", "it is told that", "the client is gone",
            "the lane of a client", "wire_donate(x)", "a donated region", "kvcache_region_withdraw", "found by halves",
-           "what makes no sense", "it is let\n * go of", "STATS_GAUGE(x)", "path_is_up(s, i)", "somebody waits", "in this turn", "the outbox", "a look-up"]
+           "what makes no sense", "it is let\n * go of", "STATS_GAUGE(x)", "path_is_up(s, i)", "somebody waits", "in this turn", "the outbox", "a look-up", "PATIENCE_MS = 100", "Whoever asks"]
     good = ["at the start of the file", "user nobody may not", "from startup on", "users in turn", "the path of the file", "kvcache_reap(kv)",
             "a staging area", "lane = lambda self, size=0: self.staging(size)", "the volume is up", "nothing"]
     wrong = [t for t in bad if not list(hits(t))] + [t for t in good if list(hits(t))]

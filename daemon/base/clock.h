@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* The two clocks: one for deadlines and latencies, one for people. Any thread. */
 #pragma once
 
 #include <stdint.h>

@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See pages.h. Any thread; nothing is owned. What is asked of the kernel is advice: without it
+ * pages are small, or come when they are first touched. Unmapping goes in pieces, since the
+ * process's other threads wait for each. */
 #include "base/pages.h"
 
 #include <stddef.h>

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See backing.h. Opened and closed on the loop thread; backing_populate() and
+ * backing_populate_huge() block, and run on a blocking-call thread (populate.c). Owns the mapping
+ * and the read-only descriptor; the memfd's own is closed once it is mapped.
+ *
+ * Failures: populating stops with the errno where the host has no memory, and what is there stays;
+ * where there are no huge pages it goes on with small ones. */
 #include "cache/backing.h"
 
 #include <errno.h>

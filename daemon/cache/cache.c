@@ -6,13 +6,13 @@
  * computes the CRC over the copy -> visible, `accepted` -> the store writes payload, then table ->
  * `written`.
  * Get: in the pool, at once -> else a slot of the pool -> the store reads and verifies -> visible.
- * Whoever finds a key on its way in waits on that chunk, and is looked at again when it has
+ * A request that finds its key on its way in waits for that chunk, and is tried again when it has
  * arrived.
  *
  * Failures: a copy that faults stores nothing. What stands at a device that hangs is given up by
  * the waiters, but keeps its place in the pool. A write that fails leaves an accepted chunk in
  * the pool only, and removes one that was not answered yet. A read that fails is a miss for
- * all who waited. */
+ * all requests that waited for it. */
 #include "cache/internal.h"
 
 #include <assert.h>

@@ -4,13 +4,13 @@
  *
  * Put: a worker computes the checksum where the bytes lie -> the store writes them from there. Not
  * visible before it is written; a second put of the key waits for the first.
- * Get: the store reads to where the bytes are wanted, and verifies them there. Who comes while that
- * is under way reads into the pool, and others share that.
+ * Get: the store reads to where the bytes are wanted, and verifies them there. A get that comes
+ * while that is under way reads into the pool, and others share that read.
  *
  * While the store has enough to read, a get waits for its user's turn, without anything of its own,
  * and then looks for the chunk anew.
  *
- * Neither tells its own client anything before the device has answered, however long it takes:
+ * Neither answers its own client before the device has answered, however long it takes:
  * until then the memory is not the client's (rule R17). Others that wait for the put are answered
  * that it failed once the device hangs.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way from the store into the pool, and from there to the caller's memory; see cache.c.
- */
+/* A chunk's way from the store into the pool, and from there to the caller's memory; see cache.c
+ * for the happy path and the failures. Loop thread; a worker copies. */
 #include "cache/internal.h"
 
 #include <errno.h>

@@ -91,7 +91,7 @@ struct cache {
         struct list_node settled, finished;
         unsigned n_settled, n_completed; /* in this iteration */
         uint64_t next_deadline_ns;       /* when the next of these is due; 0: none waits */
-        uint64_t look_again_ns;          /* when a head-of-line wait ends; 0: none */
+        uint64_t retry_ns;               /* when a head-of-line wait ends; 0: none */
         uint64_t unwritten_limit, reserve;
         uint64_t unwritten;    /* bytes of all users, direct puts included */
         uint64_t pending;      /* requests, fills and writes */

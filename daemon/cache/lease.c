@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See lease.h. Owns the table of leases, and a record for each user with a connection and each
+ * chunk that it leases: a chunk that a user leases several times counts once against its share.
+ * Both tables are mapped for as many leases as there can be and touched as they fill, so that a
+ * lease allocates nothing.
+ *
+ * Failures: LEASE_FULL at the pool's part for leases or at the user's share of it; LEASE_STALE for
+ * a lease that is released already, or is another connection's. */
 #include "cache/lease.h"
 
 #include <assert.h>

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Leases: what a client may read in the pool, and for which a chunk stays where it is. A lease
  * belongs to one connection and is named by a number and a generation, so that a stale one is
- * recognised. Leases are charged by tenant/quota.h; what is bounded here is what that cannot see:
- * how much of the pool is leased, where a chunk that is leased twice counts once. Loop thread. */
+ * recognised. The loop thread frees it: when its client releases it, or when the client's end of
+ * the socket is closed, however its session ended (client_settle() in request/client-end.c).
+ *
+ * Leases are charged by tenant/quota.h; what is bounded here is what that cannot see: how much of
+ * the pool is leased, where a chunk that is leased twice counts once. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

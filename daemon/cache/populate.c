@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See populate.h. Owns the position: which pool, which slab, how far. One step at a time runs on a
+ * blocking-call thread; everything else on the loop thread.
+ *
+ * Failures: short of memory, it waits RETRY_S and goes on where it was. A slab that a ring refuses
+ * to register is used unregistered, and reported once. */
 #include "cache/populate.h"
 
 #include <errno.h>

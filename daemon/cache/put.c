@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way from a client into the pool, and from there to the store; see cache.c. */
+/* A chunk's way from a client into the pool, and from there to the store; see cache.c for the happy
+ * path and the failures. Loop thread; a worker copies. Where the write hangs with a volume,
+ * on_write_abandoned() answers the put. */
 #include "cache/internal.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
  * (window_is_open()). What is beyond that waits here, per volume and user, and the next one is
  * always of the user that has the fewest bytes at that volume: a read of a user that reads little
  * stands behind one window of the others' at most. What a client waits for goes before what the
- * same user prefetchs. A volume has a queue of its own: one that is slow, or hangs, holds up no
+ * same user prefetches. A volume has a queue of its own: one that is slow, or hangs, holds up no
  * other.
  *
  * Loop thread. Failures: a volume that is bypassed has an open window, so that what waits for it is

@@ -1,4 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See region.h. A region is checked -> mapped -> registered with the rings, if it is large enough
+ * to gain by it -> unregistered -> unmapped. What asks the file system or takes as long as the
+ * region has pages (run_*) runs on a blocking-call thread of its own, REGION_THREAD, so that a
+ * client's file delays no call of the store's volumes.
+ *
+ * Failures: a file that may not be registered is refused with a text that says why. A ring that
+ * refuses a region uses it unregistered. */
 #include "cache/region.h"
 
 #include <assert.h>

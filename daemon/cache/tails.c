@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block whose pages are all free is kept for the next requests. */
+/* See tails.h. Owns the blocks; one whose pages are all free is kept for the next requests. */
 #include "cache/tails.h"
 
 #include <assert.h>

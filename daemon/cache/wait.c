@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waiting for room: when a waiting request is admitted, and when its wait ends; and what the cache
- * does each iteration. Each user has a queue; cache.h says how users share the cache. */
+ * does each iteration. Loop thread.
+ *
+ * Each user has a queue; cache.h says how users share the cache. A put waits when the pool has no
+ * slot for it or its user has used up its share of the write budget (cache_over_budget()), a get
+ * when the pool has no slot. A wait ends when there is room, at the request's deadline (BUSY), or
+ * when its client cancels it or ends. A request that finds no room for HEAD_OF_LINE_MS does not
+ * hold up those behind it any more. */
 #include "cache/internal.h"
 
 #include "base/clock.h"
@@ -9,12 +15,12 @@
 enum {
         /* In a wait for room the first of a line goes first, so that a large one is not starved by
          * small ones. But one that has found none for so long, since what it needs is leased, does
-         * not hold up who comes behind it any more. */
-        PATIENCE_MS = 100,
-        LOOKS = 1024, /* of an iteration, at waiters, and at those whose deadline may have passed */
+         * not hold up those behind it any more. */
+        HEAD_OF_LINE_MS = 100,
+        STEPS = 1024, /* of an iteration, at waiters, and at those whose deadline may have passed */
 };
-#define PATIENCE_NS (PATIENCE_MS * UINT64_C(1000000))
-#define TICK_NS     (UINT64_C(1) << 21) /* a wait ends so much late at most */
+#define HEAD_OF_LINE_NS (HEAD_OF_LINE_MS * UINT64_C(1000000))
+#define TICK_NS         (UINT64_C(1) << 21) /* a wait ends so much late at most */
 
 /* --- the ends of waits ---
  *
@@ -92,8 +98,8 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         c->stats.waited++;
         req->waiting = WAITING_ROOM;
         req->waits_since_ns = clock_mono_ns();
-        if (c->look_again_ns == 0)
-                c->look_again_ns = req->waits_since_ns + PATIENCE_NS;
+        if (c->retry_ns == 0)
+                c->retry_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         list_append(&u->waits[req->kind], &req->node);
         if (list_empty(&u->turn[req->kind]))
                 list_append(&c->waiting[req->kind], &u->turn[req->kind]);
@@ -131,7 +137,8 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
             cache_over_budget(c, container_of(list->next, struct cache_request, node)))
                 return true;
         return clock_mono_ns() <
-               container_of(list->prev, struct cache_request, node)->waits_since_ns + PATIENCE_NS;
+               container_of(list->prev, struct cache_request, node)->waits_since_ns +
+                       HEAD_OF_LINE_NS;
 }
 
 static void finish_all(struct cache *c, struct list_node *requests, enum cache_status status)
@@ -174,7 +181,7 @@ struct round {
 static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, struct round *round)
 {
         struct cache_request *req = container_of(u->waits[kind].next, struct cache_request, node);
-        uint64_t patience_ns = req->waits_since_ns + PATIENCE_NS;
+        uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         bool tried = false;
 
         if (kind == KIND_PUT && cache_over_budget(c, req))
@@ -197,10 +204,10 @@ static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, st
                 list_unlink(&req->node);
         }
         list_append(&u->stay, &req->node);
-        if (round->now_ns >= patience_ns)
+        if (round->now_ns >= head_until_ns)
                 return true;
-        if (c->look_again_ns == 0 || patience_ns < c->look_again_ns)
-                c->look_again_ns = patience_ns;
+        if (c->retry_ns == 0 || head_until_ns < c->retry_ns)
+                c->retry_ns = head_until_ns;
         return false;
 }
 
@@ -209,10 +216,10 @@ static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
 {
         struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
         struct round round = { .now_ns = now_ns };
-        unsigned looks = 0;
+        unsigned steps = 0;
 
         list_splice(&turn, &c->waiting[kind]);
-        while (round.n_no_room < CACHE_FAILED_TRIES && looks++ < LOOKS && (n = list_pop(&turn))) {
+        while (round.n_no_room < CACHE_FAILED_TRIES && steps++ < STEPS && (n = list_pop(&turn))) {
                 struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
 
                 bool goes_on;
@@ -240,20 +247,20 @@ static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
 static void expire(struct cache *c, uint64_t now_ns)
 {
         struct list_node ended = LIST_INIT(ended);
-        unsigned looks = 0;
+        unsigned steps = 0;
 
         for (;;) {
-                struct list_node *n = looks < LOOKS ? list_pop(&c->late) : NULL;
+                struct list_node *n = steps < STEPS ? list_pop(&c->late) : NULL;
                 struct cache_request *req;
 
                 if (!n) {
-                        if (looks == LOOKS || c->tick >= now_ns / TICK_NS)
+                        if (steps == STEPS || c->tick >= now_ns / TICK_NS)
                                 break;
                         c->tick++;
                         list_splice(&c->late, &c->deadlines[c->tick % CACHE_DEADLINES]);
                         continue;
                 }
-                looks++;
+                steps++;
                 req = container_of(n, struct cache_request, deadline);
                 if (req->deadline_ns > now_ns) {
                         note_deadline(c, req);
@@ -282,17 +289,16 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
                 cache_submit_writes(c);
         }
         cache_submit_reads(c);
-        if (c->kicked || (c->look_again_ns != 0 && c->look_again_ns <= now_ns)) {
+        if (c->kicked || (c->retry_ns != 0 && c->retry_ns <= now_ns)) {
                 c->kicked = false;
-                c->look_again_ns = 0;
+                c->retry_ns = 0;
                 let_in(c, KIND_GET, now_ns);
                 let_in(c, KIND_PUT, now_ns);
         }
         if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)
                 expire(c, now_ns);
-        if (c->look_again_ns != 0 &&
-            (c->next_deadline_ns == 0 || c->look_again_ns < c->next_deadline_ns))
-                return c->look_again_ns;
+        if (c->retry_ns != 0 && (c->next_deadline_ns == 0 || c->retry_ns < c->next_deadline_ns))
+                return c->retry_ns;
         return c->next_deadline_ns;
 }
 

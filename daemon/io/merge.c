@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See merge.h. Runs on its worker's thread, which has merged operations of its own, as many as it
+ * may have requests in flight. Owns those; the requests that are merged stay their owners'. Cannot
+ * fail: a request that finds none adjacent, or no merged operation unused, goes alone. */
 #include "io/merge.h"
 
 #include <stdlib.h>

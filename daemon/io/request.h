@@ -28,7 +28,7 @@
  *          memory). Calls of a volume run one at a time and never on a worker, whatever the
  * affinity.
  *
- * Reads, or writes, of neighbouring places in a file that wait together at one worker may be merged
+ * Reads, or writes, of adjacent places in a file that wait together at one worker may be merged
  * (merge.h). Results are compared with the length asked for; a short transfer is resubmitted for
  * its aligned rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not
  * mapped when the device accesses it results in -EFAULT, also where guard_src is not set. */

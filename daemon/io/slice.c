@@ -1,4 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See slice.h. Runs on the worker's thread, between two entries of its queue. Owns nothing: how far
+ * a request is stands in the request. Memory that vanishes under a slice (guard.h) ends it with
+ * -EFAULT. */
 #include "io/slice.h"
 
 #include <string.h>

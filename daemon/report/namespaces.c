@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See namespaces.h. Owns nothing, cannot fail: which namespaces are the largest comes from
+ * tenant/census.h, what was asked for and found in them from lookup/tally.h. */
 #include "report/namespaces.h"
 
 #include <stdio.h>

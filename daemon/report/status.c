@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The status as JSON, for http and request/, and the log lines of startup. */
+/* The status as JSON, for http and request/, and the log lines of startup. Loop thread; owns
+ * nothing. Numbers that are metrics come from the snapshot of collect.c. */
 #include "report/status.h"
 
 #include <cjson/cJSON.h>

@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See admin.h. REPORT and LIST are answered at once, PURGE, VERIFY and DEVICE when the store
+ * completes them. Until then each is an operation of its own (request_operation_new()), charged to
+ * the client's user, which stays when the client's session ends.
+ *
+ * Failures: what needs an admin is refused before anything is done. What fails afterwards is in the
+ * reply's status and text. */
 #include "request/admin.h"
 
 #include <errno.h>

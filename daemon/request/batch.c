@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all batches have in common: their memory, the end of a key and of the whole, and where the
- * bytes of a key are in the client's memory.
+ * bytes of a key are in the client's memory. Loop thread.
  *
  * A batch lies in one block (memory.h), but for a PUT's slots and those of a GET that has to wait.
- */
+ * It is charged to its client's user, and outlives the client's session until its last key has
+ * ended. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A chain is open while another message may continue it: the client's last one said so, and the
  * next one names its last key as its parent. It is touched, and freed, once it is not open and
- * every message of it is answered: a long one stretch by stretch, in several turns. */
+ * every message of it is answered: a long one stretch by stretch, in several iterations. */
 #include "request/chain.h"
 
 #include <assert.h>

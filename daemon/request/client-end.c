@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client held is given back: leases, chains, registered buffers, its namespaces. Its staging
- * area is the session's to free (session/staging-closer.h). */
+/* See client-end.h. What a client held is released: leases, loans, chains, registered buffers, its
+ * namespaces. A client may hold much, so client_settle() releases a bounded number each iteration;
+ * its staging area is the session's to free (session/staging-closer.h). Cannot fail. */
 #include "request/client-end.h"
 
 #include <assert.h>

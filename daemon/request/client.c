@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See client.h. Leases are charged and uncharged here alone, and here it is decided which client
+ * may borrow.
+ *
+ * Failures: over a limit of its own, its user's or its tenant's a client gets QUOTA, over that of
+ * all clients together BUSY; the log says which limit it was and which key sets it, a few times a
+ * minute at most. */
 #include "request/client.h"
 
 #include <stdio.h>

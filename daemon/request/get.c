@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory.
- */
+ * Loop thread.
+ *
+ * A key in memory is answered within the call; one on disk when the cache has read it (get_done()).
+ * Failures: a lease that is over a limit is the key's status, and so is a range that the chunk does
+ * not have; the other keys of the message go on. */
 #include "request/internal.h"
 
 /* How much of the chunk is asked for. False: it has no such bytes. */

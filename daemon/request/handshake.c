@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See handshake.h. STAGING is answered at once, NAMESPACE when the store has written what is new,
+ * LOOKUP when the tenant's index can be read. What a message makes is charged to the client's user
+ * before it is made.
+ *
+ * Failures: a limit is refused with a text that names it and what to do. Without memory, or without
+ * descriptors, nothing is made, and the answer says so. */
 #include "request/handshake.h"
 
 #include <errno.h>

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The messages by which a client gets what it works with: namespaces, its staging area, the lookup
- * index.
- */
+ * index. Loop thread. */
 #pragma once
 
 #include "request/reply.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A message that names keys, while it is under way. Only dispatch*.c include this. */
+/* A message that names keys, while it is under way: the batch, and what the files that work on it
+ * offer each other. Only those files of this room include this. Loop thread. */
 #pragma once
 
 #include "request/chain.h"

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A key of a PUT. */
+/* A key of a PUT: its bytes are in the client's staging area or in a registered buffer, from which
+ * the cache takes them. Loop thread.
+ *
+ * Failures: a place outside of the client's memory is INVALID. A put ends as its acknowledgement
+ * says, and a lease that cannot be had with it is no failure: the result says that there is
+ * none. */
 #include "request/internal.h"
 
 static void put_done(struct cache_request *req)

@@ -1,4 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See reply.h. Every message is answered here: its latency is counted, its place among the client's
+ * messages in flight is free again, and the session hears of that (client->idle()). A client whose
+ * session has ended gets no reply. Cannot fail: what the socket does not take at once is kept by
+ * session/send.c. */
 #include "request/reply.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A batch's life: request_dispatch() copies what it needs of the message and queues it;
- * request_run() starts its keys in order, a few a loop turn; each key ends in batch_key_end(), at
+ * request_run() starts its keys in order, a few an iteration; each key ends in batch_key_end(), at
  * once or later; the last one sends the reply and frees the batch. */
 #include <string.h>
 

@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See fd-closer.h. Owns a descriptor and a record of it from fd_closer_add() until it is closed. A
+ * user that has none here may always add some, however many others have.
+ *
+ * Failures: without memory for the record the descriptor is closed on the loop. A call that was
+ * refused, since the one before it hangs, is submitted again when another one ends. */
 #include "session/fd-closer.h"
 
 #include <assert.h>

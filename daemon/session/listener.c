@@ -1,4 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See listener.h. Loop thread. Owns the socket and, if it has bound one, the socket's file, which
+ * it removes at the end only while that is still its own. It takes a few connections an iteration.
+ *
+ * Failures: at startup one sentence: another process listens on the path, there is something that
+ * is no socket, or other users may replace it there. After that it can only be out of
+ * descriptors. */
 #include "session/listener.h"
 
 #include <errno.h>

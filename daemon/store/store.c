@@ -4,9 +4,9 @@
  *
  * Opening goes by steps that all volumes take together: prepare each; find out whether they are one
  * set; share out the limit; make the empty ones; open each; let each know what the others know.
- * From then on an iteration runs the volumes and tells and answers what came of it, until nothing
- * more does. Loop thread; what blocks while the store is open runs as calls of the volume it is
- * about. Owns struct store and the volumes.
+ * From then on an iteration runs the volumes, and reports and answers what came of it, until
+ * nothing more does. Loop thread; what blocks while the store is open runs as calls of the volume
+ * it is about. Owns struct store and the volumes.
  *
  * Failures: while starting, a volume of several whose device fails is bypassed; what is a mistake
  * of the configuration, or leaves no volume, refuses the start with one sentence. After that a

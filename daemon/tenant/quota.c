@@ -1,4 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See quota.h. Owns the tenants' users and groups, as resolved at startup, and a record for each
+ * user with a connection.
+ *
+ * Failures: a user or group that the host does not know refuses the start, by its name. A charge
+ * that does not fit says whose limit it met, and charges nothing. */
 #include "tenant/quota.h"
 
 #include <assert.h>

@@ -1,4 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* See tenant.h. Opened at startup once the store is: the sizes of chunks that its namespaces have
+ * declared then have classes in the pool. Fails for lack of memory only. */
 #include "tenant/tenant.h"
 
 #include "cleanup.h"

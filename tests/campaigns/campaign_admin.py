@@ -39,7 +39,7 @@ from marks import user
 from oracle import SIZES, Finding
 
 LEG = harness.Leg("campaign", settings={"io.backend": "posix"}, deprive=[harness.die_with_parent])
-PATIENCE = 30
+TIMEOUT_S = 30
 SUSPEND, RESUME = 1, 2
 USERS = [("t1", 20001), ("t1", 20002), ("t2", 20003)]
 NAMESPACES, KEYS = 2, 12
@@ -90,7 +90,7 @@ class Session:
 
     def connect(self):
         with user(self.uid):
-            self.client = self.campaign.daemon.client(name=f"session {self.number}", timeout=PATIENCE * slow())
+            self.client = self.campaign.daemon.client(name=f"session {self.number}", timeout=TIMEOUT_S * slow())
         self.client.staging(ROOM)
         self.ids = [None] * NAMESPACES
         for n in range(NAMESPACES):
@@ -260,7 +260,7 @@ class Session:
             keys = list(self.books[n])
             for i in range(0, len(keys), 4):
                 part = keys[i:i + 4]
-                self.check(n, part, self.client.get(number, part, timeout_ms=PATIENCE * 1000), where, whole)
+                self.check(n, part, self.client.get(number, part, timeout_ms=TIMEOUT_S * 1000), where, whole)
         self.scan(where)
 
 
@@ -304,7 +304,7 @@ class Campaign:
             self.daemon.start()
         except AssertionError as e:
             raise Finding("hung", str(e)) from None
-        self.admin = self.daemon.client(name="admin", timeout=PATIENCE * slow())
+        self.admin = self.daemon.client(name="admin", timeout=TIMEOUT_S * slow())
         for session in self.sessions:
             session.connect()
 
@@ -440,7 +440,7 @@ class Campaign:
         for tag in devices:
             self.admin.wait(tag, check=False)
         for path in range(len(self.which)):
-            deadline = time.monotonic() + PATIENCE * slow()
+            deadline = time.monotonic() + TIMEOUT_S * slow()
             while self.states()[path] != "up":
                 self.admin.device("resume", path, check=False)
                 if time.monotonic() > deadline:

@@ -36,7 +36,7 @@ from oracle import Finding
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 DEADLINE, DISK_DEADLINE = 0.1, 1.0
-PATIENCE = 20
+TIMEOUT_S = 20
 
 
 def items(prefix, count, length):
@@ -214,7 +214,7 @@ STATES = [greeted, staging, leases, put_with_leases, mid_put, mid_get, mid_into,
 
 def stand_by(daemon):
     """The bystander: it holds no lease, so that the numbers are the victims' alone. Never ends by itself."""
-    with daemon.client(name="bystander", timeout=PATIENCE * slow()) as c:
+    with daemon.client(name="bystander", timeout=TIMEOUT_S * slow()) as c:
         ns = c.namespace("common")
         c.staging(2 * MIB)
         while True:
@@ -248,7 +248,7 @@ class Campaign:
         self.daemon.populated_status()
         self.bystander = self.fork(lambda: stand_by(self.daemon), forever=True)
         self.wait_for(self.bystander)
-        self.monitor = self.daemon.client(name="monitor", timeout=PATIENCE * slow())
+        self.monitor = self.daemon.client(name="monitor", timeout=TIMEOUT_S * slow())
         self.before = self.at_rest(2)
 
     def give_cpu(self):
@@ -289,7 +289,7 @@ class Campaign:
 
     def wait_for(self, pid):
         """Until it has done its work."""
-        said = self.says(pid, PATIENCE * slow())
+        said = self.says(pid, TIMEOUT_S * slow())
         if said != b"!":
             raise Finding("wrong" if said else "hung", f"a client did not get into its state: {said.decode()}")
 
@@ -313,7 +313,7 @@ class Campaign:
         def rests():
             fds = json.loads(self.ask(kvwire.Report.STATS))["kvcache_client_descriptors"]
             return fds["connection"] == connections and not fds["closing"]
-        harness.wait_until(rests, f"{connections} connections, and nothing that is being closed", PATIENCE)
+        harness.wait_until(rests, f"{connections} connections, and nothing that is being closed", TIMEOUT_S)
         return self.holdings()
 
     def is_back(self):
@@ -359,7 +359,7 @@ class Campaign:
         self.kill(victims)
         began, waited = time.monotonic(), self.run_delays()
         while (now := self.holdings()) != self.before:
-            if time.monotonic() - began > PATIENCE * slow():
+            if time.monotonic() - began > TIMEOUT_S * slow():
                 raise Finding("lost", f"long after {[s.__name__ for s in states]} were killed: {now}, "
                               f"before {self.before}")
             time.sleep(0.001)
@@ -381,7 +381,7 @@ class Campaign:
     def live(self, state, dice):
         if dice.random() < 0.03:
             return self.daemon.raw()  # connected, and no word
-        c = self.daemon.client(name=state.__name__, timeout=PATIENCE * slow())
+        c = self.daemon.client(name=state.__name__, timeout=TIMEOUT_S * slow())
         return c, state(c, dice)
 
     def end(self):
@@ -394,7 +394,7 @@ class Campaign:
                            ("io_inflight", "pool_leased_bytes", "lease_bytes", "pool_unwritten_bytes"))
 
         try:
-            harness.wait_until(idle, "nothing is in flight, leased or unwritten", PATIENCE)
+            harness.wait_until(idle, "nothing is in flight, leased or unwritten", TIMEOUT_S)
             self.monitor.close()
             self.daemon.stop()
         except AssertionError as e:

@@ -32,7 +32,7 @@ CLIENTS, NAMESPACES, KEYS = 4, 3, 20
 ROOM = 2 * MIB  # of the staging area, and of registered memory, for one request
 FINGERPRINT = kvwire.fingerprint(dtype="fp8", model="campaign")
 LIMIT = 2.0     # seconds until a daemon that was killed is ready again
-PATIENCE = 20   # seconds until something hangs
+TIMEOUT_S = 20   # seconds until something hangs
 
 
 def new_books():
@@ -47,7 +47,7 @@ class Actor:
     def __init__(self, daemon, books, number, rng, soft, trigger):
         self.daemon, self.books, self.book, self.rng, self.soft = daemon, books, books[number], rng, soft
         self.trigger = trigger  # (kind of request, which, delay): kill the daemon after it, or None
-        self.client = daemon.client(name=f"actor {number}", timeout=PATIENCE * slow())
+        self.client = daemon.client(name=f"actor {number}", timeout=TIMEOUT_S * slow())
         self.client.staging(8 * ROOM)
         fd = os.memfd_create("actor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, 8 * ROOM)
@@ -290,7 +290,7 @@ class Actor:
         for _ in range(2):  # the first end may be a reset, with answers behind it
             try:
                 while True:
-                    self.answer(PATIENCE * slow())
+                    self.answer(TIMEOUT_S * slow())
             except kvwire.SessionEnded:
                 pass
         for held in self.leases:  # the pool outlives the daemon
@@ -338,12 +338,12 @@ class Child:
         return os.read(self.reading, most)
 
     def started(self):
-        first = self._read(1, time.monotonic() + PATIENCE * slow())
+        first = self._read(1, time.monotonic() + TIMEOUT_S * slow())
         if first != b"!":
             raise Finding("wrong", f"a client could not start: {self._result(first)}")
 
     def _result(self, data):
-        deadline = time.monotonic() + (PATIENCE + 5) * slow()
+        deadline = time.monotonic() + (TIMEOUT_S + 5) * slow()
         while part := self._read(1 << 20, deadline):
             data += part
         return pickle.loads(data)
@@ -384,7 +384,7 @@ class Campaign:
         began = time.monotonic()
         self.daemon.spawn()
         try:
-            harness.wait_until(self.daemon.answers, "the daemon answers", PATIENCE)
+            harness.wait_until(self.daemon.answers, "the daemon answers", TIMEOUT_S)
         except AssertionError as e:
             raise Finding("hung", str(e)) from None
         took = time.monotonic() - began
@@ -470,7 +470,7 @@ class Campaign:
         time.sleep(delay)
         sent = time.monotonic()
         try:
-            with self.daemon.client(name="purger", timeout=PATIENCE) as c:
+            with self.daemon.client(name="purger", timeout=TIMEOUT_S) as c:
                 c.purge(everything=True)
                 self.facts.add("purge_all")
                 return sent, time.monotonic()
@@ -482,7 +482,7 @@ class Campaign:
     def verify(self):
         """Everything that is there is right, everything that must be there is. What is found is what the next run has."""
         try:
-            with self.daemon.client(name="verify", timeout=PATIENCE * slow()) as c:
+            with self.daemon.client(name="verify", timeout=TIMEOUT_S * slow()) as c:
                 for book in self.books:
                     for name, records in book.items():
                         self.verify_namespace(c, name, records)
@@ -505,7 +505,7 @@ class Campaign:
         keys = list(records)
         for i in range(0, len(keys), 5):
             part = keys[i:i + 5]
-            results = client.get(number, part, timeout_ms=PATIENCE * 1000)
+            results = client.get(number, part, timeout_ms=TIMEOUT_S * 1000)
             for key, result in zip(part, results):
                 record = records[key]
                 if result.status not in (Status.OK, Status.MISS):

@@ -32,7 +32,7 @@ from kvwire import Ack, Status
 from oracle import Finding
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
-PATIENCE = 10
+TIMEOUT_S = 10
 WATCH = 0.3  # seconds for which settled memory is looked at
 POOL, STAGING = 32 * MIB, 24 * MIB
 REST, REUSED = b"\xa5" * MIB, b"\x5a" * MIB  # what the client itself writes to its memory
@@ -107,7 +107,7 @@ class Session:
 
     def __init__(self, daemon, rng, chunks):
         self.rng, self.chunks = rng, chunks
-        self.client = c = daemon.client(name="settled", timeout=PATIENCE * slow())
+        self.client = c = daemon.client(name="settled", timeout=TIMEOUT_S * slow())
         self.ns = c.namespace("settled")
         how = rng.choice(["staging", "region", "region", "both"])
         share = STAGING // 2 if how == "both" else STAGING
@@ -194,8 +194,8 @@ class Session:
         self.waited_for = lock.name if lock else "liveness file"
         began = time.monotonic()
         while not (is_free(lock) if lock else self.client.settled()):
-            if time.monotonic() - began > PATIENCE * slow():
-                raise Finding("hung", f"{self.waited_for}: still locked {PATIENCE} s after the daemon's death")
+            if time.monotonic() - began > TIMEOUT_S * slow():
+                raise Finding("hung", f"{self.waited_for}: still locked {TIMEOUT_S} s after the daemon's death")
             time.sleep(0.0002)
         took = time.monotonic() - began
         self.pool, self.settled_at = self.client.pool[:], time.monotonic()

@@ -30,7 +30,7 @@ USERS = {"red": 20021, "green": 20022, "blue": 20023}
 SIZES = [(1, 4096, 5000), (16 * KIB - 1, 16 * KIB), (62900, 64 * KIB), (64 * KIB, 200001), (700000,), (5000, 62900, 300 * KIB)]
 ROOM = 4 * MIB   # of the staging area, and of the registered region
 RECENT = 16 * MIB  # of what a tenant has put last is asked for again, and at most 600 keys
-PATIENCE = 20
+TIMEOUT_S = 20
 ENDS = ["kill", "kill", "kill at a write", "kill at a write", "kill after a write", "fault", "fault", "device", "stop",
         "exchange", "cut"]
 DAMAGES = ("exchange", "cut")
@@ -50,7 +50,7 @@ class Tenant:
 
     def connect(self):
         with marks.user(USERS[self.name]):
-            self.client = self.life.daemon.client(name=self.name, timeout=PATIENCE * slow())
+            self.client = self.life.daemon.client(name=self.name, timeout=TIMEOUT_S * slow())
         self.client.staging(ROOM)
         self.number = self.client.register(self.fd, ROOM)
         self.ns = self.client.namespace("n", chunk_bytes=self.life.declared)
@@ -213,7 +213,7 @@ class Tenants:
             self.daemon.start()
         except AssertionError as e:
             raise Finding("hung", str(e)) from None
-        self.admin = self.daemon.client(name="admin", timeout=PATIENCE * slow())
+        self.admin = self.daemon.client(name="admin", timeout=TIMEOUT_S * slow())
         for tenant in self.tenants:
             tenant.connect()
 
@@ -295,7 +295,7 @@ class Tenants:
     def resume(self):
         """Until all volumes are up."""
         self.faults.set([])
-        deadline = time.monotonic() + PATIENCE * slow()
+        deadline = time.monotonic() + TIMEOUT_S * slow()
         while True:
             states = [p["state"] for p in json.loads(self.admin.report())["store"]["volumes"]]
             for path, state in enumerate(states):

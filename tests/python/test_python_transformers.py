@@ -116,7 +116,7 @@ def test_others_do_not_find_it(adapter, client):
 
 
 def test_a_chunk_of_another_length_is_a_miss(adapter, client):
-    """Whoever wrote it."""
+    """Whatever wrote it."""
     store, ids = make_store(adapter, client), list(range(20))
     store.save(make_cache(20), ids)
     key = adapter.block_keys(ids, BLOCK)[1]

@@ -127,7 +127,7 @@ static void test_R16_another_users_read_stands_behind_a_window_at_most(void **st
         assert_int_equal(stats().queued_reads, 0);
 }
 
-/* Whoever asks for what another user waits for has it in its own turn. */
+/* A request for what another user waits for has it in its own turn. */
 static void test_R16_a_read_that_is_shared_comes_when_the_first_of_its_users_is_served(void **state)
 {
         struct req other;

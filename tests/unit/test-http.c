@@ -26,7 +26,7 @@
 #include "cleanup.h"
 #include "report/http.h"
 
-enum { PATIENCE_S = 20, BIG = 8 * 1024 * 1024 };
+enum { TIMEOUT_S = 20, BIG = 8 * 1024 * 1024 };
 
 /* What the daemon would be. */
 static struct {
@@ -136,7 +136,7 @@ static void turn(void)
 /* Turns the loop until the condition holds; a test that waits in vain fails. */
 #define WAIT_FOR(condition)                                                                        \
         do {                                                                                       \
-                uint64_t until_ = clock_mono_ns() + (uint64_t)PATIENCE_S * 1000000000u;            \
+                uint64_t until_ = clock_mono_ns() + (uint64_t)TIMEOUT_S * 1000000000u;             \
                 while (!(condition)) {                                                             \
                         assert_true(clock_mono_ns() < until_);                                     \
                         turn();                                                                    \
@@ -181,7 +181,7 @@ static char *hear(int fd)
         FILE *f = open_memstream(&text, &n);
         ssize_t got = -1;
         static char piece[65536];
-        uint64_t until = clock_mono_ns() + (uint64_t)PATIENCE_S * 1000000000u;
+        uint64_t until = clock_mono_ns() + (uint64_t)TIMEOUT_S * 1000000000u;
 
         while (got != 0) {
                 assert_true(clock_mono_ns() < until);
@@ -470,7 +470,7 @@ static void a_trickling_client_is_cut_by_the_deadline(void **state)
         http_set_limits(http, 8, 150);
         fd = client();
         began = clock_mono_ns();
-        until = began + (uint64_t)PATIENCE_S * 1000000000u;
+        until = began + (uint64_t)TIMEOUT_S * 1000000000u;
         say(fd, "GET /metrics HTTP/1.1\r\nX: ");
         while (stats().deadlines == 0) {
                 assert_true(clock_mono_ns() < until);

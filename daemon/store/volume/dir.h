@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One data directory: its lock, its superblock, how its files are opened and named. */
+/* One data directory: its lock, its superblock, how its files are opened and named. All of it
+ * blocks: see dir.c. */
 #pragma once
 
 #include <stdbool.h>

@@ -11,7 +11,7 @@
  * rest, so damage to one loses nothing.
  *
  * A new namespace is born at the volume's sequence: whatever the table holds of an earlier one with
- * its id is dead. The start reserves the ids that it meets in the table.
+ * its id is dead. Recovery reserves the ids that it meets in the table.
  *
  * Failures: a failed write or sync is the answer to the requests that waited for it. What the file
  * holds is then not known, whatever the device said, so that file is the next to be written, with

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Namespaces: who they are, and up to which sequence they are purged. In memory, and in two files
- * that hold the same. */
+/* Namespaces: which there are, and up to which sequence they are purged. In memory, and in two
+ * files that hold the same. Loop thread. */
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A volume on its way in, by the steps that volume.h tells of. First the directory alone: locked,
+/* Opens a volume, by the steps that volume.h describes. First the directory alone: locked,
  * its superblock read, or made where it is empty. Once the limit is shared out, the parts in order
  * (index and eviction order; what recover() finds; a first data file), and at last the superblock
  * that says that the volume is in use.

@@ -2,25 +2,25 @@
 /* Reading back what lies on one volume, so that what a disk has lost is found before a client asks
  * for it.
  *
- * Two kinds of people want it: the background pass, which goes through all chunks every so often at
- * a bounded rate, and stretches that a client verifies on request. One reader serves them in turn,
- * those who ask first. Runs on the loop thread; reads and checksums are the workers', of the
+ * There are two uses: the background pass, which goes through all chunks every so often at a
+ * bounded rate, and VERIFY, by which a client has a stretch of them read. One reader serves both,
+ * requests before the pass. Runs on the loop thread; reads and checksums are the workers', of the
  * background class. Owns one buffer and its one request.
  *
- * The way goes by segment and slot, hence by offset. A *window* is as many neighbouring chunks as
+ * Chunks are read by segment and slot, hence by offset. A *window* is as many adjacent chunks as
  * fit into the buffer: they are pinned, read with one read, checked by one call, released. A pass
  * meets every chunk that lives through it, since a chunk never changes its slot. What does not
  * match is read once more, alone, as is a chunk that is longer than the buffer: piece by piece,
  * with a running checksum. If it does not match again, or cannot be read twice, it is dropped, with
- * a tombstone, counted and told. A chunk that was dropped, evicted or purged while it was read says
- * nothing about the disk and is not counted.
+ * a tombstone, counted and logged. A chunk that was dropped, evicted or purged while it was read
+ * says nothing about the disk and is not counted.
  *
  * The pass keeps to its rate between any two reads, and waits while puts wait for room or requests
  * for a ring; it takes a single read a second all the same, so that a host that is never idle is
  * scrubbed too.
  *
  * Failures: errors that are not of the bytes (no memory) leave the chunk alone. Many chunks in a
- * row that cannot be read are the device's fault, not theirs: who wanted it gives up there. A
+ * row that cannot be read are the device's fault, not theirs: the pass or the request ends there. A
  * volume that stops or is bypassed ends everything, with what has been found so far. */
 #include "store/volume/scrub.h"
 
@@ -50,7 +50,7 @@ enum {
 static const uint64_t first_pass_ns = 3600 * SECOND_NS; /* after startup, at most */
 static const uint64_t rest_ns = SECOND_NS;              /* between two passes, at least */
 static const uint64_t hold_ns = SECOND_NS / 100;        /* others wait: look again after */
-static const uint64_t patience_ns = SECOND_NS;          /* so long, then one read goes */
+static const uint64_t longest_hold_ns = SECOND_NS;      /* so long, then one read goes */
 
 struct item {
         uint32_t chunk;
@@ -497,7 +497,7 @@ static bool others_first(struct scrub *s, uint64_t now_ns)
                 return false;
         if (s->held_since_ns == 0)
                 s->held_since_ns = now_ns;
-        if (now_ns - s->held_since_ns >= patience_ns)
+        if (now_ns - s->held_since_ns >= longest_hold_ns)
                 return false;
         s->held_ns = now_ns + hold_ns;
         return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences, of entries and of table pages, never come back: what is given after a restart must be
- * higher than all that any page of the ring says, pages included that this start has not read or
+ * higher than all that any page of the ring says, pages included that this recovery has not read or
  * could not read. So the superblock holds a ceiling for each, which is written before it is
  * reached, and a recovery that has not seen everything goes on from there. Such a recovery costs no
  * more than RESERVE of the 2^52 sequences, whatever is damaged; startup after a clean stop costs

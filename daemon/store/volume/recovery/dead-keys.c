@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A start: a set of hashes. All 64 bits of a key's are what is kept of it: they are keyed anew in
- * each process, and two keys of the same one are as likely as a checksum that errs. */
+/* Recovery, the dead keys: a set of hashes. All 64 bits of a key's are what is kept of it: they are
+ * keyed anew in each process, and two keys of the same one are as likely as a checksum that errs.
+ * Without memory for it to grow, recovery fails. */
 #include "store/volume/recovery/internal.h"
 
 #include <errno.h>

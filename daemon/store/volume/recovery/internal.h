@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the files of recovery share: what is known so far, and the functions between them. Only they
- * include this; recovery.c says how it goes. */
+ * include this; recovery.c says how they work together. */
 #pragma once
 
 #include <pthread.h>

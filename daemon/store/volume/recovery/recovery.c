@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Start: from the files to the index. Blocks; runs once, before there is any other I/O.
+/* Recovery: from the files to the index. Blocks; runs once, before there is any other I/O.
  *
  * The ring is scanned once, from its newest page to its oldest (scan.c; probe.c
  * finds the way, reader.c reads it). What comes to lie in the index then is live, but for
