@@ -8,8 +8,8 @@
 #include "gpu/driver.h"
 #include "gpu/engine.h"
 #include "gpu/gds.h"
-#include "gpu/layout.h"
 #include "gpu/staging.h"
+#include "lib/layout.h"
 #include "lib/parts.h"
 
 enum {

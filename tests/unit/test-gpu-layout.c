@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "checked.h"
-#include "kvcache-gpu.h"
+#include "kvcache-layout.h"
 
 enum { MAX_LAYERS = 5, MAX_PIECES = 2 * MAX_LAYERS };
 

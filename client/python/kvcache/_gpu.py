@@ -48,7 +48,7 @@ _reap = c._function("kvcache_gpu_reap_sized", c._i, c._p, c._p, c._z, c._z, c._i
 
 
 class Layout:
-    """Where blocks lie in device memory: struct kvcache_layout of <kvcache-gpu.h>. `bases` are addresses, one a layer, or one
+    """Where blocks lie in device memory: struct kvcache_layout of <kvcache-layout.h>. `bases` are addresses, one a layer, or one
     in all for CONTIGUOUS; `base_bytes` is the size of each buffer. The caller keeps the memory."""
 
     def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layouts: strides, checked, and the pieces of a block. Stored chunks are [layers, outer, tokens,
  * inner] without padding, whatever the memory looks like. */
-#include "gpu/layout.h"
+#include "lib/layout.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -175,6 +175,13 @@ uint32_t layout_pieces(const struct layout *l, uint64_t block, const struct layo
         return n;
 }
 
+int layout_report(int error, const char *why, char *ret_error, size_t error_bytes)
+{
+        if (ret_error && error_bytes > 0)
+                snprintf(ret_error, error_bytes, "%s", why);
+        return error;
+}
+
 int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_layout_info *ret,
                            char *ret_error, size_t error_bytes)
 {
@@ -185,11 +192,8 @@ int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_l
 
         if (ret && abi_size_is_valid(ret->size, LAYOUT_INFO_MIN))
                 r = layout_init(&l, layout, &why);
-        if (r < 0) {
-                if (ret_error && error_bytes > 0)
-                        snprintf(ret_error, error_bytes, "%s", why);
-                return r;
-        }
+        if (r < 0)
+                return layout_report(r, why, ret_error, error_bytes);
         info = (struct kvcache_layout_info){
                 .size = ret->size,
                 .region_bytes = l.region_bytes,

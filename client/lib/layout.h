@@ -5,9 +5,10 @@
  * overflow any more. It knows addresses only: host and device memory are the same to it. */
 #pragma once
 
+#include <stddef.h>
 #include <stdint.h>
 
-#include "kvcache-gpu.h"
+#include "kvcache-layout.h"
 
 enum {
         LAYOUT_MAX_LAYERS = 4096,
@@ -34,6 +35,8 @@ struct layout_part {
 /* 0; -EINVAL, -EOVERFLOW, -E2BIG: `ret_why` is a static text that says what is wrong; -ENOMEM. */
 int layout_init(struct layout *ret, const struct kvcache_layout *from, const char **ret_why);
 void layout_fini(struct layout *l);
+/* Gives the program's text, if it has room for one. Returns `error`. */
+int layout_report(int error, const char *why, char *ret_error, size_t error_bytes);
 
 /* Zero tokens or layers mean all of them. 0 or -EINVAL. */
 int layout_part_check(const struct layout *l, struct layout_part *part);

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* libkvcache: layouts. An engine describes where its blocks lie in memory; the library computes the
+ * pieces of a block, and gathers blocks of host memory into chunks or scatters chunks into them.
+ * Blocks of GPU memory are moved by <kvcache-gpu.h> with the same descriptor.
+ *
+ * Nothing here needs a handle or a daemon, and every function may be called by any thread. */
+#ifndef KVCACHE_LAYOUT_H
+#define KVCACHE_LAYOUT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default)
+
+/* Where blocks lie in an engine's memory, on the GPU or on the host.
+ * A region is page_tokens × inner × dtype_bytes: what one layer, and one of keys and values, has in
+ * a block. A stored chunk is always [layers, outer, tokens, inner] without padding. */
+
+enum kvcache_layout_kind {
+        KVCACHE_LAYOUT_CONTIGUOUS = 1,  /* one buffer: [blocks, layers, outer, page, inner] */
+        KVCACHE_LAYOUT_BLOCK_FIRST = 2, /* a buffer a layer: [blocks, outer, page, inner] */
+        KVCACHE_LAYOUT_OUTER_FIRST = 3, /* a buffer a layer: [outer, blocks, page, inner] */
+};
+
+struct kvcache_layout {
+        uint32_t size;        /* sizeof(struct kvcache_layout) */
+        uint32_t kind;        /* enum kvcache_layout_kind */
+        uint32_t layers;      /* 1 to 4,096 */
+        uint32_t outer;       /* 2: keys and values; 1: one tensor, as of MLA */
+        uint32_t page_tokens; /* of a block */
+        uint32_t dtype_bytes; /* 1, 2, 4 or 8 */
+        uint64_t inner;       /* elements of one token: heads × head size */
+        uint64_t alignment; /* of where blocks begin, and of the bases, which are rounded up to it:
+                               a power of two; 0: none */
+        uint64_t blocks;    /* that each buffer holds */
+        const uint64_t *bases; /* addresses: one, or one for each layer */
+        uint64_t base_bytes;   /* of each buffer, to be checked against; 0: unchecked */
+};
+
+struct kvcache_layout_info {
+        uint32_t size; /* in: sizeof(struct kvcache_layout_info) */
+        uint32_t reserved;
+        uint64_t region_bytes;
+        uint64_t block_bytes; /* of the chunk of a whole block */
+        uint64_t block_stride, layer_stride, outer_stride;
+        uint64_t buffer_bytes; /* of each buffer, from its aligned base */
+};
+
+/* Checks a layout and measures it. -EINVAL, -E2BIG: it is not what it must be; -EOVERFLOW: a sum
+ * exceeds 64 bits. `ret_error` (may be NULL) gets a sentence. */
+int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_layout_info *ret,
+                           char *ret_error, size_t error_bytes);
+
+/* What of a block. A partial block has the first `tokens` of each region, and so has its chunk,
+ * which is shorter. */
+struct kvcache_layout_part {
+        uint32_t tokens;                /* 0: all of them */
+        uint32_t first_layer, n_layers; /* 0, 0: all of them */
+        uint32_t reserved;              /* 0 */
+};
+
+struct kvcache_piece {
+        uint64_t address; /* in the engine's memory */
+        uint64_t offset;  /* in the chunk, which has all layers */
+        uint64_t bytes;
+};
+
+/* The pieces of one block, by offset; what is contiguous in memory and in the chunk is one piece.
+ * `part` may be NULL. Returns how many, at most layers × outer; -ENOBUFS: more than `max`; -EINVAL:
+ * no such block, layers or tokens. */
+int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
+                          const struct kvcache_layout_part *part, struct kvcache_piece *ret,
+                          size_t max);
+
+/* --- blocks of host memory --- */
+
+/* A block of the layout and its chunk, which is contiguous and does not overlap the block. */
+struct kvcache_layout_copy {
+        uint64_t block;
+        void *chunk;          /* gather writes it, scatter only reads it */
+        uint64_t chunk_bytes; /* exactly those of a chunk of `tokens`, with all layers */
+        uint32_t tokens;      /* 0: all of a page */
+        uint32_t reserved;    /* 0 */
+};
+
+/* What has been moved. */
+struct kvcache_layout_moved {
+        uint32_t size; /* in: sizeof(struct kvcache_layout_moved) */
+        uint32_t reserved;
+        uint64_t blocks;
+        uint64_t regions;      /* blocks × layers × outer */
+        uint64_t copies;       /* calls of memcpy(): adjacent regions are one */
+        uint64_t bytes;        /* without padding */
+        uint64_t device_bytes; /* what the blocks take in the layout, with the padding up to the
+                                  next one: of all layers and tokens only, else as `bytes` */
+};
+
+/* Copies `n` blocks into their chunks, or chunks into their blocks. `first_layer`, `n_layers`: of
+ * these layers only (0, 0: all); a chunk has all layers nevertheless. Everything is checked before
+ * the first byte is copied. Addresses of the layout are the calling process's. `ret` and
+ * `ret_error` may be NULL.
+ *
+ * 0; -EINVAL, -EOVERFLOW, -E2BIG: as kvcache_layout_measure(), or no such block, layer or token, or
+ * a chunk of another length; -ENOMEM. */
+int kvcache_layout_gather(const struct kvcache_layout *layout, uint32_t first_layer,
+                          uint32_t n_layers, const struct kvcache_layout_copy *copies, size_t n,
+                          struct kvcache_layout_moved *ret, char *ret_error, size_t error_bytes);
+int kvcache_layout_scatter(const struct kvcache_layout *layout, uint32_t first_layer,
+                           uint32_t n_layers, const struct kvcache_layout_copy *copies, size_t n,
+                           struct kvcache_layout_moved *ret, char *ret_error, size_t error_bytes);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+#endif
