@@ -108,8 +108,10 @@ def test_after_a_crash_nothing_is_lent_unread(make_daemon):
         daemon.start()
 
 
-def test_the_script_for_a_host_with_a_gpu():
-    done = run("sh", ROOT / "tests/gpu/on-gpu.sh", BUILD, "check", driver="cuda")
+def test_the_script_for_a_host_with_a_gpu(tmp_path):
+    packed = run("sh", ROOT / "tests/gpu/pack.sh", BUILD, tmp_path / "pack")
+    assert packed.returncode == 0, packed
+    done = run("sh", tmp_path / "pack/tests/gpu/on-gpu.sh", tmp_path / "pack", "check", driver="cuda")
     assert done.returncode == 0 and "all bytes right" in done.stdout, done
     done = run("sh", ROOT / "tests/gpu/on-gpu.sh", BUILD, "check", driver="cuda-poor")
     assert done.returncode == 77 and "skipped: the CUDA driver lacks cuMemHostRegister()" in done.stdout, done

@@ -7,11 +7,8 @@
 set -eu
 build=$1 folder=$2
 rm -rf "$folder"
-<<<<<<< HEAD
-mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/tests/gpu/cufile-shim" "$folder/lib"
-=======
-mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/client/bench" "$folder/tests/gpu" "$folder/tests/bench" "$folder/lib" "$folder/bin"
->>>>>>> 1339077 (gpu: blocks between GPU and disk measured against fio, and a model of 8B parameters)
+mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/client/bench" "$folder/tests/gpu/cufile-shim" "$folder/tests/bench" \
+        "$folder/lib" "$folder/bin"
 cp "$build/daemon/kvcache-daemon" "$folder/daemon/"
 cp "$build/client/bench/kvcache-bench" "$folder/client/bench/"
 cp "$build/tests/bench/measure" "$folder/tests/bench/"
@@ -38,7 +35,8 @@ fi
 cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
 cp "$build/tests/gpu/gpu-check" "$build/tests/gpu/libgpu-check.so" "$folder/tests/gpu/"
 cp "$build/tests/gpu/cufile-shim/libcufile.so.0" "$folder/tests/gpu/cufile-shim/"
-cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/interference.py" "$folder/tests/gpu/"
+cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/daemon.sh" \
+        "$(dirname "$0")/interference.py" "$folder/tests/gpu/"
 for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
         "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure"; do
         strip --strip-debug "$f"
