@@ -10,6 +10,7 @@ import re
 import pytest
 
 import harness
+import test_profile
 from harness import BUILD, bench, ctl
 from test_gpu import has_real_driver
 from test_profile import BLOCK, DEEPSEEK, DEPLOYMENTS, LAYER, LLAMA, MODELS, arguments, check_measured, without_daemon
@@ -22,10 +23,7 @@ def stub(*names):
 
 
 def profile(*how, driver="cuda", env=None, **named):
-    result = bench(*arguments(*how, **{k: v for k, v in named.items() if k != "daemon"}), "--format", "json",
-                   daemon=named.get("daemon"), check=0, env={**(env or {}), **stub(*driver.split())}, timeout=300)
-    (found,) = json.loads(result.stdout)
-    return found
+    return test_profile.profile(*how, env={**(env or {}), **stub(*driver.split())}, **named)
 
 
 def total(said):

@@ -15,7 +15,6 @@
 
 enum {
         REAP_MAX = 64,
-        LOOK_MS = 100, /* between two looks at whether to stop */
         PLACE_ALIGN = 64,
         MOST_PLACES = 256,
 };
@@ -82,13 +81,6 @@ static int client_take_places(struct client *c)
 int through_client_new(void *self, struct profile *p, void **ret)
 {
         struct through *t = self;
-        struct kvcache_options options = {
-                .size = sizeof(options),
-                .socket_path = t->options.socket_path,
-                .client_name = "kvcache-bench profile",
-                .request_timeout_ms = PROFILE_STUCK_MS,
-        };
-        char error[512] = "";
         struct client *c = calloc(1, sizeof(*c));
         int r;
 
@@ -97,11 +89,7 @@ int through_client_new(void *self, struct profile *p, void **ret)
         *ret = c;
         c->through = t;
         c->profile = p;
-        r = kvcache_connect(&c->kv, &options, error, sizeof(error));
-        if (r < 0)
-                return profile_fail(p, "a client cannot connect: %s",
-                                    *error ? error : strerror(-r));
-        r = through_open_namespace(p, c->kv, &c->namespace_handle);
+        r = through_connect(t, p, &c->kv, &c->namespace_handle);
         if (r == 0 && p->job->write)
                 r = client_take_places(c);
         if (r < 0)
@@ -229,16 +217,10 @@ int through_client_move(void *userdata, const struct profile_work *work)
                                 return r;
                         on_way += work->pieces[next++].count;
                 }
-                n = kvcache_reap(c->kv, done, REAP_MAX, LOOK_MS);
-                if (n < 0)
-                        return profile_fail(p, "the daemon went away: %s", kvcache_error(c->kv));
-                if (profile_should_stop(p))
-                        return -ECANCELED;
-                if (n > 0)
-                        last = profile_now_ns();
-                else if (profile_now_ns() - last > PROFILE_STUCK_MS * 1000000ull)
-                        return profile_fail(p, "the daemon did not answer within %d s",
-                                            PROFILE_STUCK_MS / 1000);
+                n = kvcache_reap(c->kv, done, REAP_MAX, THROUGH_REAP_MS);
+                r = through_reaped(p, n, kvcache_error(c->kv), &last);
+                if (r < 0)
+                        return r;
                 for (int i = 0; i < n; i++) {
                         uint32_t number = (uint32_t)done[i].user_data;
                         struct flight *f = &c->flights[number];

@@ -21,7 +21,6 @@
 
 enum {
         REAP_MAX = 64,
-        LOOK_MS = 100, /* between two looks at whether to stop */
         DETACH_MS = 10000,
         STAGING_PARTS = 8, /* of libkvcache's staging memory, each of which holds a block */
         STAGING_PAGE = 4096,
@@ -170,13 +169,6 @@ static int client_attach(struct client *c)
 int through_gpu_client_new(void *self, struct profile *p, void **ret)
 {
         struct through *t = self;
-        struct kvcache_options options = {
-                .size = sizeof(options),
-                .socket_path = t->options.socket_path,
-                .client_name = "kvcache-bench profile",
-                .request_timeout_ms = PROFILE_STUCK_MS,
-        };
-        char error[512] = "";
         struct client *c = calloc(1, sizeof(*c));
         size_t most = p->piece_blocks;
         int r;
@@ -186,11 +178,7 @@ int through_gpu_client_new(void *self, struct profile *p, void **ret)
         *ret = c;
         c->through = t;
         c->profile = p;
-        r = kvcache_connect(&c->kv, &options, error, sizeof(error));
-        if (r < 0)
-                return profile_fail(p, "a client cannot connect: %s",
-                                    *error ? error : strerror(-r));
-        r = through_open_namespace(p, c->kv, &c->namespace_handle);
+        r = through_connect(t, p, &c->kv, &c->namespace_handle);
         if (r == 0)
                 r = client_take_memory(c);
         if (r == 0)
@@ -326,17 +314,10 @@ int through_gpu_client_move(void *userdata, const struct profile_work *work)
                         if (r < 0)
                                 return r;
                 }
-                n = kvcache_gpu_reap(c->gpu, done, REAP_MAX, LOOK_MS);
-                if (n < 0)
-                        return profile_fail(p, "the daemon went away: %s",
-                                            kvcache_gpu_error(c->gpu));
-                if (profile_should_stop(p))
-                        return -ECANCELED;
-                if (n > 0)
-                        last = profile_now_ns();
-                else if (profile_now_ns() - last > PROFILE_STUCK_MS * 1000000ull)
-                        return profile_fail(p, "the daemon did not answer within %d s",
-                                            PROFILE_STUCK_MS / 1000);
+                n = kvcache_gpu_reap(c->gpu, done, REAP_MAX, THROUGH_REAP_MS);
+                r = through_reaped(p, n, kvcache_gpu_error(c->gpu), &last);
+                if (r < 0)
+                        return r;
                 for (int i = 0; i < n; i++) {
                         uint32_t number = (uint32_t)done[i].user_data;
 

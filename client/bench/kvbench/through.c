@@ -230,7 +230,8 @@ static int through_before(void *self, struct profile *p, enum profile_pass pass)
 
 /* --- the side --- */
 
-int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
+/* The job's namespace, made if it is not there. */
+static int open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
 {
         struct kvcache_namespace_options options = {
                 .size = sizeof(options),
@@ -242,6 +243,40 @@ int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
         if (kvcache_namespace_open(kv, &options, ret) < 0)
                 return profile_fail(p, "cannot open the namespace %s: %s", p->job->name,
                                     kvcache_error(kv));
+        return 0;
+}
+
+int through_connect(struct through *t, struct profile *p, struct kvcache **ret_kv,
+                    uint32_t *ret_namespace)
+{
+        struct kvcache_options options = {
+                .size = sizeof(options),
+                .socket_path = t->options.socket_path,
+                .client_name = "kvcache-bench profile",
+                .request_timeout_ms = PROFILE_STUCK_MS,
+        };
+        char error[512] = "";
+        int r = kvcache_connect(ret_kv, &options, error, sizeof(error));
+
+        if (r < 0)
+                return profile_fail(p, "a client cannot connect: %s",
+                                    *error ? error : strerror(-r));
+        return open_namespace(p, *ret_kv, ret_namespace);
+}
+
+int through_reaped(struct profile *p, int n, const char *error, uint64_t *last_ns)
+{
+        uint64_t now_ns = profile_now_ns();
+
+        if (n < 0)
+                return profile_fail(p, "the daemon went away: %s", error);
+        if (profile_should_stop(p))
+                return -ECANCELED;
+        if (n > 0)
+                *last_ns = now_ns;
+        else if (now_ns - *last_ns > PROFILE_STUCK_MS * 1000000ull)
+                return profile_fail(p, "the daemon did not answer within %d s",
+                                    PROFILE_STUCK_MS / 1000);
         return 0;
 }
 
@@ -340,7 +375,7 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
                                     "(64 MiB, an eighth of memory.pool, a data file)",
                                     job->io_size, size);
         }
-        r = through_open_namespace(p, options->kv, &t->namespace_handle);
+        r = open_namespace(p, options->kv, &t->namespace_handle);
         if (r < 0)
                 return r;
         t->results = calloc(CALL_KEYS, sizeof(*t->results));

@@ -87,7 +87,14 @@ int through_gpu_client_check(void *client, const struct profile_work *work);
 /* Fails the job by what became of a block. Returns -ECANCELED. */
 int through_block_failed(struct profile *p, bool write, uint64_t block, int status,
                          uint64_t length);
-/* The job's namespace, made if it is not there. */
-int through_open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret);
+/* A client's connection, and the job's namespace, made if it is not there. What was opened stays
+ * the caller's on failure. */
+int through_connect(struct through *t, struct profile *p, struct kvcache **ret_kv,
+                    uint32_t *ret_namespace);
+/* After a reap of at most THROUGH_REAP_MS that brought `n`: 0, or negative, since the daemon failed
+ * (`error`), the job is to stop, or nothing has come for too long since *last_ns, which is set if
+ * something has. */
+enum { THROUGH_REAP_MS = 100 };
+int through_reaped(struct profile *p, int n, const char *error, uint64_t *last_ns);
 /* Is it still the daemon of the beginning? */
 int through_check_instance(struct through *t, struct profile *p, struct kvcache *kv);
