@@ -3,8 +3,8 @@
  * may borrow.
  *
  * Failures: over a limit of its own, its user's or its tenant's a client gets QUOTA, over that of
- * all clients together BUSY; the log says which limit it was and which key sets it, a few times a
- * minute at most. */
+ * all clients together BUSY; the log says which limit it was and which key sets it, once a
+ * second at most. */
 #include "request/client.h"
 
 #include <stdio.h>

@@ -90,7 +90,7 @@ static void put_many(unsigned right, enum cache_ack (*ack)(unsigned i), bool dir
         expect_get(1, right < MANY ? CACHE_OK : CACHE_MISS, 1);
 }
 
-static void many_puts_from_memory_that_is_gone_cost_one_try_each(void **state)
+static void many_puts_from_memory_that_vanished_cost_one_try_each(void **state)
 {
         share_both(0);
         put_many(MANY, all_written, true);
@@ -547,7 +547,7 @@ int main(int argc, char **argv)
                 SHARED(test_R16_puts_from_shared_memory_are_in_the_same_budget),
                 SHARED(test_R10_memory_of_direct_requests_is_charged),
                 cmocka_unit_test(tails_are_pages_of_their_own_and_blocks_come_and_go),
-                SHARED(many_puts_from_memory_that_is_gone_cost_one_try_each),
+                SHARED(many_puts_from_memory_that_vanished_cost_one_try_each),
                 SHARED(of_many_puts_the_first_that_can_succeeds),
                 SHARED(a_get_into_memory_completes_when_the_bytes_are_there),
                 SHARED(test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_most),

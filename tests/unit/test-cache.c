@@ -34,7 +34,7 @@ static void a_put_is_seen_when_accepted_and_on_disk_when_written(void **state)
         expect_get(3, CACHE_MISS, 0);
 }
 
-static void nobody_sees_bytes_that_are_still_being_copied(void **state)
+static void no_client_sees_bytes_that_are_still_being_copied(void **state)
 {
         struct req a, g;
 
@@ -66,7 +66,7 @@ static void an_accepted_put_whose_write_fails_stays_in_the_pool(void **state)
         assert_int_equal(stats().puts, 1);
 }
 
-static void a_written_put_whose_write_fails_is_failed_and_gone(void **state)
+static void a_written_put_whose_write_fails_is_failed_and_dropped(void **state)
 {
         struct req a, b;
 
@@ -94,7 +94,7 @@ static void a_write_of_the_table_that_fails_fails_the_put(void **state)
         assert_int_equal(stats().pool_only, 1);
 }
 
-static void a_put_that_faults_stores_nothing_and_fails_nobody_else(void **state)
+static void a_put_that_faults_stores_nothing_and_fails_no_other(void **state)
 {
         int fd = memfd_create("source", 0);
         struct req bad, good, g;
@@ -283,7 +283,7 @@ static void a_put_that_joined_fails_with_the_first(void **state)
         assert_int_equal(tiers_of(2), 0);
 }
 
-static void who_was_told_accepted_keeps_the_chunk(void **state)
+static void a_put_that_was_answered_accepted_keeps_its_chunk(void **state)
 {
         struct req first, second;
 
@@ -424,11 +424,11 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 TEST(a_put_is_seen_when_accepted_and_on_disk_when_written),
-                TEST(nobody_sees_bytes_that_are_still_being_copied),
+                TEST(no_client_sees_bytes_that_are_still_being_copied),
                 TEST(an_accepted_put_whose_write_fails_stays_in_the_pool),
-                TEST(a_written_put_whose_write_fails_is_failed_and_gone),
+                TEST(a_written_put_whose_write_fails_is_failed_and_dropped),
                 TEST(a_write_of_the_table_that_fails_fails_the_put),
-                TEST(a_put_that_faults_stores_nothing_and_fails_nobody_else),
+                TEST(a_put_that_faults_stores_nothing_and_fails_no_other),
                 TEST(what_is_too_large_is_said_to_be),
                 TEST(the_first_put_wins_and_the_second_waits_for_its_class),
                 TEST(durable_over_what_is_not_synced_waits_for_a_sync),
@@ -436,7 +436,7 @@ int main(int argc, char **argv)
                 TEST(test_R15_who_waits_for_a_device_that_hangs_is_answered),
                 TEST(durable_says_when_a_sync_failed),
                 TEST(a_put_that_joined_fails_with_the_first),
-                TEST(who_was_told_accepted_keeps_the_chunk),
+                TEST(a_put_that_was_answered_accepted_keeps_its_chunk),
                 TEST(what_was_accepted_while_being_written_stays_when_that_fails),
                 TEST(traffic_with_late_operations_keeps_every_byte_right),
                 TEST(traffic_with_failing_reads_and_writes_keeps_every_byte_right),

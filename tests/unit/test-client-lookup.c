@@ -377,7 +377,7 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
 
 /* A client that has set that flag, and one that is not offered a table, asks the daemon each time.
  */
-static void nobody_is_made_to_use_it(void **state)
+static void no_client_is_made_to_use_it(void **state)
 {
         struct rig *f = *state;
 
@@ -529,7 +529,7 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         assert_int_equal(exists(f, 10), 0); /* it may be in memory, too */
 }
 
-static void what_nobody_may_ask_is_left_to_the_daemon(void **state)
+static void what_no_client_may_ask_is_left_to_the_daemon(void **state)
 {
         struct rig *f = *state;
         struct kvcache_key keys[3] = { rig_key(1), { { 0 } }, rig_key(2) };
@@ -624,7 +624,7 @@ static void each_namespace_and_each_session_has_its_own(void **state)
 
 /* A table that outlives its daemon, with a clock that seems to go, lacks what the next one has got:
  * asks until that is found, by one way of asking after another. */
-static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
+static void absence_is_not_believed_of_a_daemon_that_has_ended(void **state)
 {
         struct rig *f = *state;
 
@@ -668,7 +668,7 @@ static void absence_is_not_believed_of_a_daemon_that_is_gone(void **state)
         }
 }
 
-static void a_child_is_told_that_it_is_one(void **state)
+static void a_child_is_refused_as_one(void **state)
 {
         struct rig *f = *state;
         int status;
@@ -1028,17 +1028,17 @@ int main(void)
                 CASE(entries_do_as_well_as_keys),
                 CASE(what_is_submitted_is_complete_at_once),
                 CASE(an_fd_that_is_asked_for_late_tells_of_what_is_complete),
-                CASE(nobody_is_made_to_use_it),
+                CASE(no_client_is_made_to_use_it),
                 CASE(a_refusal_is_not_asked_for_again_and_again),
                 CASE(questions_go_on_while_the_index_is_awaited),
                 CASE(a_clock_that_stands_is_not_believed),
                 CASE(one_that_is_superseded_is_given_up_for_the_next),
                 CASE(of_what_the_table_does_not_know_the_daemon_is_asked),
-                CASE(what_nobody_may_ask_is_left_to_the_daemon),
+                CASE(what_no_client_may_ask_is_left_to_the_daemon),
                 CASE(an_evict_is_not_overtaken),
                 CASE(each_namespace_and_each_session_has_its_own),
-                CASE(absence_is_not_believed_of_a_daemon_that_is_gone),
-                CASE(a_child_is_told_that_it_is_one),
+                CASE(absence_is_not_believed_of_a_daemon_that_has_ended),
+                CASE(a_child_is_refused_as_one),
                 CASE(what_is_answered_here_is_counted_for_the_daemon),
                 CASE(each_session_has_a_tally_of_its_own),
                 CASE(without_a_tally_look_ups_are_answered_all_the_same),

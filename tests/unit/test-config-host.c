@@ -11,7 +11,7 @@
 #include "cleanup.h"
 #include "config-fixture.h"
 
-static void auto_becomes_a_choice_that_is_told(void **state)
+static void auto_becomes_a_choice_that_is_reported(void **state)
 {
         static const char *const chosen[] = { "listen.socket",      "store.path",  "store.limit",
                                               "store.entries",      "memory.pool", "io.workers",
@@ -172,8 +172,8 @@ static void memory_is_what_the_strictest_says(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                CASE(auto_becomes_a_choice_that_is_told), CASE(what_was_given_is_left_alone),
-                CASE(folders_that_cannot_be_are_refused), CASE(own_files_count_as_free_space),
+                CASE(auto_becomes_a_choice_that_is_reported), CASE(what_was_given_is_left_alone),
+                CASE(folders_that_cannot_be_are_refused),     CASE(own_files_count_as_free_space),
                 CASE(memory_is_what_the_strictest_says),
         };
 

@@ -389,7 +389,7 @@ static void limits_of_a_user_are_three_quarters_where_they_are_auto(void **state
 
 /* --- the environment and the command line --- */
 
-static void variables_are_read_reserved_ones_left_and_unknown_ones_told(void **state)
+static void variables_are_read_reserved_ones_left_and_unknown_ones_reported(void **state)
 {
         char *variables[] = {
                 (char *)"PATH=/bin",
@@ -619,7 +619,7 @@ int main(void)
                 CASE(there_are_at_most_so_many_tenants),
                 CASE(a_reload_changes_limits_of_tenants_and_says_what_it_does_not),
                 CASE(limits_of_a_user_are_three_quarters_where_they_are_auto),
-                CASE(variables_are_read_reserved_ones_left_and_unknown_ones_told),
+                CASE(variables_are_read_reserved_ones_left_and_unknown_ones_reported),
                 CASE(bad_variable_is_an_error_that_names_it),
                 CASE(long_variable_is_not_taken_for_another),
                 CASE(bad_assignment_is_an_error_that_shows_it),

@@ -753,7 +753,7 @@ static void only_loopback_addresses_are_taken(void **state)
                 assert_int_equal(strncmp(http_address(http), "http://[::1]:", 13), 0);
 }
 
-static void a_busy_port_is_told(void **state)
+static void a_busy_port_is_reported(void **state)
 {
         char address[64];
         struct http *first;
@@ -778,7 +778,7 @@ static int unix_client(const char *path)
         return fd;
 }
 
-static void a_unix_socket_is_served_and_its_file_looked_after(void **state)
+static void a_unix_socket_is_served_and_its_file_removed(void **state)
 {
         char dir[] = "/tmp/test-http-XXXXXX", path[64], address[80], before[128];
         _cleanup_(freep) char *reply = NULL;
@@ -892,8 +892,8 @@ int main(void)
                 SERVED(stopping_closes_what_is_open),
                 SERVED(running_out_of_descriptors_does_not_spin),
                 ALONE(only_loopback_addresses_are_taken),
-                ALONE(a_busy_port_is_told),
-                ALONE(a_unix_socket_is_served_and_its_file_looked_after),
+                ALONE(a_busy_port_is_reported),
+                ALONE(a_unix_socket_is_served_and_its_file_removed),
                 ALONE(an_inherited_socket_is_checked_and_served),
         };
 

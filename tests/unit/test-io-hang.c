@@ -44,7 +44,7 @@ static void a_call_that_lasts_is_alive_and_its_age_shows(void **state)
         assert_true(kio_is_alive(t.io));
 }
 
-static void what_hangs_shows_its_age_and_stops_nobody_else(void **state)
+static void what_hangs_shows_its_age_and_stops_no_other(void **state)
 {
         _cleanup_(closep) int fd = -1;
         struct fault_plan plan = { .ops = 1u << KIO_READ, .kind = FAULT_NEVER, .first = 1 };
@@ -126,7 +126,7 @@ static bool rests_alive(void)
 
 /* One path has all places and does not answer: its other requests fail, the other path goes on,
  * nothing is given back before the device has answered, and then all is well again. */
-static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
+static void test_R15_a_volume_that_hangs_costs_itself_only(void **state)
 {
         _cleanup_(closep) int bad = -1, good = -1;
         struct fault_plan never = {
@@ -196,7 +196,7 @@ static void test_R15_a_path_that_hangs_costs_itself_only(void **state)
         assert_int_equal(run(&late[0]), 0);
 }
 
-static void test_R15_a_call_that_hangs_holds_up_only_its_path(void **state)
+static void test_R15_a_call_that_hangs_holds_up_only_its_volume(void **state)
 {
         struct kio_params p = params_of(t.backend);
         static struct kio_request gate, behind, other;
@@ -292,10 +292,10 @@ int main(void)
 {
         const struct CMUnitTest everywhere[] = {
                 IO_TEST(a_call_that_lasts_is_alive_and_its_age_shows),
-                IO_TEST(test_R15_a_path_that_hangs_costs_itself_only),
-                IO_TEST(test_R15_a_call_that_hangs_holds_up_only_its_path),
+                IO_TEST(test_R15_a_volume_that_hangs_costs_itself_only),
+                IO_TEST(test_R15_a_call_that_hangs_holds_up_only_its_volume),
                 IO_TEST(test_R15_threads_that_hang_are_replaced),
-                IO_TEST(what_hangs_shows_its_age_and_stops_nobody_else),
+                IO_TEST(what_hangs_shows_its_age_and_stops_no_other),
                 IO_TEST(a_late_operation_comes_back_by_itself),
         };
         int failed = run_everywhere(everywhere);

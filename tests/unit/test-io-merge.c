@@ -377,7 +377,7 @@ static void one_operation_has_its_limits(void **state)
         }
 }
 
-static void neighbours_are_looked_for_among_those_that_come_first(void **state)
+static void adjacent_requests_are_searched_among_those_that_come_first(void **state)
 {
         start_with_depth(64);
         for (unsigned between = 31; between <= 32; between++) {
@@ -684,7 +684,7 @@ static void what_finds_no_room_waits_as_it_was(void **state)
 
 /* The others of their path fail, other paths go on, and when the device answers each gets its own
  * result: also where by then the file has become too short for all of them. */
-static void test_R15_neighbours_that_hang_cost_their_path_only(void **state)
+static void test_R15_merged_requests_that_hang_cost_their_volume_only(void **state)
 {
         enum { HANG_MS = 500, LATE = N, OTHER = N + 4 };
         struct fault_plan never = { .kind = FAULT_NEVER, .volume = 1, .first = 1 };
@@ -857,7 +857,7 @@ int main(void)
                 MERGE_TEST(what_differs_in_anything_goes_alone),
                 MERGE_TEST(syncs_go_alone),
                 MERGE_TEST(one_operation_has_its_limits),
-                MERGE_TEST(neighbours_are_looked_for_among_those_that_come_first),
+                MERGE_TEST(adjacent_requests_are_searched_among_those_that_come_first),
                 MERGE_TEST(memory_side_by_side_is_registered_memory),
                 MERGE_TEST(memory_of_a_region_is_registered_memory_as_well),
                 MERGE_TEST(odd_lengths_go_along_with_their_tails),
@@ -867,7 +867,7 @@ int main(void)
                 MERGE_TEST(of_a_read_beyond_the_end_those_within_succeed),
                 MERGE_TEST(many_neighbours_stay_within_the_depth),
                 MERGE_TEST(what_finds_no_room_waits_as_it_was),
-                MERGE_TEST(test_R15_neighbours_that_hang_cost_their_path_only),
+                MERGE_TEST(test_R15_merged_requests_that_hang_cost_their_volume_only),
                 MERGE_TEST(stop_waits_for_neighbours),
                 MERGE_TEST(whatever_is_mixed_comes_out_right),
         };

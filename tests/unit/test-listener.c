@@ -177,7 +177,7 @@ static void it_does_not_take_the_path_of_who_is_busy(void **state)
         close(busy);
 }
 
-static void it_replaces_a_socket_that_nobody_answers_on(void **state)
+static void it_replaces_a_socket_without_a_listener(void **state)
 {
         struct listener *l = NULL;
         int fd;
@@ -328,7 +328,7 @@ int main(void)
                 TEST(it_accepts_and_takes_its_file_away),
                 TEST(it_does_not_take_the_path_of_who_listens),
                 TEST(it_does_not_take_the_path_of_who_is_busy),
-                TEST(it_replaces_a_socket_that_nobody_answers_on),
+                TEST(it_replaces_a_socket_without_a_listener),
                 TEST(it_replaces_nothing_that_is_not_a_socket),
                 TEST(it_leaves_the_file_of_a_successor_alone),
                 TEST(an_inherited_socket_is_used_as_it_is_and_its_file_kept),

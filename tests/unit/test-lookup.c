@@ -325,7 +325,7 @@ static void a_header_that_makes_no_sense_is_refused(void **state)
 }
 
 /* Whatever the words are, a lookup ends and stays within the table. */
-static void words_of_any_kind_harm_nobody(void **state)
+static void words_of_any_kind_do_no_harm(void **state)
 {
         struct lookup_table *t = table_of(64);
         struct lookup_view v = view_of(t);
@@ -340,7 +340,7 @@ static void words_of_any_kind_harm_nobody(void **state)
         lookup_table_free(t);
 }
 
-static void nobody_can_write_to_it_but_the_writer(void **state)
+static void no_process_can_write_to_it_but_the_writer(void **state)
 {
         struct lookup_table *t = table_of(64);
         int seals = fcntl(t->backing.fd, F_GET_SEALS);
@@ -842,7 +842,7 @@ static void one_that_is_nearly_empty_is_replaced_by_a_smaller_one(void **state)
         assert_live_is_truth(KEYS);
 }
 
-static void without_memory_who_waits_is_told(void **state)
+static void without_memory_the_waiters_are_answered(void **state)
 {
         struct asked a;
         struct reading r;
@@ -881,7 +881,7 @@ static void without_memory_who_waits_is_told(void **state)
         reading_close(&r);
 }
 
-static void whoever_goes_away_waits_no_more(void **state)
+static void a_client_that_ends_waits_no_more(void **state)
 {
         struct asked a, b, c;
 
@@ -999,8 +999,8 @@ int main(void)
                 cmocka_unit_test(a_table_is_a_multiset_whatever_happens),
                 cmocka_unit_test(what_moves_between_tiers_is_never_absent),
                 cmocka_unit_test(a_header_that_makes_no_sense_is_refused),
-                cmocka_unit_test(words_of_any_kind_harm_nobody),
-                cmocka_unit_test(nobody_can_write_to_it_but_the_writer),
+                cmocka_unit_test(words_of_any_kind_do_no_harm),
+                cmocka_unit_test(no_process_can_write_to_it_but_the_writer),
                 cmocka_unit_test(a_namespaces_secret_comes_from_its_name),
 #define OVER_TIERS(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
                 OVER_TIERS(there_is_none_until_somebody_asks),
@@ -1010,8 +1010,8 @@ int main(void)
                 OVER_TIERS(one_that_is_full_is_replaced_and_says_so),
                 OVER_TIERS(a_table_that_was_replaced_is_freed_off_the_loop),
                 OVER_TIERS(one_that_is_nearly_empty_is_replaced_by_a_smaller_one),
-                OVER_TIERS(without_memory_who_waits_is_told),
-                OVER_TIERS(whoever_goes_away_waits_no_more),
+                OVER_TIERS(without_memory_the_waiters_are_answered),
+                OVER_TIERS(a_client_that_ends_waits_no_more),
                 OVER_TIERS(clients_of_a_daemon_that_stops_see_it),
                 OVER_TIERS(the_clock_is_written_by_the_tick),
                 OVER_TIERS(a_tenant_has_its_own),

@@ -278,7 +278,7 @@ static void histogram_buckets_are_cumulative(void **state)
                          20.000309) < 1e-9);
 }
 
-static void an_empty_histogram_is_told_as_zeros(void **state)
+static void an_empty_histogram_is_shown_as_zeros(void **state)
 {
         _cleanup_(freep) char *page = NULL, *json = NULL;
 
@@ -483,7 +483,7 @@ int main(void)
                 cmocka_unit_test(an_openmetrics_page_parses_and_has_the_same_samples),
                 cmocka_unit_test(every_op_and_status_has_a_series),
                 cmocka_unit_test(histogram_buckets_are_cumulative),
-                cmocka_unit_test(an_empty_histogram_is_told_as_zeros),
+                cmocka_unit_test(an_empty_histogram_is_shown_as_zeros),
                 cmocka_unit_test(the_json_parses_and_agrees_with_the_page),
                 cmocka_unit_test(label_values_are_escaped_and_come_back_whole),
                 cmocka_unit_test(a_label_that_does_not_fit_is_left_out_whole),

@@ -137,7 +137,7 @@ static const struct volume_set two_missed = {
         .missed_at = { [0] = { 11, 12 }, [1] = { 23, 5 }, [3] = { 0, 0, 40 } },
 };
 
-static void what_each_path_has_missed_is_kept_apart(void **state)
+static void what_each_volume_has_missed_is_kept_apart(void **state)
 {
         const unsigned top = VOLUMES_SET_MAX - 1;
         struct volume_set last = { .epoch = 9, .missed_at = { [top] = { [5] = 9 } } },
@@ -160,7 +160,7 @@ static void what_each_path_has_missed_is_kept_apart(void **state)
 }
 
 /* Others say that it has missed something: that it was emptied for that is its own to say. */
-static void what_a_path_has_missed_itself_counts_once_it_is_emptied(void **state)
+static void what_a_volume_has_missed_itself_counts_once_it_is_emptied(void **state)
 {
         struct volume_set set = two_missed;
 
@@ -316,8 +316,8 @@ static void the_half_of_a_superblock_that_counts_is_written_again(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                TEST(what_each_path_has_missed_is_kept_apart),
-                TEST(what_a_path_has_missed_itself_counts_once_it_is_emptied),
+                TEST(what_each_volume_has_missed_is_kept_apart),
+                TEST(what_a_volume_has_missed_itself_counts_once_it_is_emptied),
                 TEST(an_older_version_reads_the_sum),
                 TEST(what_an_older_version_wrote_holds_for_each),
                 TEST(an_epoch_that_cannot_be_is_no_copy),

@@ -718,7 +718,7 @@ static void mark_unsynced(void)
         close(fd);
 }
 
-static void after_a_failed_sync_all_of_the_ring_is_looked_at(void **state)
+static void after_a_failed_sync_all_of_the_ring_is_scanned(void **state)
 {
         for (uint32_t i = 800; i < 806; i++) {
                 seed(i);
@@ -834,7 +834,7 @@ int main(int argc, char **argv)
                                                 teardown),
                 cmocka_unit_test_setup_teardown(
                         the_newest_pages_may_lie_behind_hundreds_that_were_lost, setup, teardown),
-                cmocka_unit_test_setup_teardown(after_a_failed_sync_all_of_the_ring_is_looked_at,
+                cmocka_unit_test_setup_teardown(after_a_failed_sync_all_of_the_ring_is_scanned,
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(
                         the_room_for_a_ring_that_grows_is_not_taken_for_pages, setup, teardown),

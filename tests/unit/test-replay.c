@@ -318,7 +318,7 @@ static void a_daemon_that_comes_back_costs_the_blocks_in_flight(void **state)
         replay_result_fini(&result);
 }
 
-static void no_daemon_and_too_large_blocks_are_told_before_anything_is_played(void **state)
+static void no_daemon_and_too_large_blocks_are_reported_before_anything_is_played(void **state)
 {
         struct replay_options options = plain();
         struct replay_result result;
@@ -479,7 +479,8 @@ int main(void)
                 cmocka_unit_test_setup(a_daemon_that_dies_ends_it_with_what_was_done, reset),
                 cmocka_unit_test_setup(a_daemon_that_comes_back_costs_the_blocks_in_flight, reset),
                 cmocka_unit_test_setup(
-                        no_daemon_and_too_large_blocks_are_told_before_anything_is_played, reset),
+                        no_daemon_and_too_large_blocks_are_reported_before_anything_is_played,
+                        reset),
                 cmocka_unit_test_setup(answered_keys_are_in_the_file_and_no_others, reset),
                 cmocka_unit_test_setup(a_full_disk_under_the_acks_ends_it, reset),
                 cmocka_unit_test_setup(an_interrupt_ends_it_between_requests, reset),

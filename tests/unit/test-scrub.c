@@ -1033,7 +1033,7 @@ static void too_many_at_once_are_refused(void **state)
 }
 
 /* The read does not come back; the caller is answered, and the buffer stays the device's. */
-static void R15_a_device_that_hangs_holds_up_nobody(void **state)
+static void R15_a_device_that_hangs_holds_up_no_other(void **state)
 {
         struct store_verify reqs[2];
 
@@ -1136,7 +1136,7 @@ static void as_it_is_an_empty_store_stays_empty(void **state)
 }
 
 /* One path of two is looked at alone; the two are one store as before. */
-static void as_it_is_one_path_of_several(void **state)
+static void as_it_is_one_volume_of_several(void **state)
 {
         static const char *both[2];
         struct store_verified sum;
@@ -1213,10 +1213,10 @@ static const struct CMUnitTest tests[] = {
         T(a_pass_waits_while_others_wait),
         T(the_end_of_the_store_ends_what_is_verified),
         T(too_many_at_once_are_refused),
-        T(R15_a_device_that_hangs_holds_up_nobody),
+        T(R15_a_device_that_hangs_holds_up_no_other),
         T(as_it_is_nothing_is_made_and_nothing_put),
         T(as_it_is_an_empty_store_stays_empty),
-        T(as_it_is_one_path_of_several),
+        T(as_it_is_one_volume_of_several),
 };
 
 int main(int argc, char **argv)

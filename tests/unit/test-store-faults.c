@@ -136,7 +136,7 @@ static void read_table(void *buf, size_t bytes)
 
 /* The pages that it was to cover may never reach the disk. Nothing overwrites what they stand for.
  */
-static void a_failed_sync_of_the_table_bypasses_the_path(void **state)
+static void a_failed_sync_of_the_table_bypasses_the_volume(void **state)
 {
         static char before[64 * 4096], after[64 * 4096];
 
@@ -216,7 +216,7 @@ static void a_failed_payload_write_stores_nothing(void **state)
         stop();
 }
 
-static void a_failed_table_write_bypasses_the_path(void **state)
+static void a_failed_table_write_bypasses_the_volume(void **state)
 {
         struct store_params params = params_of(64 * MIB);
 
@@ -267,10 +267,10 @@ int main(int argc, char **argv)
                 TEST(a_durable_put_says_what_the_file_system_can_promise),
                 TEST(a_failed_sync_is_never_believed_again),
                 TEST(what_a_failed_sync_left_behind_never_becomes_durable),
-                TEST(a_failed_sync_of_the_table_bypasses_the_path),
+                TEST(a_failed_sync_of_the_table_bypasses_the_volume),
                 TEST(a_failed_sync_of_a_growing_ring_is_one_as_well),
                 TEST(a_failed_payload_write_stores_nothing),
-                TEST(a_failed_table_write_bypasses_the_path),
+                TEST(a_failed_table_write_bypasses_the_volume),
                 TEST(a_read_error_is_counted_and_a_miss),
         };
 

@@ -156,7 +156,7 @@ static void test_R2_a_mismatch_in_shared_memory_says_nothing_against_the_chunk(v
         unshare_it();
 }
 
-static void test_R2_shared_memory_that_is_gone_costs_the_device_nothing(void **state)
+static void test_R2_shared_memory_that_vanished_costs_the_device_nothing(void **state)
 {
         struct store_params params = params_of(64 * MIB);
 
@@ -219,7 +219,7 @@ static bool region_is_not(const void *arg)
 
 /* A ring that has the memory pinned reads into it all the same; then it is not there to be summed.
  */
-static void test_R2_registered_memory_that_is_gone_kills_nobody(void **state)
+static void test_R2_registered_memory_that_vanished_kills_no_process(void **state)
 {
         share(MIB);
         memset(f.at, 1, f.bytes);
@@ -245,7 +245,7 @@ static void test_R2_registered_memory_that_is_gone_kills_nobody(void **state)
 }
 
 /* Of memory that is the store's caller's own it is an error like any other. */
-static void a_fault_in_ones_own_memory_is_an_error_of_the_path(void **state)
+static void a_fault_in_ones_own_memory_is_an_error_of_the_volume(void **state)
 {
         struct store_params params = params_of(64 * MIB);
 
@@ -412,9 +412,9 @@ int main(int argc, char **argv)
         static const struct CMUnitTest tests[] = {
                 TEST(odd_chunks_come_from_and_go_to_memory_of_their_length),
                 TEST(test_R2_a_mismatch_in_shared_memory_says_nothing_against_the_chunk),
-                TEST(test_R2_shared_memory_that_is_gone_costs_the_device_nothing),
-                TEST(test_R2_registered_memory_that_is_gone_kills_nobody),
-                TEST(a_fault_in_ones_own_memory_is_an_error_of_the_path),
+                TEST(test_R2_shared_memory_that_vanished_costs_the_device_nothing),
+                TEST(test_R2_registered_memory_that_vanished_kills_no_process),
+                TEST(a_fault_in_ones_own_memory_is_an_error_of_the_volume),
                 TEST(who_asks_hears_whether_a_chunk_is_being_read),
                 TEST(the_answer_costs_the_same_however_many_are_being_read),
                 TEST(a_chunk_is_not_being_read_because_the_one_before_it_was),

@@ -198,7 +198,7 @@ static void a_drop_survives_the_ring_going_round(void **state)
         stop();
 }
 
-static void a_flipped_bit_is_a_miss_and_the_chunk_is_gone(void **state)
+static void a_flipped_bit_is_a_miss_and_the_chunk_is_dropped(void **state)
 {
         char name[64];
         off_t offset;
@@ -918,7 +918,7 @@ int main(int argc, char **argv)
                 TEST(a_kill_at_any_moment_loses_nothing_answered),
                 TEST(a_drop_survives_a_kill),
                 TEST(a_drop_survives_the_ring_going_round),
-                TEST(a_flipped_bit_is_a_miss_and_the_chunk_is_gone),
+                TEST(a_flipped_bit_is_a_miss_and_the_chunk_is_dropped),
                 TEST(a_damaged_table_page_costs_its_own_entries),
                 TEST(a_table_page_that_cannot_be_read_costs_a_few_reads),
                 TEST(a_table_of_garbage_is_an_empty_table),

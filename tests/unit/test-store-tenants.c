@@ -209,7 +209,7 @@ static void test_R1_a_handover_waits_for_a_sync_of_the_table_that_is_under_way(v
         stop();
 }
 
-static void test_R1_a_handover_whose_record_fails_bypasses_the_path(void **state)
+static void test_R1_a_handover_whose_record_fails_bypasses_the_volume(void **state)
 {
         start_filled_by_another();
         fault_set(&(struct fault_plan){
@@ -302,7 +302,7 @@ int main(int argc, char **argv)
                 TEST(test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte),
                 TEST(test_R1_a_file_that_cannot_be_handed_over_is_not_used),
                 TEST(test_R1_a_handover_waits_for_a_sync_of_the_table_that_is_under_way),
-                TEST(test_R1_a_handover_whose_record_fails_bypasses_the_path),
+                TEST(test_R1_a_handover_whose_record_fails_bypasses_the_volume),
                 TEST(a_store_of_one_tenant_hands_nothing_over),
                 TEST(what_is_stored_outlives_any_number_of_declared_sizes),
         };

@@ -629,7 +629,7 @@ static void a_ring_grows_anywhere_in_its_round(void **state)
 
 /* Of the pages that were not synced, before a ring grew or after, any may be what they were. Where
  * a newer one is not, that must show. */
-static void pages_that_were_lost_are_told_after_a_growth_as_well(void **state)
+static void pages_that_were_lost_are_found_after_a_growth_as_well(void **state)
 {
         unsigned grown_unsynced = 0;
 
@@ -785,7 +785,7 @@ int main(void)
                 cmocka_unit_test(a_failed_write_fails_everything),
                 cmocka_unit_test(a_ring_grows_anywhere_in_its_round),
                 cmocka_unit_test(each_chunk_lies_in_one_page_or_nowhere),
-                cmocka_unit_test(pages_that_were_lost_are_told_after_a_growth_as_well),
+                cmocka_unit_test(pages_that_were_lost_are_found_after_a_growth_as_well),
                 cmocka_unit_test(a_head_without_a_safe_page_is_refused),
                 cmocka_unit_test(a_damaged_page_or_entry_is_not_believed),
         };

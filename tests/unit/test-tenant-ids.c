@@ -139,7 +139,7 @@ static void numbers_that_contradict_each_other_are_refused(void **state)
         assert_int_equal(number, 77);
 }
 
-static void a_number_in_use_is_nobodys_though_its_name_is_lost(void **state)
+static void a_number_in_use_is_not_given_again_though_its_name_is_lost(void **state)
 {
         static const char *const names[] = { "red" };
         uint16_t number;
@@ -165,7 +165,7 @@ static void a_number_that_cannot_be_written_is_not_given(void **state)
         fault_set(NULL);
 }
 
-static void test_R15_a_path_that_hangs_does_not_hold_up_the_start(void **state)
+static void test_R15_a_volume_that_hangs_does_not_hold_up_startup(void **state)
 {
         static const char *const names[] = { "red" };
         struct store_volume_stats st;
@@ -376,7 +376,7 @@ static void test_R10_a_limit_takes_the_tenants_own_coldest(void **state)
         assert_int_equal(put(1, a, 101), CACHE_OK);
 }
 
-static void test_R10_what_no_share_can_hold_waits_for_nobody(void **state)
+static void test_R10_what_no_share_can_hold_does_not_wait(void **state)
 {
         uint32_t a = open_namespace(1, "n", ""), b = open_namespace(2, "n", "");
         struct req first, held, large, after;
@@ -410,13 +410,13 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(a_name_keeps_its_number_whatever_the_order),
                 TEST(numbers_that_contradict_each_other_are_refused),
-                TEST(a_number_in_use_is_nobodys_though_its_name_is_lost),
+                TEST(a_number_in_use_is_not_given_again_though_its_name_is_lost),
                 TEST(a_number_that_cannot_be_written_is_not_given),
-                TEST(test_R15_a_path_that_hangs_does_not_hold_up_the_start),
+                TEST(test_R15_a_volume_that_hangs_does_not_hold_up_startup),
                 TEST(test_R1_a_file_has_bytes_of_one_tenant_only),
                 TEST(a_file_that_could_not_be_wiped_is_wiped_for_the_next_put),
                 TEST(test_R10_a_limit_takes_the_tenants_own_coldest),
-                TEST(test_R10_what_no_share_can_hold_waits_for_nobody),
+                TEST(test_R10_what_no_share_can_hold_does_not_wait),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,8 +44,8 @@ static void replace_file(unsigned dir, const char *name, unsigned kind)
         }
 }
 
-/* Whatever lies in the place of a file of a path costs that path, and no time. */
-static void what_is_no_file_costs_its_path_only(void **state)
+/* Whatever lies in the place of a file of a volume costs that volume, and no time. */
+static void what_is_no_file_costs_its_volume_only(void **state)
 {
         static const char *const names[] = { "superblock",   "LOCK",  "namespaces.0",
                                              "namespaces.1", "table", "segment-0000" };
@@ -68,7 +68,7 @@ static void what_is_no_file_costs_its_path_only(void **state)
                 }
 }
 
-static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
+static void a_suspended_volume_is_a_miss_and_comes_back_whole(void **state)
 {
         unsigned on_0;
 
@@ -93,8 +93,7 @@ static void a_suspended_path_is_a_miss_and_comes_back_whole(void **state)
         assert_int_equal(t.events[STORE_VOLUME_IS_RESUMED], 1);
         assert_int_equal(t.told, 2);
         assert_int_equal(stats().puts, 2 * MANY);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
         stop();
 }
@@ -117,7 +116,7 @@ static void verify(unsigned volume)
         assert_true(req.found.chunks > 0);
 }
 
-/* Counts only go up, whatever becomes of a path. */
+/* Counts only go up, whatever becomes of a volume. */
 static void assert_no_less(const struct store_stats *before, const struct store_stats *after)
 {
 #define NO_LESS(member)                                                                            \
@@ -140,7 +139,7 @@ static void assert_no_less(const struct store_stats *before, const struct store_
 #undef NO_LESS
 }
 
-static void what_is_counted_of_a_path_goes_on_when_it_is_resumed(void **state)
+static void what_is_counted_of_a_volume_goes_on_when_it_is_resumed(void **state)
 {
         struct store_scrub scrub = { .rate = 64 * MIB, .interval_ms = 1 };
         struct store_stats before, again;
@@ -208,7 +207,7 @@ static void fail_volume(unsigned volume, unsigned ops, int error)
                                         .count = FAULT_FOR_EVER });
 }
 
-static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
+static void a_failing_volume_is_bypassed_when_its_budget_is_spent(void **state)
 {
         unsigned failed = 0, hits = 0;
 
@@ -232,7 +231,7 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
         assert_int_equal(t.told, 1);
         fault_set(NULL);
-        settle(); /* its superblock is being marked: a call of the path, too */
+        settle(); /* its superblock is being marked: a call of the volume, too */
         assert_int_equal(device(store_suspend, 1), 0);
         assert_non_null(strstr(stats_of(1).reason, "error_budget")); /* why is not forgotten */
         put_range(MANY, 50);
@@ -243,7 +242,7 @@ static void a_failing_path_is_bypassed_when_its_budget_is_spent(void **state)
         stop();
 }
 
-static void test_R2_what_a_client_took_away_is_looked_for_on_one_path_only(void **state)
+static void test_R2_what_a_client_cut_off_is_tried_on_one_volume_only(void **state)
 {
         struct put p;
 
@@ -280,7 +279,7 @@ static void test_R2_what_a_client_took_away_is_looked_for_on_one_path_only(void 
         stop();
 }
 
-static void a_put_that_fails_on_one_path_is_written_to_another(void **state)
+static void a_put_that_fails_on_one_volume_is_written_to_another(void **state)
 {
         start("01");
         settle();
@@ -290,13 +289,12 @@ static void a_put_that_fails_on_one_path_is_written_to_another(void **state)
         assert_int_equal(count_hits(0, 100), 100);
         assert_int_equal(stats_of(0).stats.chunks, 100);
         fault_set(NULL);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, 100), 100);
         stop();
 }
 
-static void a_table_that_cannot_be_written_bypasses_the_path_at_once(void **state)
+static void a_table_that_cannot_be_written_bypasses_the_volume_at_once(void **state)
 {
         uint64_t i;
 
@@ -316,16 +314,15 @@ static void a_table_that_cannot_be_written_bypasses_the_path_at_once(void **stat
         assert_non_null(strstr(stats_of(0).reason, "table"));
         fault_set(NULL);
         settle();
-        /* The tombstone was not written, so what it meant must not come back with the path. */
+        /* The tombstone was not written, so what it meant must not come back with the volume. */
         assert_int_equal(device(store_resume, 0), 0);
         assert_int_equal(get(i), STORE_MISS);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(get(i), STORE_MISS);
         stop();
 }
 
-static void a_read_only_path_is_bypassed_and_a_full_one_is_not(void **state)
+static void a_read_only_volume_is_bypassed_and_a_full_one_is_not(void **state)
 {
         start("01");
         settle();
@@ -344,7 +341,7 @@ static void a_read_only_path_is_bypassed_and_a_full_one_is_not(void **state)
         stop();
 }
 
-static void with_its_only_path_bypassed_the_store_answers_misses(void **state)
+static void with_its_only_volume_bypassed_the_store_answers_misses(void **state)
 {
         uint32_t id;
 
@@ -374,14 +371,13 @@ static void with_its_only_path_bypassed_the_store_answers_misses(void **state)
         assert_int_equal(get(1), STORE_MISS); /* purged, after all */
         assert_int_equal(store_namespace_get(t.s, id)->chunks, 0);
         assert_int_equal(put(101), 0);
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(get(101), 0);
         assert_int_equal(get(1), STORE_MISS);
         stop();
 }
 
-static void a_start_without_one_of_its_paths_goes_on(void **state)
+static void startup_without_one_of_its_volumes_goes_on(void **state)
 {
         unsigned on_0;
 
@@ -409,7 +405,7 @@ static void a_start_without_one_of_its_paths_goes_on(void **state)
         assert_int_equal(unlink(t.dirs[1]), 0);
 }
 
-static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **state)
+static void test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers(void **state)
 {
         uint64_t on_0, on_1, homed_on_1;
         struct put p[DEPTH] = { 0 }, sync = { .req = { .complete = put_done } };
@@ -434,7 +430,7 @@ static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **
                 assert_int_equal(put_begin(&p[i], MANY + i, t.bufs[i]), 0);
         store_sync(t.s, &sync.req);
         wait_hits(2);
-        /* The other path goes on meanwhile. */
+        /* The other volume goes on meanwhile. */
         assert_int_equal(get(on_0) == 0 || g.abandoned, true);
         wait_state(1, STORE_VOLUME_BYPASSED);
         assert_non_null(strstr(stats_of(1).reason, "io.hang"));
@@ -467,8 +463,7 @@ static void test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers(void **
         put_range(0, 50);
         assert_int_equal(count_hits(0, 50), 50);
         assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), 50);
         stop();
 }
@@ -502,18 +497,18 @@ static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **stat
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
-                TEST(a_suspended_path_is_a_miss_and_comes_back_whole),
-                TEST(what_is_no_file_costs_its_path_only),
-                TEST(what_is_counted_of_a_path_goes_on_when_it_is_resumed),
+                TEST(a_suspended_volume_is_a_miss_and_comes_back_whole),
+                TEST(what_is_no_file_costs_its_volume_only),
+                TEST(what_is_counted_of_a_volume_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),
-                TEST(a_failing_path_is_bypassed_when_its_budget_is_spent),
-                TEST(test_R2_what_a_client_took_away_is_looked_for_on_one_path_only),
-                TEST(a_put_that_fails_on_one_path_is_written_to_another),
-                TEST(a_table_that_cannot_be_written_bypasses_the_path_at_once),
-                TEST(a_read_only_path_is_bypassed_and_a_full_one_is_not),
-                TEST(with_its_only_path_bypassed_the_store_answers_misses),
-                TEST(a_start_without_one_of_its_paths_goes_on),
-                TEST(test_R15_a_path_that_hangs_is_bypassed_and_keeps_its_buffers),
+                TEST(a_failing_volume_is_bypassed_when_its_budget_is_spent),
+                TEST(test_R2_what_a_client_cut_off_is_tried_on_one_volume_only),
+                TEST(a_put_that_fails_on_one_volume_is_written_to_another),
+                TEST(a_table_that_cannot_be_written_bypasses_the_volume_at_once),
+                TEST(a_read_only_volume_is_bypassed_and_a_full_one_is_not),
+                TEST(with_its_only_volume_bypassed_the_store_answers_misses),
+                TEST(startup_without_one_of_its_volumes_goes_on),
+                TEST(test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers),
                 TEST(test_R15_a_suspend_does_not_wait_for_a_device_that_hangs),
         };
 

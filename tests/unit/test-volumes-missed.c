@@ -12,7 +12,7 @@
 #include "checked.h"
 #include "volumes-fixture.h"
 
-static void what_was_purged_while_a_path_was_away_never_comes_back(void **state)
+static void what_was_purged_while_a_volume_was_offline_never_comes_back(void **state)
 {
         /* Resumed. */
         start("01");
@@ -27,24 +27,21 @@ static void what_was_purged_while_a_path_was_away_never_comes_back(void **state)
         put_range(0, MANY);
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(purge(), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), 0);
 
         /* Alone. */
         put_range(0, MANY);
         assert_int_equal(device(store_suspend, 0), 0);
         assert_int_equal(purge(), 0);
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(count_hits(0, MANY), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), 0);
         stop();
 }
 
-static void what_was_dropped_while_a_path_was_away_never_comes_back(void **state)
+static void what_was_dropped_while_a_volume_was_offline_never_comes_back(void **state)
 {
         uint64_t i, other;
 
@@ -62,8 +59,7 @@ static void what_was_dropped_while_a_path_was_away_never_comes_back(void **state
         assert_int_equal(drop(i), 0);
         assert_int_equal(settle_drops(), 0);
         assert_int_equal(drop(i), STORE_MISS);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(get(i), STORE_MISS);
         stop();
 }
@@ -103,13 +99,11 @@ static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
                         assert_int_equal(p[i].req.result, 0);
                 }
                 assert_int_equal(get(key + last), 0);
-                stop();
-                start("0");
+                restart("0");
                 assert_int_equal(get(key + last), 0);
                 /* Nor does the put outlive a drop that comes after it. */
                 assert_int_equal(drop(key + last), 0);
-                stop();
-                start("0");
+                restart("0");
                 assert_int_equal(get(key + last), STORE_MISS);
                 stop();
         }
@@ -138,8 +132,7 @@ static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **
         assert_int_equal(get(i), STORE_MISS);
         assert_int_equal(put(i), 0);
         put_range(MANY, MANY);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(get(i), 0);
         assert_int_equal(count_hits(MANY, MANY), MANY);
@@ -155,14 +148,13 @@ static void what_is_dropped_or_purged_during_a_resume_does_not_come_back(void **
         assert_int_equal(d.req.result, 0);
         assert_int_equal(count_hits(0, 2 * MANY), 0);
         put_range(0, MANY);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
 
-static void a_drop_of_nothing_costs_no_path_what_it_has(void **state)
+static void a_drop_of_nothing_costs_no_volume_what_it_has(void **state)
 {
         struct device d = { .req = { .volume = 1, .complete = device_done } };
 
@@ -176,22 +168,19 @@ static void a_drop_of_nothing_costs_no_path_what_it_has(void **state)
         wait_for(&d.done);
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(drop(MANY), STORE_MISS);
         assert_int_equal(settle_drops(), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
 
 /* Each has purged something that the other has missed, whatever the epochs of both are. */
-static void paths_that_were_used_apart_bring_back_nothing(void **state)
+static void volumes_that_were_used_apart_bring_back_nothing(void **state)
 {
         start("01");
         put_range(0, MANY);
@@ -199,119 +188,101 @@ static void paths_that_were_used_apart_bring_back_nothing(void **state)
         assert_int_equal(drop(first_on(0)), 0);
         assert_int_equal(purge(), 0);
         put_range(MANY, MANY);
-        stop();
-        start("1");
+        restart("1");
         assert_int_equal(count_hits(0, 2 * MANY), 0);
         put_range(2 * MANY, 20);
         assert_int_equal(purge(), 0);
         put_range(3 * MANY, 20);
-        stop();
-        start("01");
-        /* Path 1 has been emptied, but alone: nothing says which of the claims of 0 are older. */
+        restart("01");
+        /* Volume 1 has been emptied, but alone: nothing says which of the claims of 0 are older. */
         assert_int_equal(count_hits(0, 4 * MANY), 0);
         put_range(3 * MANY, 20);
-        stop();
-        start("10");
+        restart("10");
         assert_int_equal(count_hits(3 * MANY, 20), 20);
-        stop();
-        start("0");
-        stop();
-        start("0");
+        restart("0");
+        restart("0");
         put_range(4 * MANY, 20);
         assert_int_equal(purge(), 0);
-        stop();
-        start("1");
+        restart("1");
         assert_int_equal(purge(), 0);
-        stop();
-        start("10");
+        restart("10");
         assert_int_equal(count_hits(0, 5 * MANY), 0);
         stop();
 }
 
-/* Neither path knows of what the other did, and the one that was marked as offline is used alone
+/* Neither volume knows of what the other did, and the one that was marked as offline is used alone
  * before the other purges. */
-static void what_is_purged_on_one_path_while_another_is_used_apart_does_not_come_back(void **state)
+static void
+what_is_purged_on_one_volume_while_another_is_used_apart_does_not_come_back(void **state)
 {
         start("01");
         put_range(0, MANY);
         assert_int_equal(device(store_suspend, 1), 0);
-        stop();
-        start("1");
+        restart("1");
         put_range(MANY, 20);
-        stop();
-        start("0");
+        restart("0");
         put_range(2 * MANY, 20);
         assert_int_equal(purge(), 0);
         put_range(3 * MANY, 20);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, 3 * MANY), 0);
         assert_int_equal(count_hits(3 * MANY, 20), 20);
         put_range(0, MANY);
-        stop();
-        start("10");
+        restart("10");
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
 
-/* A path that two others have gone on without knows less than they do, and nothing on it says so.
+/* A volume that two others have gone on without knows less than they do, and nothing on it says so.
  */
-static void what_a_path_purges_that_knows_less_than_the_others_does_not_come_back(void **state)
+static void what_a_volume_purges_that_knows_less_than_the_others_does_not_come_back(void **state)
 {
         start("012");
         put_range(0, MANY);
-        stop();
-        start("12");
+        restart("12");
         for (unsigned round = 0; round < 4; round++) {
                 assert_int_equal(device(store_suspend, round % 2), 0);
                 assert_int_equal(purge(), 0);
                 assert_int_equal(device(store_resume, round % 2), 0);
                 put_range(MANY, MANY);
         }
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(purge(), 0);
-        stop();
-        start("012");
+        restart("012");
         assert_int_equal(count_hits(0, 2 * MANY), 0);
         put_range(0, MANY);
-        stop();
-        start("12");
-        stop();
-        start("201");
+        restart("12");
+        restart("201");
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
 
-/* Not even the order of the claims of one path is that of another's. */
-static void a_claim_that_was_made_up_for_empties_no_path_again(void **state)
+/* Not even the order of the claims of one volume is that of another's. */
+static void a_claim_that_was_made_up_for_empties_no_volume_again(void **state)
 {
         unsigned hits;
 
         start("012");
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(purge(), 0); /* 0 and 2 say that 1 has missed it */
-        stop();
-        start("01");
+        restart("01");
         put_range(0, MANY);
         hits = count_hits(0, MANY);
         assert_int_equal(hits, MANY);
-        stop();
-        start("012");
+        restart("012");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0);
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
 }
 
 /* What it knows of the others comes too late to empty those. */
-static void a_path_that_was_used_apart_is_not_resumed(void **state)
+static void a_volume_that_was_used_apart_is_not_resumed(void **state)
 {
         char aside[300];
 
         start("01");
         put_range(0, MANY);
-        stop();
-        start("1");
+        restart("1");
         assert_int_equal(purge(), 0);
         stop();
         snprintf(aside, sizeof(aside), "%s.aside", t.dirs[1]);
@@ -324,13 +295,12 @@ static void a_path_that_was_used_apart_is_not_resumed(void **state)
         assert_int_equal(device(store_resume, 1), -EPROTO);
         assert_non_null(strstr(t.text, "restart the daemon"));
         assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), 0);
         stop();
 }
 
-static void what_is_removed_on_paths_that_are_used_apart_does_not_come_back(void **state)
+static void what_is_removed_on_volumes_that_are_used_apart_does_not_come_back(void **state)
 {
         uint32_t a, b, both, id;
 
@@ -338,21 +308,17 @@ static void what_is_removed_on_paths_that_are_used_apart_does_not_come_back(void
         assert_int_equal(open_namespace("a", &a), 0);
         assert_int_equal(open_namespace("b", &b), 0);
         both = t.ns;
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(remove_namespace(a), 0);
-        stop();
-        start("1");
+        restart("1");
         assert_int_equal(remove_namespace(b), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_false(has_namespace("a"));
         assert_false(has_namespace("b"));
         assert_int_equal(t.ns, both);
         assert_int_equal(open_namespace("a", &id), 0);
         assert_true(id > b);
-        stop();
-        start("0");
+        restart("0");
         assert_true(has_namespace("a"));
         assert_false(has_namespace("b"));
         stop();
@@ -385,15 +351,12 @@ static void what_failed_and_was_written_all_the_same_is_not_found(void **state)
         lie_about_the_table(0);
         assert_true(put(101) != 0);
         fault_set(NULL);
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(get(101), STORE_MISS);
         assert_int_equal(count_hits(0, 20), 20);
         assert_int_equal(get(100), 0);
         assert_int_equal(put(101), 0);
-        stop();
-
-        start("0");
+        restart("0");
         lie_about_the_table(0);
         assert_true(put(102) != 0);
         fault_set(NULL);
@@ -401,8 +364,7 @@ static void what_failed_and_was_written_all_the_same_is_not_found(void **state)
                 store_forget(t.s, t.ns, &(struct key){ .bytes = { 102, [31] = 1 } },
                              store_hash(t.s, t.ns, &(struct key){ .bytes = { 102, [31] = 1 } })),
                 STORE_MISS);
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(get(102), STORE_MISS);
         stop();
 }
@@ -427,7 +389,7 @@ static void what_was_put_elsewhere_after_a_lie_can_be_dropped(void **state)
         stop();
 }
 
-static void with_all_paths_aside_no_drop_is_answered_as_one_for_good(void **state)
+static void with_all_volumes_offline_no_drop_is_answered_as_one_for_good(void **state)
 {
         uint64_t i, j;
 
@@ -447,8 +409,7 @@ static void with_all_paths_aside_no_drop_is_answered_as_one_for_good(void **stat
         assert_int_equal(drop(j), 0);
         assert_int_equal(settle_drops(), 0);
         assert_int_equal(get(i), STORE_MISS);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(get(i), STORE_MISS);
         assert_int_equal(get(j), STORE_MISS);
         stop();
@@ -514,7 +475,7 @@ static void a_note_that_failed_is_written_for_the_next_who_asks(void **state)
         stop();
 }
 
-/* Dies while a purge of another namespace has reached one path and not the other. */
+/* Dies while a purge of another namespace has reached one volume and not the other. */
 static void die_amid_a_purge(void)
 {
         struct purge p = { .req = { .complete = purge_done } };
@@ -532,7 +493,7 @@ static void die_amid_a_purge(void)
         p.req.namespace_id = other;
         store_purge(t.s, &p.req);
         wait_hits(1);
-        /* The first path is through with both of its files when it has nothing pending. */
+        /* The first volume is through with both of its files when it has nothing pending. */
         while (stats_of(0).pending > 0) {
                 wait_io();
                 turn();
@@ -561,20 +522,20 @@ static void a_kill_amid_a_purge_costs_nothing_else(void **state)
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
-                TEST(what_was_purged_while_a_path_was_away_never_comes_back),
-                TEST(what_was_dropped_while_a_path_was_away_never_comes_back),
+                TEST(what_was_purged_while_a_volume_was_offline_never_comes_back),
+                TEST(what_was_dropped_while_a_volume_was_offline_never_comes_back),
                 TEST(a_tombstone_does_not_outlive_a_put_that_was_under_way),
                 TEST(what_is_dropped_or_purged_during_a_resume_does_not_come_back),
-                TEST(a_drop_of_nothing_costs_no_path_what_it_has),
-                TEST(paths_that_were_used_apart_bring_back_nothing),
-                TEST(what_is_purged_on_one_path_while_another_is_used_apart_does_not_come_back),
-                TEST(what_a_path_purges_that_knows_less_than_the_others_does_not_come_back),
-                TEST(a_claim_that_was_made_up_for_empties_no_path_again),
-                TEST(a_path_that_was_used_apart_is_not_resumed),
-                TEST(what_is_removed_on_paths_that_are_used_apart_does_not_come_back),
+                TEST(a_drop_of_nothing_costs_no_volume_what_it_has),
+                TEST(volumes_that_were_used_apart_bring_back_nothing),
+                TEST(what_is_purged_on_one_volume_while_another_is_used_apart_does_not_come_back),
+                TEST(what_a_volume_purges_that_knows_less_than_the_others_does_not_come_back),
+                TEST(a_claim_that_was_made_up_for_empties_no_volume_again),
+                TEST(a_volume_that_was_used_apart_is_not_resumed),
+                TEST(what_is_removed_on_volumes_that_are_used_apart_does_not_come_back),
                 TEST(what_failed_and_was_written_all_the_same_is_not_found),
                 TEST(what_was_put_elsewhere_after_a_lie_can_be_dropped),
-                TEST(with_all_paths_aside_no_drop_is_answered_as_one_for_good),
+                TEST(with_all_volumes_offline_no_drop_is_answered_as_one_for_good),
                 TEST(no_drop_is_settled_before_the_note_of_it_is_written),
                 TEST(a_note_that_failed_is_written_for_the_next_who_asks),
                 TEST(a_kill_amid_a_purge_costs_nothing_else),

@@ -12,26 +12,24 @@
 
 #include "volumes-fixture.h"
 
-static void a_path_that_was_away_learns_the_namespaces(void **state)
+static void a_volume_that_was_offline_learns_the_namespaces(void **state)
 {
         uint32_t id, again;
 
         start("01");
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(open_namespace("new", &id), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(open_namespace("new", &again), 0);
         assert_int_equal(again, id);
-        stop();
-        start("1");
+        restart("1");
         assert_int_equal(open_namespace("new", &again), 0);
         assert_int_equal(again, id);
         stop();
 }
 
 /* The names that were made without it take more than it has left. */
-static void a_path_that_is_full_learns_the_namespaces(void **state)
+static void a_volume_that_is_full_learns_the_namespaces(void **state)
 {
         static char fingerprint[STORE_MAX_FINGERPRINT + 1];
         const unsigned names = 200;
@@ -52,14 +50,13 @@ static void a_path_that_is_full_learns_the_namespaces(void **state)
                 assert_int_equal(open_with(name, fingerprint, &id), 0);
         }
         assert_int_equal(device(store_resume, 1), 0);
-        stop();
-        start("1");
+        restart("1");
         assert_true(has_namespace("name-0"));
         assert_true(has_namespace("name-199"));
         stop();
 }
 
-static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void **state)
+static void what_is_removed_while_a_volume_is_offline_does_not_come_back_with_it(void **state)
 {
         for (unsigned round = 0; round < 4; round++) {
                 char name[16];
@@ -79,8 +76,7 @@ static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void
                 if (round % 2 == 0) {
                         assert_int_equal(device(store_resume, 1), 0);
                 } else {
-                        stop();
-                        start("012");
+                        restart("012");
                         assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
                 }
                 assert_false(has_namespace(name));
@@ -93,11 +89,9 @@ static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void
                         assert_int_equal(count_hits(round * 1000, MANY), 0);
                         put_range(round * 1000, 20);
                 }
-                stop();
-                start("1");
+                restart("1");
                 assert_int_equal(has_namespace(name), round >= 2);
-                stop();
-                start("120");
+                restart("120");
                 assert_int_equal(has_namespace(name), round >= 2);
                 if (round >= 2) {
                         assert_int_equal(open_namespace(name, &t.ns), 0);
@@ -107,7 +101,7 @@ static void what_is_removed_while_a_path_is_away_does_not_come_back_with_it(void
         }
 }
 
-static void a_removal_that_one_path_cannot_write_costs_that_path(void **state)
+static void a_removal_that_one_volume_cannot_write_costs_that_volume(void **state)
 {
         uint32_t id;
 
@@ -125,14 +119,13 @@ static void a_removal_that_one_path_cannot_write_costs_that_path(void **state)
         settle();
         assert_int_equal(device(store_resume, 1), 0);
         assert_false(has_namespace("name"));
-        stop();
-        start("01");
+        restart("01");
         assert_false(has_namespace("name"));
         stop();
 }
 
-/* Path 1 has written it, and is suspended before path 0, then the last one, fails. */
-static void leave_the_last_path_without(bool is_removal)
+/* Volume 1 has written it, and is suspended before volume 0, then the last one, fails. */
+static void leave_the_last_volume_without(bool is_removal)
 {
         struct purge p = { .req = { .namespace_id = t.ns, .complete = purge_done } };
         struct removal r = { .req = { .complete = removed } };
@@ -170,17 +163,17 @@ static void leave_the_last_path_without(bool is_removal)
         stop();
 }
 
-static void what_the_last_path_cannot_write_is_not_answered_as_purged(void **state)
+static void what_the_last_volume_cannot_write_is_not_answered_as_purged(void **state)
 {
-        leave_the_last_path_without(false);
+        leave_the_last_volume_without(false);
 }
 
-static void what_the_last_path_cannot_write_is_not_answered_as_removed(void **state)
+static void what_the_last_volume_cannot_write_is_not_answered_as_removed(void **state)
 {
-        leave_the_last_path_without(true);
+        leave_the_last_volume_without(true);
 }
 
-static void without_a_path_nothing_is_removed(void **state)
+static void without_a_volume_nothing_is_removed(void **state)
 {
         uint32_t id;
 
@@ -193,7 +186,7 @@ static void without_a_path_nothing_is_removed(void **state)
         stop();
 }
 
-static void a_path_that_cannot_be_told_the_namespaces_stays_away(void **state)
+static void a_volume_that_cannot_take_the_namespaces_stays_offline(void **state)
 {
         struct rlimit before, little;
         char name[200];
@@ -228,7 +221,7 @@ static void a_path_that_cannot_be_told_the_namespaces_stays_away(void **state)
         stop();
 }
 
-/* The first path has all that was asked of it on the disk, the second nothing. The name and the
+/* The first volume has all that was asked of it on the disk, the second nothing. The name and the
  * fingerprint are the caller's, and overwritten at once. */
 static void die_amid_a_removal(void)
 {
@@ -335,14 +328,14 @@ static void an_open_of_what_is_being_removed_waits_and_makes_it_anew(void **stat
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
-                TEST(a_path_that_was_away_learns_the_namespaces),
-                TEST(a_path_that_is_full_learns_the_namespaces),
-                TEST(a_path_that_cannot_be_told_the_namespaces_stays_away),
-                TEST(what_is_removed_while_a_path_is_away_does_not_come_back_with_it),
-                TEST(a_removal_that_one_path_cannot_write_costs_that_path),
-                TEST(what_the_last_path_cannot_write_is_not_answered_as_purged),
-                TEST(what_the_last_path_cannot_write_is_not_answered_as_removed),
-                TEST(without_a_path_nothing_is_removed),
+                TEST(a_volume_that_was_offline_learns_the_namespaces),
+                TEST(a_volume_that_is_full_learns_the_namespaces),
+                TEST(a_volume_that_cannot_take_the_namespaces_stays_offline),
+                TEST(what_is_removed_while_a_volume_is_offline_does_not_come_back_with_it),
+                TEST(a_removal_that_one_volume_cannot_write_costs_that_volume),
+                TEST(what_the_last_volume_cannot_write_is_not_answered_as_purged),
+                TEST(what_the_last_volume_cannot_write_is_not_answered_as_removed),
+                TEST(without_a_volume_nothing_is_removed),
                 TEST(a_name_whose_removal_a_kill_cuts_off_contradicts_nothing),
                 TEST(an_open_of_what_is_being_removed_waits_and_makes_it_anew),
         };

@@ -37,9 +37,7 @@ static void chunks_are_spread_and_found_again(void **state)
         assert_null(store_namespace_find(t.s, 0, "model/b", 7));
         assert_null(store_namespace_find(t.s, 1, "model/a", 7));
         assert_int_equal(put(7), STORE_EXISTS);
-        stop();
-
-        start("012");
+        restart("012");
         assert_int_equal(stats().recovered_chunks, MANY);
         assert_int_equal(count_hits(0, MANY), MANY);
         do
@@ -58,65 +56,56 @@ static void chunks_are_spread_and_found_again(void **state)
         assert_int_equal(put(7), 0);
         assert_int_equal(purge(), 0);
         assert_int_equal(count_hits(0, MANY), 0);
-        stop();
-        start("012");
+        restart("012");
         assert_int_equal(stats().chunks, 0);
         stop();
 }
 
-static void an_empty_path_may_be_added_to_a_store(void **state)
+static void an_empty_volume_may_be_added_to_a_store(void **state)
 {
         start("0");
         put_range(0, MANY);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), MANY);
         put_range(MANY, MANY);
         assert_true(stats_of(1).stats.chunks > 0);
-        stop();
-        start("10");
+        restart("10");
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
-        stop();
-        start("102");
+        restart("102");
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
         put_range(2 * MANY, 50);
         stop();
 }
 
-static void a_path_that_is_left_out_takes_its_chunks_with_it(void **state)
+static void a_volume_that_is_left_out_takes_its_chunks_with_it(void **state)
 {
         unsigned left;
 
         start("01");
         put_range(0, MANY);
         left = (unsigned)stats_of(0).stats.chunks;
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(count_hits(0, MANY), left);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(count_hits(0, MANY), MANY);
         stop();
         /* A purge, or a drop, that it has missed. */
         start("0");
         assert_int_equal(purge(), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         assert_int_equal(count_hits(0, MANY), 0);
         put_range(0, MANY);
-        stop();
-        start("1");
+        restart("1");
         for (uint64_t i = 0; drop(i) != 0; i++)
                 assert_true(i < MANY); /* some of them are here */
         assert_int_equal(settle_drops(), 0);
-        stop();
-        start("01");
+        restart("01");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         stop();
 }
 
-static void a_store_of_one_path_carries_no_trace_of_sets(void **state)
+static void a_store_of_one_volume_carries_no_trace_of_sets(void **state)
 {
         struct disk_superblock sb;
         char name[300];
@@ -138,11 +127,10 @@ static void a_store_of_one_path_carries_no_trace_of_sets(void **state)
         assert_int_equal(sb.volume_count, 1);
 }
 
-static void paths_of_different_stores_are_refused(void **state)
+static void volumes_of_different_stores_are_refused(void **state)
 {
         start("0");
-        stop();
-        start("1");
+        restart("1");
         stop();
         refused("01", -EPROTO, "two stores");
         start("02");
@@ -150,12 +138,11 @@ static void paths_of_different_stores_are_refused(void **state)
         refused("012", -EPROTO, "different stores");
         refused("10", -EPROTO, "different stores");
         start("0");
-        stop();
-        start("20");
+        restart("20");
         stop();
 }
 
-static void a_copy_of_a_path_is_refused(void **state)
+static void a_copy_of_a_volume_is_refused(void **state)
 {
         start("01");
         put_range(0, 20);
@@ -172,11 +159,9 @@ static void namespaces_that_contradict_each_other_are_refused(void **state)
         uint32_t a, b;
 
         start("01");
-        stop();
-        start("0");
+        restart("0");
         assert_int_equal(open_namespace("apart-0", &a), 0);
-        stop();
-        start("1");
+        restart("1");
         assert_int_equal(open_namespace("apart-1", &b), 0);
         stop();
         assert_int_equal(a, b);
@@ -198,8 +183,8 @@ static struct disk_superblock superblock_of(unsigned dir)
         return sb;
 }
 
-/* A path that cannot be used may have the number, or be of the set, that they would get. */
-static void empty_directories_become_paths_only_beside_all_the_others(void **state)
+/* A volume that cannot be used may have the number, or be of the set, that they would get. */
+static void empty_directories_become_volumes_only_beside_all_the_others(void **state)
 {
         close(open(t.dirs[1], O_WRONLY | O_CREAT, 0600));
         refused("01", -EIO, t.dirs[1]);
@@ -266,7 +251,7 @@ static void calls_released(struct kio_request *req)
         held.done = true;
 }
 
-/* Superblocks of the path are written after this. */
+/* Superblocks of the volume are written after this. */
 static void hold_calls(unsigned volume)
 {
         held.done = false;
@@ -288,8 +273,8 @@ static void release_calls(void)
         sem_destroy(&held.end);
 }
 
-/* Before a directory that was empty is a path, the others have its number on stable storage. */
-static void a_path_that_is_added_by_a_resume_is_written_down_first(void **state)
+/* Before a directory that was empty is a volume, the others have its number on stable storage. */
+static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **state)
 {
         struct rlimit before, none;
         struct device d;
@@ -341,11 +326,9 @@ static void a_path_that_is_added_by_a_resume_is_written_down_first(void **state)
         assert_int_equal(rename(t.dirs[2], t.dirs[3]), 0);
         start("01");
         assert_int_equal(purge(), 0);
-        stop();
-        start("014");
+        restart("014");
         assert_int_equal(superblock_of(4).volume_index, 3);
-        stop();
-        start("0134");
+        restart("0134");
         assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 1);
         assert_int_equal(count_hits(0, 2 * MANY), 0);
         stop();
@@ -372,13 +355,12 @@ static void a_stop_ends_a_resume_that_waits_for_a_number(void **state)
         assert_true(d.done);
         assert_int_equal(d.req.result, -ECANCELED);
         release_calls();
-        stop();
-        start("012");
+        restart("012");
         assert_int_equal(store_volumes_up(t.s), 3);
         stop();
 }
 
-static void test_R3_a_path_of_another_daemon_is_refused(void **state)
+static void test_R3_a_volume_of_another_daemon_is_refused(void **state)
 {
         struct store_params params;
         const char *paths[] = { t.dirs[2], t.dirs[1] };
@@ -403,17 +385,17 @@ int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
                 TEST(chunks_are_spread_and_found_again),
-                TEST(an_empty_path_may_be_added_to_a_store),
-                TEST(a_path_that_is_left_out_takes_its_chunks_with_it),
-                TEST(a_store_of_one_path_carries_no_trace_of_sets),
-                TEST(paths_of_different_stores_are_refused),
-                TEST(a_copy_of_a_path_is_refused),
+                TEST(an_empty_volume_may_be_added_to_a_store),
+                TEST(a_volume_that_is_left_out_takes_its_chunks_with_it),
+                TEST(a_store_of_one_volume_carries_no_trace_of_sets),
+                TEST(volumes_of_different_stores_are_refused),
+                TEST(a_copy_of_a_volume_is_refused),
                 TEST(namespaces_that_contradict_each_other_are_refused),
-                TEST(empty_directories_become_paths_only_beside_all_the_others),
+                TEST(empty_directories_become_volumes_only_beside_all_the_others),
                 TEST(a_number_that_a_start_announces_is_not_given_twice),
-                TEST(a_path_that_is_added_by_a_resume_is_written_down_first),
+                TEST(a_volume_that_is_added_by_a_resume_is_written_down_first),
                 TEST(a_stop_ends_a_resume_that_waits_for_a_number),
-                TEST(test_R3_a_path_of_another_daemon_is_refused),
+                TEST(test_R3_a_volume_of_another_daemon_is_refused),
         };
 
         if (argc > 1)

@@ -201,6 +201,12 @@ void stop(void)
         t.io = kio_stop(t.io);
 }
 
+void restart(const char *which)
+{
+        stop();
+        start(which);
+}
+
 struct key key_of(uint64_t i)
 {
         struct key k = { { 0 } };
@@ -315,7 +321,7 @@ unsigned count_hits(uint64_t from, uint64_t n)
         return hits;
 }
 
-/* The path it lies on, or PATHS. */
+/* The volume it lies on, or PATHS. */
 static unsigned volume_of(uint64_t i)
 {
         struct key k = key_of(i);

@@ -49,7 +49,7 @@ void wait_for(const bool *done);
 void settle(void);
 /* Until the plan has made so many operations fail, or holds them. */
 void wait_hits(uint64_t hits);
-/* Until the path is in that state: what hangs is found by a tick. */
+/* Until the volume is in that state: what hangs is found by a tick. */
 void wait_state(unsigned volume, enum store_volume_state state);
 
 struct opening {
@@ -64,6 +64,7 @@ bool has_namespace(const char *name);
 void start(const char *which);
 void refused(const char *which, int r, const char *text);
 void stop(void);
+void restart(const char *which); /* stopped, and started with these */
 struct key key_of(uint64_t i);
 
 struct put {
