@@ -116,14 +116,14 @@ static void use_block(struct cache *c, uint32_t block, enum evict_place place,
 
         counts->touches++;
         if (b->item != EVICT_NONE) {
-                evict_touch(c->evict, b->item, 0);
+                evict_touch(c->evict, b->item, 0, EVICT_NO_USE);
                 return;
         }
         b->item = make_room(c, counts);
         if (b->item == EVICT_NONE)
                 return;
         c->held[b->item] = block;
-        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), place);
+        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), EVICT_NO_USE, place);
 }
 
 /* Marks the request's blocks, and returns the session's turn: one more than that of the last block

@@ -171,6 +171,42 @@ static void print_lookups(cJSON *status)
         section_rest(index);
 }
 
+static void print_ghosts(cJSON *eviction, const char *tier)
+{
+        _cleanup_(cJSON_Deletep) cJSON *ghosts = section_object(eviction, tier);
+        char now[HUMAN_BYTES], most[HUMAN_BYTES], hits[HUMAN_BYTES];
+        uint64_t ghosts_max;
+
+        if (!ghosts)
+                return;
+        human_count(section_count(ghosts, "ghosts"), now);
+        ghosts_max = section_count(ghosts, "ghosts_max");
+        human_count(ghosts_max, most);
+        human_count(section_count(ghosts, "ghost_hits"), hits);
+        if (ghosts_max > 0)
+                section_line(tier, "%s evicted chunks remembered, of at most %s; %s came back", now,
+                             most, hits);
+        section_rest(ghosts);
+}
+
+static void print_eviction(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *eviction = section_object(status, "eviction");
+        char policy[32] = "", chunk[HUMAN_BYTES], ghost[HUMAN_BYTES];
+
+        if (!eviction)
+                return;
+        puts("\nEviction");
+        if (section_text(eviction, "policy", policy, sizeof(policy)))
+                section_line("policy", "%s", policy);
+        human_count(section_count(eviction, "chunk_bytes"), chunk);
+        human_count(section_count(eviction, "ghost_bytes"), ghost);
+        section_line("takes", "%s bytes for each chunk, %s for each evicted one", chunk, ghost);
+        print_ghosts(eviction, "memory");
+        print_ghosts(eviction, "disk");
+        section_rest(eviction);
+}
+
 /* Of the keys looked up, or, while there are none, of those got: the daemon says which. */
 static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
 {
@@ -247,6 +283,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         print_pool(status);
         print_lookups(status);
         status_print_store(status);
+        print_eviction(status);
         status_print_clients(status);
         print_totals(status);
         /* Members of a newer daemon: objects as sections, the others as lines. */

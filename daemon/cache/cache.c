@@ -352,11 +352,49 @@ void cache_warm_touch(const struct cache *c, const struct cache_place *place, un
         store_warm_touch(c->params.store, place->ref, step);
 }
 
-void cache_touch(struct cache *c, const struct cache_place *place)
+uint32_t cache_next_use(struct cache *c)
+{
+        c->uses = c->uses == UINT32_MAX ? 1 : c->uses + 1; /* 0 is none */
+        return c->uses;
+}
+
+void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
 {
         if (place->chunk != POOL_NONE)
-                pool_touch(c->params.pool, place->chunk, place->generation);
-        store_touch(c->params.store, place->ref);
+                pool_touch(c->params.pool, place->chunk, place->generation, use);
+        store_touch(c->params.store, place->ref, use);
+}
+
+bool cache_wants_chains(const struct cache *c)
+{
+        return pool_wants_chains(c->params.pool);
+}
+
+void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_place *place,
+                 bool is_end)
+{
+        int in_pool = place->chunk == POOL_NONE ? -1
+                                                : pool_turn(c->params.pool, place->chunk,
+                                                            place->generation, chain->use);
+        int in_store = store_turn(c->params.store, place->ref, chain->use);
+        int turn = in_store >= 0 ? in_store : in_pool;
+
+        if (turn < 0)
+                return;
+        if (turn > 0) {
+                chain->turn = (unsigned)turn;
+                chain->is_new = false;
+        } else if (!chain->is_new) {
+                chain->turn++;
+                chain->is_new = true;
+        }
+        if (in_pool >= 0)
+                pool_chain(c->params.pool, place->chunk, chain->before.chunk, chain->use,
+                           chain->turn, is_end);
+        if (in_store >= 0)
+                store_chain(c->params.store, place->ref, chain->before.ref, chain->use, chain->turn,
+                            is_end);
+        chain->before = *place;
 }
 
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,

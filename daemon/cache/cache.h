@@ -74,6 +74,7 @@ struct cache_request {
         uint32_t user; /* its uid: users are served in turn, and each has its share */
         struct key key;
         uint64_t hash; /* cache_hash()'s */
+        uint32_t use;  /* cache_next_use()'s */
         bool nowait;
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room */
 
@@ -161,8 +162,26 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
                     struct cache_place *ret_place, struct store_chunk *ret_info);
 /* Is it in either tier? The store is asked only for what is not in memory. */
 bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash);
+/* A number of one request's use of a chain of keys, for all of its keys: what it brings in, and
+ * touches, has been used once. */
+uint32_t cache_next_use(struct cache *c);
 /* Recency of both tiers. */
-void cache_touch(struct cache *c, const struct cache_place *place);
+void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use);
+
+/* A walk through the places of a chain from its root on, before they are touched: the eviction
+ * policies learn what comes before what, and which turn of a session has brought it. A turn adds
+ * what it puts to what is there: the turn is one more than that of the last key that was. */
+struct cache_chain {
+        struct cache_place before;
+        uint32_t use;
+        unsigned turn; /* of what was walked through last; 0: nothing was */
+        bool is_new;   /* and this use has brought it in */
+        bool is_due;   /* something has come into a tier: else all is known already */
+};
+void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_place *place,
+                 bool is_end);
+/* Is that of any use to them? */
+bool cache_wants_chains(const struct cache *c);
 /* For many keys in a row, whatever is done with them, and many places to be touched: their memory
  * is fetched together. Step 0 for each of a few, a little later step 1, a little later the call.
  * What is in the pool is not looked for in the store, so that is fetched only if asked for. */

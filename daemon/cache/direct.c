@@ -245,6 +245,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .key = req->key,
                 .hash = req->hash,
                 .parent = req->parent,
+                .use = req->use,
                 .buf = req->memory,
                 .vector = req->pieces,
                 .vector_room = d->room,

@@ -168,6 +168,7 @@ struct wanted {
         uint64_t hash;
         struct store_ref ref;
         uint32_t length;
+        uint32_t use;
         bool ahead;
         bool in_turn; /* the user has waited for it */
 };
@@ -177,7 +178,8 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
 {
         uint32_t chunk;
         struct fill *f;
-        int r = pool_acquire(c->params.pool, w->namespace_id, w->key, w->hash, w->length, &chunk);
+        int r = pool_acquire(c->params.pool, w->namespace_id, w->key, w->hash, w->length, w->use,
+                             &chunk);
 
         if (r != 0)
                 return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
@@ -358,6 +360,7 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                                     .hash = req->hash,
                                     .ref = ref,
                                     .length = info.length,
+                                    .use = req->use,
                                     .in_turn = in_turn,
                             },
                             &chunk);

@@ -99,6 +99,7 @@ struct cache {
         uint64_t ahead_users;
         bool kicked, retry_now, stopping;
         uint64_t lost_evictions; /* that a kill may take back: see cache_settle_evictions() */
+        uint32_t uses;           /* the number of the last */
         uint64_t retry_pending;  /* of the store, when it was tried last */
         struct cache_stats stats;
 };

@@ -253,7 +253,7 @@ static uint32_t find_victim(struct pool *p, unsigned class)
                 if (victim != EVICT_NONE || p->n_passed <= POOL_MAX_PASSED)
                         return victim;
                 for (uint32_t i = 0; i < p->n_passed; i++)
-                        evict_touch(p->evict, p->passed[i], class);
+                        evict_refresh(p->evict, p->passed[i], class);
         }
         return EVICT_NONE;
 }
@@ -285,7 +285,7 @@ static void chunk_evict(void *userdata, uint32_t chunk)
         tell(p, chunk, false);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
-        evict_remove(p->evict, chunk);
+        evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
         table_remove(p, chunk);
         chunk_free(p, chunk);
 }
@@ -342,7 +342,7 @@ static bool make_room(struct pool *p, unsigned class)
         /* One look at the other classes for each slab's worth of evictions. */
         if (++p->evicted_since_look[class] >= slots) {
                 p->evicted_since_look[class] = 0;
-                if (take_slab(p, class, evict_touched(p->evict, victim)))
+                if (take_slab(p, class, evict_coldest(p->evict, class, victim)))
                         return true;
         }
         chunk_evict(p, victim);
@@ -391,7 +391,7 @@ static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
 /* --- a chunk's life --- */
 
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
-                 uint32_t length, uint32_t *ret)
+                 uint32_t length, uint32_t use, uint32_t *ret)
 {
         int class = length == 0 ? -E2BIG : slabs_class_for(p->slabs, length);
         struct slab_slot slot;
@@ -431,6 +431,7 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                 .born = p->n_purges,
                 .pins = 1,
                 .flags = POOL_FILLING,
+                .use = use,
         };
         list_init(&c->waiters);
         table_insert(p, chunk);
@@ -451,7 +452,8 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         c->crc = crc;
         if (c->flags & POOL_DROPPED)
                 return;
-        evict_insert(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab), c->length);
+        evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
+                           c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
         tell(p, chunk, true);
 }
 
@@ -531,12 +533,39 @@ void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step)
                 evict_warm(p->evict, chunk, step);
 }
 
-void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation)
+static bool is_at(const struct pool *p, uint32_t chunk, uint32_t generation)
 {
-        if (chunk < p->high_water && p->chunks[chunk].generation == generation &&
-            evict_contains(p->evict, chunk))
-                evict_touch(p->evict, chunk,
-                            (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab));
+        return chunk < p->high_water && p->chunks[chunk].generation == generation &&
+               evict_contains(p->evict, chunk);
+}
+
+static uint32_t group_of(const struct pool *p, uint32_t chunk)
+{
+        return (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab);
+}
+
+void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
+{
+        if (is_at(p, chunk, generation))
+                evict_touch(p->evict, chunk, group_of(p, chunk), use);
+}
+
+bool pool_wants_chains(const struct pool *p)
+{
+        return evict_wants_chains(p->evict);
+}
+
+int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
+{
+        return is_at(p, chunk, generation) ? (int)evict_turn(p->evict, chunk, use) : -1;
+}
+
+void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t use, unsigned turn,
+                bool is_end)
+{
+        evict_set_turn(p->evict, chunk, group_of(p, chunk), use, turn, is_end);
+        if (parent < p->high_water && parent != chunk && evict_contains(p->evict, parent))
+                evict_link(p->evict, chunk, parent);
 }
 
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
@@ -571,4 +600,5 @@ bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
 void pool_get_stats(const struct pool *p, struct pool_stats *ret)
 {
         *ret = p->stats;
+        evict_get_stats(p->evict, &ret->evict);
 }

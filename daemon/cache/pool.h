@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "evict/evict.h"
 #include "key.h"
 
 #define POOL_NONE UINT32_MAX
@@ -40,6 +41,7 @@ struct pool_chunk {
         uint32_t pins;
         uint32_t leases; /* of the pins */
         uint32_t flags;
+        uint32_t use;             /* that it comes in with, as of evict.h */
         uint64_t born;            /* the number of the last purge before it */
         uint64_t tag;             /* the cache's own: where the store has it */
         struct list_node waiters; /* the cache's: waiters for the fill, or for the write */
@@ -55,6 +57,7 @@ struct pool_stats {
         uint64_t pinned_bytes;  /* slots that cannot be evicted now */
         uint64_t leased_bytes;  /* slots with at least one lease */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
+        struct evict_stats evict;
 };
 
 /* `bytes` is rounded down to whole slabs of min(64 MiB, bytes / 8) in steps of 2 MiB. No memory is
@@ -95,7 +98,7 @@ uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
  * not be there yet. 0, POOL_FULL (all that would help is pinned, or not populated), POOL_TOO_LARGE.
  */
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
-                 uint32_t length, uint32_t *ret);
+                 uint32_t length, uint32_t use, uint32_t *ret);
 /* The bytes are there: resident, if it was not dropped meanwhile. */
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
 /* Unfindable at once; its slot is free with the last pin. */
@@ -107,8 +110,16 @@ bool pool_unpin(struct pool *p, uint32_t chunk);
 void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
 
-/* Recency. A chunk of another generation is left alone. */
-void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation);
+/* Recency. A chunk of another generation is left alone. `use`: as of evict.h. */
+void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
+/* As evict_turn(); -1: it is of another generation. */
+int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
+/* Its place in its chain, before it is touched at the chain's end. `parent`: what comes before it;
+ * what has come in in its stead does no harm. */
+void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t use, unsigned turn,
+                bool is_end);
+/* Are the two above of any use? */
+bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
 
 /* Told of each chunk as it becomes resident and as it leaves, while it still has its key: from

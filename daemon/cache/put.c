@@ -247,6 +247,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, const struct cac
                 .key = req->key,
                 .hash = req->hash,
                 .parent = req->parent,
+                .use = req->use,
                 .buf = pool_at(c->params.pool, chunk),
                 .length = pc->length,
                 .crc = pc->crc,
@@ -376,7 +377,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         if (cache_put_direct(c, req))
                 return true;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
-                         &chunk);
+                         req->use, &chunk);
         if (r == POOL_FULL)
                 return false;
         if (r == POOL_TOO_LARGE) {

@@ -88,7 +88,7 @@ struct config {
                 uint64_t hang_ms; /* io.hang */
         } io;
         struct {
-                char *policy; /* eviction.policy: lru */
+                char *policy; /* eviction.policy: cq or lru */
         } eviction;
         struct {
                 struct config_strings admin_users,

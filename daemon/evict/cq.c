@@ -14,8 +14,13 @@
  * a ghost, so that its next use is learned from as well, and counts on; without ghosts the policy
  * learns only what it keeps.
  *
- * Runs on the loop thread. 44 bytes an item, and 16 bytes a ghost, four ghosts an item but at most
- * MAX_GHOSTS; they become resident as they appear. Nothing fails after it was made. Deterministic.
+ * One use of an item counts once, however often the use touches it: the item keeps the number of
+ * the last. Its turn follows from that of what comes before it in the chain, and stays with the
+ * ghost.
+ *
+ * Runs on the thread of its owner. 48 bytes an item, and 16 bytes a ghost, four ghosts an item but
+ * at most MAX_GHOSTS; they become resident as they appear. Nothing fails after it was made.
+ * Deterministic.
  *
  * The time of a touch is a number of 32 bits, whose unit doubles when it would overflow, as in
  * lru.c. */
@@ -37,7 +42,8 @@ enum {
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
         /* Densities are learned anew after so many touches: an eighth of the items, but within
-         * this. So many of the items, and of the ghosts, are looked at for it. */
+         * this, and when a victim is chosen. So many of the items, and of the ghosts, are looked at
+         * for it. */
         LEARN_LEAST = 1024,
         LEARN_MOST = 1 << 18,
         SAMPLE = 4096,
@@ -46,6 +52,7 @@ enum {
         MEMORY_LEAST = 1 << 18,
         /* Of a chain, to its end: clients make chains, and may make them circles. */
         MAX_STEPS = 1024,
+        SESSION_GOES_ON = EVICT_LAST_TURN,
 };
 
 /* A link is 0 (not in), END and a list's number, or one more than an item. Parent, child and
@@ -54,15 +61,17 @@ struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
         uint16_t group;
-        uint8_t class;                /* which of its group's lists */
+        uint8_t class : 4;            /* which of its group's lists */
+        uint8_t turn : 4;             /* 0: not known */
         uint8_t uses;                 /* as far as it matters */
+        uint32_t use;                 /* the last of them */
         uint32_t stay;                /* a number of its own for as long as it is in */
         uint32_t parent, parent_stay; /* another stay: it is not in any more */
         uint32_t child;               /* the one that was linked first */
         uint32_t last_child;
         uint32_t sibling_before, sibling_after;
 };
-static_assert(sizeof(struct cq_item) == 44, "there is one for each chunk");
+static_assert(sizeof(struct cq_item) == 48, "there is one for each chunk");
 
 #define END (UINT32_C(1) << 31)
 
@@ -79,6 +88,7 @@ struct cq {
         uint32_t stays;
         uint64_t learn_at;
         uint32_t sample_phase;
+        uint64_t ghost_hits;
         struct cq_item *items;
         struct ghosts ghosts;
         struct density density;
@@ -216,22 +226,22 @@ static uint32_t cq_tick(struct cq *q)
 {
         if (++q->now >> q->unit > UINT32_MAX)
                 double_unit(q);
-        if (q->now >= q->learn_at)
-                learn(q);
         return cq_time(q);
 }
 
 static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                      unsigned place)
+                      uint32_t use, unsigned place)
 {
         struct cq *q = cq(e);
         uint32_t now = cq_tick(q);
-        unsigned uses = 1;
+        unsigned uses = 1, turn = 0;
         struct ghost ghost;
 
         if (id != 0 && ghosts_take(&q->ghosts, id, &ghost)) {
                 density_hit(&q->density, ghost.class, now - ghost.touched);
                 uses = MIN(ghost.uses + 1U, (unsigned)UINT8_MAX);
+                turn = MAX(ghost.turn, (uint8_t)1);
+                q->ghost_hits++;
         }
         q->high = MAX(q->high, item + 1);
         q->items_in++;
@@ -239,23 +249,73 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
                 .touched = now,
                 .group = (uint16_t)group,
                 .stay = ++q->stays,
-                .class = class_of(uses, place),
+                .class = class_of(uses, place) & 0xf,
+                .turn = turn & 0xf,
                 .uses = (uint8_t)uses,
+                .use = use,
         };
         cq_append(q, item, group);
 }
 
-static void cq_touch(struct evict *e, uint32_t item, uint32_t group)
+static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
 {
         struct cq *q = cq(e);
         struct cq_item *i = &q->items[item];
-        uint32_t now = cq_tick(q);
 
+        i->touched = cq_tick(q);
+        cq_unlink(q, item);
+        cq_append(q, item, group);
+}
+
+static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
+{
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+        uint32_t now;
+
+        if (use != EVICT_NO_USE && i->use == use) {
+                cq_refresh(e, item, group);
+                return;
+        }
+        now = cq_tick(q);
+        i->use = use;
         density_hit(&q->density, i->class, now - i->touched);
         cq_unlink(q, item);
         i->touched = now;
         i->uses = (uint8_t)MIN(i->uses + 1U, (unsigned)UINT8_MAX);
-        i->class = class_of(i->uses, EVICT_PLACE_UNKNOWN);
+        i->class = class_of(i->uses, EVICT_PLACE_UNKNOWN) & 0xf;
+        cq_append(q, item, group);
+}
+
+/* Has this use brought it in, and nothing else used it? */
+static bool is_of_use(const struct cq_item *i, uint32_t use)
+{
+        return use != EVICT_NO_USE && i->use == use && i->uses == 1;
+}
+
+static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)
+{
+        const struct cq_item *i = &cq(e)->items[item];
+
+        return i->turn == 0 && !is_of_use(i, use) ? 1 : i->turn;
+}
+
+/* The touch that is to come puts it into its order there. */
+static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
+                        bool is_end)
+{
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+
+        if (i->turn == 0)
+                i->turn = turn & 0xf;
+        if (!is_of_use(i, use))
+                return;
+        cq_unlink(q, item);
+        i->class = class_of(1, is_end                    ? EVICT_PLACE_END
+                               : turn >= SESSION_GOES_ON ? EVICT_PLACE_CONTINUATION
+                                                         : EVICT_PLACE_UNKNOWN) &
+                   0xf;
         cq_append(q, item, group);
 }
 
@@ -326,11 +386,11 @@ static void leave_family(struct cq *q, uint32_t item)
 /* The end of a chain that goes on from the item: what nothing that is in continues. It has not been
  * used since the item has, because a request for it asks for the item as well. A child of another
  * group would free no room in this one: the chain ends before it. */
-static uint32_t end_of_chain(const struct cq *q, uint32_t item)
+static uint32_t end_of_chain(const struct cq *q, uint32_t item, unsigned *steps)
 {
         uint16_t group = q->items[item].group;
 
-        for (unsigned i = 0; i < MAX_STEPS && q->items[item].child != 0; i++) {
+        for (; *steps > 0 && q->items[item].child != 0; --*steps) {
                 uint32_t child = q->items[item].child - 1;
 
                 if (q->items[child].group != group)
@@ -345,7 +405,7 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
         struct cq *q = cq(e);
         const struct cq_item *i = &q->items[item];
         struct ghost ghost = {
-                .id = id, .touched = i->touched, .class = i->class, .uses = i->uses
+                .id = id, .touched = i->touched, .class = i->class, .uses = i->uses, .turn = i->turn
         };
         struct ghost forgotten;
 
@@ -363,25 +423,39 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
-/* Of a list, the oldest whose chain's end may be evicted, and that end. False: none. */
-static bool candidate(struct cq *q, uint32_t list, bool (*may_evict)(void *userdata, uint32_t item),
-                      void *userdata, uint32_t *passes_left, uint32_t *ret_oldest,
-                      uint32_t *ret_end)
-{
-        for (uint32_t link = q->lists[list].oldest; !(link & END);
-             link = q->items[link - 1].younger) {
-                uint32_t end = end_of_chain(q, link - 1);
+/* What the search for a victim has come to in a list. */
+struct old_end {
+        uint32_t link;
+        float density;
+        uint32_t touched;
+};
 
-                if (!may_evict || may_evict(userdata, end)) {
-                        *ret_oldest = link - 1;
-                        *ret_end = end;
-                        return true;
-                }
-                if (*passes_left == 0)
-                        return false;
-                --*passes_left;
+static struct old_end old_end_at(const struct cq *q, unsigned class, uint32_t link)
+{
+        struct old_end end = { .link = link };
+
+        if (link & END)
+                return end;
+        end.touched = q->items[link - 1].touched;
+        end.density = density_at(&q->density, class, cq_time(q) - end.touched);
+        return end;
+}
+
+/* The list whose end is worth least; LISTS: all are at their ends. */
+static unsigned worth_least(const struct old_end ends[static LISTS])
+{
+        unsigned least = LISTS;
+
+        for (unsigned class = 0; class < LISTS; class ++) {
+                const struct old_end *a = &ends[class], *b = &ends[least % LISTS];
+
+                if (a->link & END)
+                        continue;
+                if (least == LISTS || a->density < b->density ||
+                    (a->density == b->density && a->touched < b->touched))
+                        least = class;
         }
-        return false;
+        return least;
 }
 
 static uint32_t cq_victim(struct evict *e, uint32_t group,
@@ -389,30 +463,53 @@ static uint32_t cq_victim(struct evict *e, uint32_t group,
                           uint32_t max_passed)
 {
         struct cq *q = cq(e);
-        uint32_t victim = EVICT_NONE, touched = 0;
-        float least = 0;
+        struct old_end ends[LISTS];
+        unsigned steps = MAX_STEPS, class;
 
-        for (unsigned class = 0; class < LISTS; class ++) {
-                uint32_t oldest, end;
-                float density;
+        if (q->now >= q->learn_at)
+                learn(q);
+        for (class = 0; class < LISTS; class ++)
+                ends[class] = old_end_at(q, class, q->lists[group * LISTS + class].oldest);
+        while ((class = worth_least(ends)) < LISTS) {
+                uint32_t oldest = ends[class].link - 1, victim = end_of_chain(q, oldest, &steps);
 
-                if (!candidate(q, group * LISTS + class, may_evict, userdata, &max_passed, &oldest,
-                               &end))
-                        continue;
-                density = density_at(&q->density, class, cq_time(q) - q->items[oldest].touched);
-                if (victim == EVICT_NONE || density < least ||
-                    (density == least && q->items[oldest].touched < touched)) {
-                        victim = end;
-                        least = density;
-                        touched = q->items[oldest].touched;
-                }
+                if (!may_evict || may_evict(userdata, victim))
+                        return victim;
+                if (max_passed-- == 0)
+                        break;
+                ends[class] = old_end_at(q, class, q->items[oldest].younger);
         }
-        return victim;
+        return EVICT_NONE;
 }
 
 static uint64_t cq_touched(const struct evict *e, uint32_t item)
 {
         return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
+}
+
+static uint64_t cq_coldest(const struct evict *e, uint32_t group)
+{
+        const struct cq *q = cq(e);
+        uint64_t coldest = UINT64_MAX;
+
+        for (unsigned class = 0; class < LISTS; class ++) {
+                uint32_t link = q->lists[group * LISTS + class].oldest;
+
+                if (!(link & END))
+                        coldest = MIN(coldest, cq_touched(e, link - 1));
+        }
+        return coldest;
+}
+
+static void cq_get_stats(const struct evict *e, struct evict_stats *ret)
+{
+        const struct cq *q = cq(e);
+
+        ret->ghosts = q->ghosts.n;
+        ret->ghost_hits = q->ghost_hits;
+        ret->ghosts_max = q->ghosts.n_slots;
+        ret->ghost_bytes = sizeof(struct ghost);
+        ret->item_bytes = sizeof(struct cq_item);
 }
 
 const struct evict_policy evict_policy_cq = {
@@ -421,6 +518,9 @@ const struct evict_policy evict_policy_cq = {
         .free = cq_free,
         .insert = cq_insert,
         .touch = cq_touch,
+        .refresh = cq_refresh,
+        .set_turn = cq_set_turn,
+        .turn = cq_turn,
         .warm = cq_warm,
         .populate = cq_populate,
         .unpopulate = cq_unpopulate,
@@ -429,4 +529,6 @@ const struct evict_policy evict_policy_cq = {
         .contains = cq_contains,
         .victim = cq_victim,
         .touched = cq_touched,
+        .coldest = cq_coldest,
+        .get_stats = cq_get_stats,
 };

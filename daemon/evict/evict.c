@@ -63,29 +63,55 @@ bool evict_contains(const struct evict *e, uint32_t item)
 }
 
 static void insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                   enum evict_place place)
+                   uint32_t use, enum evict_place place)
 {
         assert(item < e->max_items && group < e->max_groups);
         assert(!e->policy->contains(e, item));
-        e->policy->insert(e, item, group, bytes, id, place);
+        e->policy->insert(e, item, group, bytes, id, use, place);
 }
 
 void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes)
 {
-        insert(e, item, group, bytes, 0, EVICT_PLACE_UNKNOWN);
+        insert(e, item, group, bytes, 0, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
 }
 
 void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                        enum evict_place place)
+                        uint32_t use, enum evict_place place)
 {
         assert(id != 0);
-        insert(e, item, group, bytes, id, place);
+        insert(e, item, group, bytes, id, use, place);
 }
 
-void evict_touch(struct evict *e, uint32_t item, uint32_t group)
+void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
         assert(evict_contains(e, item) && group < e->max_groups);
-        e->policy->touch(e, item, group);
+        e->policy->touch(e, item, group, use);
+}
+
+void evict_refresh(struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(evict_contains(e, item) && group < e->max_groups);
+        e->policy->refresh(e, item, group);
+}
+
+void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
+                    bool is_end)
+{
+        assert(evict_contains(e, item) && group < e->max_groups && turn > 0);
+        if (e->policy->set_turn)
+                e->policy->set_turn(e, item, group, use, MIN(turn, (unsigned)EVICT_LAST_TURN),
+                                    is_end);
+}
+
+unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use)
+{
+        assert(evict_contains(e, item));
+        return e->policy->turn ? e->policy->turn(e, item, use) : 1;
+}
+
+bool evict_wants_chains(const struct evict *e)
+{
+        return e->policy->link != NULL;
 }
 
 void evict_link(struct evict *e, uint32_t item, uint32_t parent)
@@ -137,6 +163,27 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 uint64_t evict_touched(const struct evict *e, uint32_t item)
 {
         return evict_contains(e, item) ? e->policy->touched(e, item) : 0;
+}
+
+uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim)
+{
+        assert(group < e->max_groups);
+        return e->policy->coldest ? e->policy->coldest(e, group) : evict_touched(e, victim);
+}
+
+void evict_get_stats(const struct evict *e, struct evict_stats *ret)
+{
+        *ret = (struct evict_stats){ 0 };
+        e->policy->get_stats(e, ret);
+}
+
+void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
+{
+        sum->ghosts += one->ghosts;
+        sum->ghosts_max += one->ghosts_max;
+        sum->ghost_hits += one->ghost_hits;
+        sum->ghost_bytes = one->ghost_bytes;
+        sum->item_bytes = one->item_bytes;
 }
 
 const char *evict_policy(const struct evict *e)

@@ -28,14 +28,35 @@ enum evict_place {
         EVICT_PLACE_END,          /* the last item of its request */
 };
 
+/* A request asks for a chain of items, inserts what is missing of it, and touches all of it, some
+ * more than once: that is one use of them. Uses have numbers, in any order; 0: a use by itself. */
+#define EVICT_NO_USE 0
+
+/* An id, of a hash that may be 0. */
+static inline uint64_t evict_id(uint64_t hash)
+{
+        return hash != 0 ? hash : 1;
+}
+
 /* A new item, as the youngest. `bytes`: what evicting it would free. */
 void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
 /* The same. `id` names what the item holds, whichever item that is: a hash of its key, not 0. A
  * policy that remembers what it has evicted recognizes it by that. */
 void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                        enum evict_place place);
+                        uint32_t use, enum evict_place place);
 /* The group is the one it was inserted with. */
-void evict_touch(struct evict *e, uint32_t item, uint32_t group);
+void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
+/* As the youngest again, though it has not been used. */
+void evict_refresh(struct evict *e, uint32_t item, uint32_t group);
+/* By the use that has inserted an item, once its place in the chain is known. Turns of a session
+ * are counted from 1 to EVICT_LAST_TURN. */
+enum { EVICT_LAST_TURN = 3 };
+void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
+                    bool is_end);
+/* 0: this use has inserted it, and its turn is not known. */
+unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use);
+/* Are links and turns of any use to the policy? */
+bool evict_wants_chains(const struct evict *e);
 /* `parent` is what comes before the item in its chain. Both are in. It holds while both stay in; a
  * second link of an item changes nothing. A policy may then keep a parent as long as its children.
  */
@@ -63,6 +84,19 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 /* Logical time of an item's last touch, 0 if it is not in; grows by one with each touch or insert.
  * To compare groups; after billions of touches a little less than exact. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
+/* That of the coldest of the victim's group: of the victim, or of what the policy keeps longer. */
+uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim);
+
+struct evict_stats {
+        uint64_t ghosts; /* remembered now */
+        uint64_t ghosts_max;
+        uint64_t ghost_hits;  /* inserted again while they were remembered */
+        uint64_t ghost_bytes; /* memory of each ghost, and of each item */
+        uint64_t item_bytes;
+};
+void evict_get_stats(const struct evict *e, struct evict_stats *ret);
+/* Of several of the same policy. */
+void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one);
 
 /* The policy's name, and whether a name is one: for the configuration. */
 const char *evict_policy(const struct evict *e);

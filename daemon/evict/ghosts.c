@@ -51,6 +51,7 @@ bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret)
                 if (b[i].id == id) {
                         *ret = b[i];
                         b[i] = (struct ghost){ 0 };
+                        g->n--;
                         return true;
                 }
         return false;
@@ -63,6 +64,7 @@ bool ghosts_put(struct ghosts *g, const struct ghost *ghost, struct ghost *ret_f
         for (unsigned i = 0; i < WAYS; i++) {
                 if (b[i].id == 0) {
                         b[i] = *ghost;
+                        g->n++;
                         return false;
                 }
                 if (b[i].touched < oldest->touched)

@@ -13,12 +13,14 @@ struct ghost {
         uint32_t touched;
         uint8_t class;
         uint8_t uses;
-        uint16_t reserved;
+        uint8_t turn;
+        uint8_t reserved;
 };
 
 struct ghosts {
         struct ghost *table;
         uint32_t n_slots; /* a power of two */
+        uint32_t n;       /* remembered */
 };
 
 /* Room for at least `n` ghosts. 0, -ENOMEM. */

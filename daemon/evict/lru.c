@@ -117,16 +117,21 @@ static void lru_append(struct lru *l, uint32_t item, uint32_t group)
 }
 
 static void lru_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                       unsigned place)
+                       uint32_t use, unsigned place)
 {
         lru(e)->high = MAX(lru(e)->high, item + 1);
         lru_append(lru(e), item, group);
 }
 
-static void lru_touch(struct evict *e, uint32_t item, uint32_t group)
+static void lru_refresh(struct evict *e, uint32_t item, uint32_t group)
 {
         lru_unlink(lru(e), item);
         lru_append(lru(e), item, group);
+}
+
+static void lru_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
+{
+        lru_refresh(e, item, group);
 }
 
 /* The item, then its neighbours. */
@@ -191,12 +196,18 @@ static uint64_t lru_touched(const struct evict *e, uint32_t item)
         return (uint64_t)lru(e)->items[item].touched << lru(e)->unit;
 }
 
+static void lru_get_stats(const struct evict *e, struct evict_stats *ret)
+{
+        ret->item_bytes = sizeof(struct lru_item);
+}
+
 const struct evict_policy evict_policy_lru = {
         .name = "lru",
         .new = lru_new,
         .free = lru_free,
         .insert = lru_insert,
         .touch = lru_touch,
+        .refresh = lru_refresh,
         .warm = lru_warm,
         .populate = lru_populate,
         .unpopulate = lru_unpopulate,
@@ -204,4 +215,5 @@ const struct evict_policy evict_policy_lru = {
         .contains = lru_contains,
         .victim = lru_victim,
         .touched = lru_touched,
+        .get_stats = lru_get_stats,
 };

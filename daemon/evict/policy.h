@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 struct evict;
+struct evict_stats;
 
 struct evict_policy {
         const char *name;
@@ -16,8 +17,13 @@ struct evict_policy {
         void (*free)(struct evict *e);
 
         void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                       unsigned place); /* id 0: not known; enum evict_place */
-        void (*touch)(struct evict *e, uint32_t item, uint32_t group);
+                       uint32_t use, unsigned place); /* id 0: not known; enum evict_place */
+        void (*touch)(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
+        void (*refresh)(struct evict *e, uint32_t item, uint32_t group);
+        /* With link, or both NULL. */
+        void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,
+                         unsigned turn, bool is_end);
+        unsigned (*turn)(const struct evict *e, uint32_t item, uint32_t use);
         void (*warm)(const struct evict *e, uint32_t item, unsigned step);
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
@@ -28,6 +34,8 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
+        uint64_t (*coldest)(const struct evict *e, uint32_t group); /* NULL: the victim */
+        void (*get_stats)(const struct evict *e, struct evict_stats *ret);
 };
 
 struct evict {

@@ -222,6 +222,15 @@ static void collect_tenants(const struct service *service, const struct tenant *
         }
 }
 
+static void collect_evict(const struct evict_stats *of, unsigned tier, struct metrics *s)
+{
+        s->evict_ghosts[tier] = (double)of->ghosts;
+        s->evict_ghosts_max[tier] = (double)of->ghosts_max;
+        s->evict_ghost_hits[tier] = (double)of->ghost_hits;
+        s->evict_chunk_bytes[tier] = (double)of->item_bytes;
+        s->evict_ghost_bytes[tier] = (double)of->ghost_bytes;
+}
+
 static void collect_pool(const struct service *service, struct metrics *s)
 {
         struct pool_stats p;
@@ -235,6 +244,7 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_leased_bytes = (double)p.leased_bytes;
         s->pool_chunks = (double)p.chunks;
         s->evicted_from_pool = (double)p.evictions;
+        collect_evict(&p.evict, METRICS_TIER_MEMORY, s);
 }
 
 static void collect_lookups(const struct lookups *lookups, struct metrics *s)
@@ -271,6 +281,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->index_bytes = (double)st.index_bytes;
         s->store_bypassed = st.bypassed;
         s->evictions = (double)st.evictions;
+        collect_evict(&st.evict, METRICS_TIER_DISK, s);
         s->evicted_bytes = (double)st.evicted_bytes;
         s->drops = (double)st.drops;
         s->purges = (double)st.purges;

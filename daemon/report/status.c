@@ -89,6 +89,24 @@ static void add_io(cJSON *root, const struct kio *io, const struct store_stats *
         cJSON_AddStringToObject(o, "direct_reason", store->direct_reason);
 }
 
+/* By tier, and what it costs. */
+static void add_eviction(cJSON *root, const char *policy, const struct metrics *s)
+{
+        static const char *const tiers[METRICS_TIERS] = { "memory", "disk" };
+        cJSON *o = cJSON_AddObjectToObject(root, "eviction");
+
+        cJSON_AddStringToObject(o, "policy", policy);
+        cJSON_AddNumberToObject(o, "chunk_bytes", s->evict_chunk_bytes[METRICS_TIER_MEMORY]);
+        cJSON_AddNumberToObject(o, "ghost_bytes", s->evict_ghost_bytes[METRICS_TIER_MEMORY]);
+        for (unsigned i = 0; i < METRICS_TIERS; i++) {
+                cJSON *tier = cJSON_AddObjectToObject(o, tiers[i]);
+
+                cJSON_AddNumberToObject(tier, "ghosts", s->evict_ghosts[i]);
+                cJSON_AddNumberToObject(tier, "ghosts_max", s->evict_ghosts_max[i]);
+                cJSON_AddNumberToObject(tier, "ghost_hits", s->evict_ghost_hits[i]);
+        }
+}
+
 static void add_pool(cJSON *root, const struct service *service, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "pool");
@@ -266,6 +284,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_pool(root, from->service, &s);
         add_lookups(root, from, &s);
         add_store(root, from, &store, &s);
+        add_eviction(root, from->config->eviction.policy, &s);
         add_scrub(root, from->config, &store, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);

@@ -31,15 +31,40 @@ struct chain {
         struct client *client;      /* whose user is charged */
         struct list_node node;      /* in its chains_over */
         struct list_node stretches; /* root first */
-        unsigned unanswered;        /* messages under way */
+        struct list_node *walked;   /* the stretch that `walk` comes to next */
+        struct cache_chain walk;
+        unsigned unanswered; /* messages under way */
         uint32_t keys;
         bool open; /* another message may continue it */
 };
 
-static void touch(struct cache *cache, const struct cache_place *places, uint32_t n)
+uint32_t chain_part_use(const struct chain_part *part)
+{
+        return part->chain ? part->chain->walk.use : part->walk.use;
+}
+
+void chain_part_brings(struct chain_part *part)
+{
+        (part->chain ? &part->chain->walk : &part->walk)->is_due = true;
+}
+
+/* `is_end`: nothing comes behind them. */
+static void walk(struct cache *cache, struct cache_chain *walk, const struct cache_place *places,
+                 uint32_t n, bool is_end)
+{
+        if (!walk->is_due || !cache_wants_chains(cache))
+                return;
+        for (uint32_t i = 0; i < n; i++) {
+                if (i + WARM_DISTANCE < n)
+                        cache_warm_touch(cache, &places[i + WARM_DISTANCE], 0);
+                cache_chain(cache, walk, &places[i], is_end && i == n - 1);
+        }
+}
+
+static void touch(struct cache *cache, const struct cache_place *places, uint32_t n, uint32_t use)
 {
         if (n == 1) {
-                cache_touch(cache, places);
+                cache_touch(cache, places, use);
                 return;
         }
         /* The memory of a few more is fetched meanwhile: it is all over the index. */
@@ -49,7 +74,7 @@ static void touch(struct cache *cache, const struct cache_place *places, uint32_
                 if (i >= WARM_DISTANCE && i - WARM_DISTANCE < n)
                         cache_warm_touch(cache, &places[n - 1 - (i - WARM_DISTANCE)], 1);
                 if (i >= 2 * WARM_DISTANCE)
-                        cache_touch(cache, &places[n - 1 - (i - 2 * WARM_DISTANCE)]);
+                        cache_touch(cache, &places[n - 1 - (i - 2 * WARM_DISTANCE)], use);
         }
 }
 
@@ -105,13 +130,20 @@ static struct cache_place *places_take(struct chain *ch, uint32_t n)
         return places;
 }
 
-/* Of its end, a stretch. */
+/* A stretch is walked through, from the root on, or then touched, from the end. */
 static void settle_stretch(struct chain *ch)
 {
         struct request_memory *memory = ch->client->tenant->request_memory;
         struct stretch *last = container_of(ch->stretches.prev, struct stretch, node);
 
-        touch(ch->client->tenant->cache, last->places, last->n);
+        if (ch->walked != &ch->stretches) {
+                struct stretch *next = container_of(ch->walked, struct stretch, node);
+
+                walk(ch->client->tenant->cache, &ch->walk, next->places, next->n, next == last);
+                ch->walked = ch->walked->next;
+                return;
+        }
+        touch(ch->client->tenant->cache, last->places, last->n, ch->walk.use);
         list_unlink(&last->node);
         quota_uncharge(&ch->client->holds, QUOTA_REQUEST_BYTES,
                        stretch_bytes(last->room) + STRETCH_OVERHEAD);
@@ -134,6 +166,7 @@ static void chain_settle(struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
                 return;
+        ch->walked = ch->stretches.next;
         if (ch->keys > STRETCH_MAX) {
                 list_append(&ch->client->chains_over, &ch->node);
                 ch->client->idle(ch->client);
@@ -167,8 +200,28 @@ void chain_close(struct client *client)
         }
 }
 
+/* Of the use at hand, which goes on from `parent`, if that is there. */
+static void walk_begin(struct client *client, const struct wire_batch *b, uint32_t namespace_id,
+                       struct cache_chain *walk)
+{
+        struct cache *cache = client->tenant->cache;
+        struct cache_place parent;
+
+        *walk = (struct cache_chain){
+                .before = { .chunk = POOL_NONE, .ref = STORE_REF_NONE },
+                .use = cache_next_use(cache),
+        };
+        if (b->hdr.op != WIRE_PUT || key_is_root(&b->parent) || !cache_wants_chains(cache))
+                return;
+        walk->turn = 1;
+        if (cache_find(cache, namespace_id, &b->parent, cache_hash(cache, namespace_id, &b->parent),
+                       &parent, NULL))
+                cache_chain(cache, walk, &parent, false);
+}
+
 /* NULL: there is no memory, or not for this user. */
-static struct chain *chain_new(struct client *client)
+static struct chain *chain_new(struct client *client, const struct wire_batch *b,
+                               uint32_t namespace_id)
 {
         struct chain *ch;
 
@@ -182,13 +235,15 @@ static struct chain *chain_new(struct client *client)
         ch->client = client;
         list_init(&ch->node);
         list_init(&ch->stretches);
+        walk_begin(client, b, namespace_id, &ch->walk);
         return ch;
 }
 
 /* --- the life of a chain --- */
 
 struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
-                              const struct key *last, uint64_t now_ns, void *room)
+                              uint32_t namespace_id, const struct key *last, uint64_t now_ns,
+                              void *room)
 {
         bool more = b->hdr.flags & WIRE_F_MORE;
         struct chain_part *part = room;
@@ -205,7 +260,7 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
         ch = client->chain;
         if (ch || more) {
                 if (!ch)
-                        ch = chain_new(client);
+                        ch = chain_new(client, b, namespace_id);
                 places = ch ? places_take(ch, b->count) : NULL;
                 if (places) {
                         part->chain = ch;
@@ -225,6 +280,8 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                                 chain_settle(ch);
                 }
         }
+        if (!part->chain)
+                walk_begin(client, b, namespace_id, &part->walk);
         for (uint32_t i = 0; i < part->n; i++)
                 part->places[i] = (struct cache_place){ .chunk = POOL_NONE, .ref = STORE_REF_NONE };
         return part;
@@ -235,13 +292,14 @@ void chain_part_end(struct cache *cache, struct chain_part *part)
         struct chain *ch = part->chain;
 
         if (!ch) {
-                touch(cache, part->places, part->n);
+                walk(cache, &part->walk, part->places, part->n, true);
+                touch(cache, part->places, part->n, part->walk.use);
                 return;
         }
         ch->unanswered--;
         /* While the rest of the chain is still to come, this part must not be the next to be
          * evicted. */
         if (ch->open || ch->unanswered > 0)
-                touch(cache, part->places, part->n);
+                touch(cache, part->places, part->n, ch->walk.use);
         chain_settle(ch);
 }

@@ -17,7 +17,8 @@
  * own.
  */
 struct chain_part {
-        struct chain *chain; /* NULL: this is all of it */
+        struct chain *chain;     /* NULL: this is all of it */
+        struct cache_chain walk; /* then */
         struct cache_place *places;
         uint32_t n;
 };
@@ -28,11 +29,17 @@ static inline size_t chain_part_bytes(uint32_t n)
         return sizeof(struct chain_part) + n * sizeof(struct cache_place);
 }
 
+/* The use that all of its keys belong to. */
+uint32_t chain_part_use(const struct chain_part *part);
+/* A key of it has been put, or came from disk. */
+void chain_part_brings(struct chain_part *part);
+
 /* The part for a message of `b->count` keys, of which `last` is the last: of the chain that it
- * continues, or of a new one. It lies in `room`, chain_part_bytes() of the caller's until
- * chain_part_end(). */
+ * continues, or of a new one. `namespace_id`: the store's. It lies in `room`, chain_part_bytes() of
+ * the caller's until chain_part_end(). */
 struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
-                              const struct key *last, uint64_t now_ns, void *room);
+                              uint32_t namespace_id, const struct key *last, uint64_t now_ns,
+                              void *room);
 /* The message is answered. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
 /* No message continues what is open. */

@@ -55,6 +55,8 @@ static void get_done(struct cache_request *req)
         enum wire_status status = batch_slot_status(s);
 
         b->part->places[i] = req->place;
+        if (req->tier == CACHE_DISK)
+                chain_part_brings(b->part);
         b->keys.found += req->chunk_length > 0;
         b->keys.missing += status == WIRE_MISS;
         result->chunk_length = req->chunk_length;

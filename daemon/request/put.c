@@ -16,6 +16,8 @@ static void put_done(struct cache_request *req)
         enum wire_status status = batch_slot_status(s);
 
         b->part->places[slot_index(s)] = req->place;
+        if (req->status != CACHE_EXISTS)
+                chain_part_brings(b->part);
         if (req->chunk != POOL_NONE) {
                 result->length = pool_chunk(client->tenant->pool, req->chunk)->length;
                 /* A lease that cannot be had does not make the put fail: the flag says which there

@@ -130,8 +130,8 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         b->head.namespace_id = ns;
         b->value = op == WIRE_MATCH ? 0 : stale;
         if (wire_op_is_chained(op))
-                b->part = chain_join(client, msg, batch_entry(b, msg->count - 1u), req.received_ns,
-                                     b->part_room);
+                b->part = chain_join(client, msg, ns, batch_entry(b, msg->count - 1u),
+                                     req.received_ns, b->part_room);
         b->regions = batch_regions(client, msg);
         buffers_use(client, b->regions);
         client->keys_inflight += msg->count;

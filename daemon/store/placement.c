@@ -119,12 +119,39 @@ void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step
                 volume_warm_touch(s->volumes[volume].volume, ref, step);
 }
 
-void store_touch(struct store *s, struct store_ref ref)
+/* NULL: it is in none, or that is offline. */
+static struct volume *volume_of_ref(const struct store *s, struct store_ref ref)
 {
         unsigned volume = ref.generation >> VOLUME_GENERATION_BITS;
 
-        if (ref.index != UINT32_MAX && volume < s->n_volumes && member_is_up(s, volume))
-                volume_touch(s->volumes[volume].volume, ref);
+        return ref.index != UINT32_MAX && volume < s->n_volumes && member_is_up(s, volume)
+                       ? s->volumes[volume].volume
+                       : NULL;
+}
+
+void store_touch(struct store *s, struct store_ref ref, uint32_t use)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        if (v)
+                volume_touch(v, ref, use);
+}
+
+int store_turn(const struct store *s, struct store_ref ref, uint32_t use)
+{
+        const struct volume *v = volume_of_ref(s, ref);
+
+        return v ? volume_turn(v, ref, use) : -1;
+}
+
+void store_chain(struct store *s, struct store_ref ref, struct store_ref parent, uint32_t use,
+                 unsigned turn, bool is_end)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        if (v)
+                volume_chain(v, ref, volume_of_ref(s, parent) == v ? &parent : NULL, use, turn,
+                             is_end);
 }
 
 static int put_to(struct store *s, struct store_put *req, unsigned volume, unsigned placement)

@@ -463,6 +463,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(scrub_segments);
         ADD(scrub_pinned);
 #undef ADD
+        evict_add_stats(&sum->evict, &one->evict);
         sum->purges = MAX(sum->purges, one->purges);
         sum->segment_bytes = MAX(sum->segment_bytes, one->segment_bytes);
         sum->scrub_last_pass_ms = MAX(sum->scrub_last_pass_ms, one->scrub_last_pass_ms);

@@ -112,8 +112,14 @@ uint64_t store_hash(const struct store *s, uint32_t namespace_id, const struct k
 int store_find(const struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
                struct store_ref *ret_ref, struct store_chunk *ret_chunk);
 
-/* Recency; a stale ref is ignored. */
-void store_touch(struct store *s, struct store_ref ref);
+/* Recency; a stale ref is ignored. `use`: as of evict.h. */
+void store_touch(struct store *s, struct store_ref ref, uint32_t use);
+/* As evict_turn(); -1: the ref is stale. */
+int store_turn(const struct store *s, struct store_ref ref, uint32_t use);
+/* Its place in its chain, before it is touched at the chain's end. A parent in another volume keeps
+ * nothing there: what is evicted first is decided in each volume by itself. */
+void store_chain(struct store *s, struct store_ref ref, struct store_ref parent, uint32_t use,
+                 unsigned turn, bool is_end);
 /* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for
  * each of a few, a little later step 1, a little later the call. */
 void store_warm(const struct store *s, uint64_t hash, unsigned step);

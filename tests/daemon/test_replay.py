@@ -193,9 +193,25 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
     if backend != "auto" and not LONG:
         pytest.skip("takes long; KVCACHE_TEST_LONG=1 runs it")
     limit = 16 * KIB * 18279
-    daemon = make_daemon(settings={"store.limit": limit, "memory.pool": "28MiB", "io.backend": backend}).start()
+    daemon = make_daemon(settings={"store.limit": limit, "memory.pool": "28MiB", "io.backend": backend,
+                                   "eviction.policy": "lru"}).start()
     with harness.DiskWatch(daemon) as watch:
         said = replay(daemon, trace_path(), "--block-bytes", "16KiB")
     assert said["wrong_bytes"] == 0 and said["errors"] == 0
     assert watch.most <= limit
     assert said["hit_ratio"] >= 0.270
+
+
+@pytest.mark.parametrize("part", [0.05, 0.1])
+def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, part):
+    """With the limit's bytes for blocks, and with what the tables leave of it."""
+    blocks = int(182790 * part)
+    daemon = make_daemon(settings={"store.limit": 32 * KIB * blocks, "memory.pool": "56MiB"}).start()
+    said = replay(daemon, trace_path(), "--block-bytes", "32KiB")
+    assert said["wrong_bytes"] == 0 and said["errors"] == 0
+    stored = int(daemon.metric("kvcache_store_chunks"))
+    simulated = [f["hit_ratio"] for f in json.loads(bench("simulate", "--json", str(trace_path()), "-p", "cq",
+                                                          "-c", f"{blocks},{stored}", check=0).stdout)]
+    assert said["hit_ratio"] >= simulated[0] - 0.005
+    assert said["hit_ratio"] >= simulated[1] - 0.0025
+    assert daemon.metric('kvcache_evict_ghost_hits_total{tier="disk"}') > 10000

@@ -380,7 +380,7 @@ void touch(uint64_t n)
         struct store_ref ref;
 
         assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL), 0);
-        store_touch(t.s, ref);
+        store_touch(t.s, ref, 0);
 }
 
 int drop(uint64_t n)

@@ -336,13 +336,13 @@ static void a_cold_end_that_is_leased_does_not_make_the_pool_full(void **state)
         for (; n < 10000; n++) {
                 struct key k = key_of(n);
 
-                assert_int_equal(pool_acquire(p, 1, &k, n, 4 * KIB, &chunk), 0);
+                assert_int_equal(pool_acquire(p, 1, &k, n, 4 * KIB, 0, &chunk), 0);
                 pool_commit(p, chunk, 0); /* and stays pinned */
         }
         for (first_free = n; n < 64 * MIB / (4 * KIB) + 5000; n++) {
                 struct key k = key_of(n);
 
-                if (pool_acquire(p, 1, &k, n, 4 * KIB, &chunk) != 0)
+                if (pool_acquire(p, 1, &k, n, 4 * KIB, 0, &chunk) != 0)
                         fail_msg("full at %u, though %u can leave", n, n - first_free);
                 pool_commit(p, chunk, 0);
                 pool_unpin(p, chunk);

@@ -132,7 +132,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                                      "notice, info, debug; did "
                                      "you mean \"warning\"?" },
                 { "eviction.policy: arc",
-                  "t:1:18: eviction.policy: \"arc\" is not known; this version has lru" },
+                  "t:1:18: eviction.policy: \"arc\" is not one of cq, lru" },
                 { "store.prewrite: maybe",
                   "t:1:17: store.prewrite: \"maybe\" is not one of on, off" },
                 { "listen.mode: 999",

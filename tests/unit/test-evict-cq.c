@@ -185,7 +185,7 @@ static void without_traffic_the_oldest_goes(void **state)
         for (uint32_t i = 0; i < 4; i++)
                 evict_insert(e, i, 0, 4096);
         assert_int_equal(victim(e), 0);
-        evict_touch(e, 0, 0);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
         assert_int_equal(victim(e), 1);
         assert_int_equal(evict_victim(e, 1, NULL, NULL, UINT32_MAX), EVICT_NONE);
         evict_remove(e, 1);
@@ -213,7 +213,7 @@ static unsigned hits_beside_a_stream(const char *policy)
                         uint32_t item, often = i < OFTEN ? i : EVICT_NONE;
 
                         if (often != EVICT_NONE && where[often] != EVICT_NONE) {
-                                evict_touch(e, where[often], 0);
+                                evict_touch(e, where[often], 0, EVICT_NO_USE);
                                 hits += round >= ROUNDS / 2;
                                 continue;
                         }
@@ -227,7 +227,8 @@ static unsigned hits_beside_a_stream(const char *policy)
                                         where[id_of[item] - 1] = EVICT_NONE;
                         }
                         id_of[item] = often != EVICT_NONE ? often + 1 : (uint32_t)next_id++;
-                        evict_insert_known(e, item, 0, 1, id_of[item], EVICT_PLACE_UNKNOWN);
+                        evict_insert_known(e, item, 0, 1, id_of[item], EVICT_NO_USE,
+                                           EVICT_PLACE_UNKNOWN);
                         if (often != EVICT_NONE)
                                 where[often] = item;
                 }
@@ -275,7 +276,7 @@ static void no_item_goes_before_what_continues_it(void **state)
                 uint32_t item = random_below(&seed, ITEMS), other = random_below(&seed, ITEMS);
 
                 if (evict_contains(e, item) && random_below(&seed, 3) > 0) {
-                        evict_touch(e, item, 0);
+                        evict_touch(e, item, 0, EVICT_NO_USE);
                         continue;
                 }
                 if (evict_contains(e, item)) {
@@ -303,7 +304,7 @@ static void no_item_goes_before_what_continues_it(void **state)
                 for (uint32_t i = 0; i < ITEMS; i++)
                         if (i != item && evict_contains(e, i) && id[i] == id[item])
                                 id[item] = next_id++;
-                evict_insert_known(e, item, 0, 1, id[item],
+                evict_insert_known(e, item, 0, 1, id[item], EVICT_NO_USE,
                                    (enum evict_place)random_below(&seed, 3));
                 if (evict_contains(e, other) && other != item) {
                         evict_link(e, item, other);
@@ -321,7 +322,7 @@ static void a_circle_of_parents_ends(void **state)
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
 
         for (uint32_t i = 0; i < 4; i++)
-                evict_insert_known(e, i, 0, 1, i + 1, EVICT_PLACE_UNKNOWN);
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
         for (uint32_t i = 0; i < 4; i++)
                 evict_link(e, i, (i + 1) % 4);
         evict_link(e, 2, 2);
@@ -367,20 +368,138 @@ static void a_parents_place_may_be_taken_again(void **state)
         assert_int_equal(victim(e), 0);
 }
 
+/* --- uses, and turns --- */
+
+static unsigned class_at(const struct evict *e, uint32_t item)
+{
+        return cq(e)->items[item].class;
+}
+
+/* What a request brings in and touches twice more has been used once; another request counts. */
+static void one_use_counts_once(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
+        evict_touch(e, 0, 0, 7);
+        evict_touch(e, 0, 0, 7);
+        assert_int_equal(cq(e)->items[0].uses, 1);
+        evict_touch(e, 0, 0, 8);
+        evict_touch(e, 0, 0, 8);
+        assert_int_equal(cq(e)->items[0].uses, 2);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
+        assert_int_equal(cq(e)->items[0].uses, 4);
+}
+
+/* A touch of the same use makes it the youngest all the same. */
+static void a_touch_of_the_same_use_counts_for_the_order(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        for (uint32_t i = 0; i < 3; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, 7, EVICT_PLACE_UNKNOWN);
+        evict_touch(e, 0, 0, 7);
+        assert_int_equal(victim(e), 1);
+        evict_refresh(e, 1, 0);
+        assert_int_equal(victim(e), 2);
+        assert_int_equal(cq(e)->items[1].uses, 1);
+}
+
+/* The turn is known of what an earlier use has brought, and outlives its eviction; only what this
+ * use has brought in gets a place by it. */
+static void the_turn_stays_with_the_item_and_its_ghost(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
+        evict_insert_known(e, 1, 0, 1, 2, 7, EVICT_PLACE_UNKNOWN);
+        assert_int_equal(evict_turn(e, 0, 7), 0);
+        assert_int_equal(evict_turn(e, 0, 8), 1); /* another's, that is not told yet */
+        evict_set_turn(e, 0, 0, 7, 9, false);
+        evict_set_turn(e, 1, 0, 7, 9, true);
+        assert_int_equal(evict_turn(e, 0, 7), EVICT_LAST_TURN);
+        assert_int_equal(class_at(e, 0), EVICT_PLACE_CONTINUATION);
+        assert_int_equal(class_at(e, 1), EVICT_PLACE_END);
+        evict_set_turn(e, 0, 0, 8, 1, true);
+        assert_int_equal(evict_turn(e, 0, 8), EVICT_LAST_TURN);
+        assert_int_equal(class_at(e, 0), EVICT_PLACE_CONTINUATION);
+
+        evict_remove_victim(e, 0, 1);
+        evict_insert_known(e, 0, 0, 1, 1, 9, EVICT_PLACE_UNKNOWN);
+        assert_int_equal(evict_turn(e, 0, 9), EVICT_LAST_TURN);
+        /* One that was found at startup has some turn. */
+        evict_insert(e, 2, 0, 1);
+        assert_int_equal(evict_turn(e, 2, 9), 1);
+}
+
+struct refusals {
+        uint32_t below;
+        unsigned asked;
+};
+
+static bool may_from(void *userdata, uint32_t item)
+{
+        struct refusals *r = userdata;
+
+        r->asked++;
+        return item >= r->below;
+}
+
+/* What may not go is passed over as often as was said, whichever lists it is in, and a chain that
+ * is longer than the search goes has no more than its share of the time. */
+static void a_search_is_bounded(void **state)
+{
+        enum { N = 4 * MAX_STEPS };
+        _cleanup_(evict_freep) struct evict *e = make(N, 1);
+        struct refusals r = { .below = N };
+
+        for (uint32_t i = 0; i < N; i++) {
+                evict_insert_known(e, i, 0, 1, i + 1, 7, (enum evict_place)(i % 3));
+                if (i > 0)
+                        evict_link(e, i, i - 1);
+        }
+        assert_int_equal(evict_victim(e, 0, may_from, &r, 10), EVICT_NONE);
+        assert_int_equal(r.asked, 11);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, 10), MAX_STEPS);
+}
+
+static void the_coldest_of_a_group_is_that_of_any_list(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 2);
+        struct evict_stats stats;
+
+        assert_true(evict_coldest(e, 1, EVICT_NONE) == UINT64_MAX);
+        evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
+        evict_insert_known(e, 1, 0, 1, 2, 7, EVICT_PLACE_END);
+        assert_true(evict_coldest(e, 0, 1) == evict_touched(e, 0));
+        evict_touch(e, 0, 0, 8);
+        assert_true(evict_coldest(e, 0, 0) == evict_touched(e, 1));
+        evict_remove_victim(e, 1, 2);
+        evict_insert_known(e, 1, 0, 1, 2, 8, EVICT_PLACE_UNKNOWN);
+        evict_remove_victim(e, 0, 1);
+        evict_get_stats(e, &stats);
+        assert_int_equal(stats.ghosts, 1);
+        assert_int_equal(stats.ghost_hits, 1);
+        assert_true(stats.ghosts_max >= 32);
+        assert_int_equal(stats.item_bytes, 48);
+        assert_int_equal(stats.ghost_bytes, 16);
+}
+
 static void times_that_overflow_keep_their_order(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
 
         cq(e)->now = UINT32_MAX - 4;
         for (uint32_t i = 0; i < 8; i++)
-                evict_insert_known(e, i, 0, 1, i + 1, EVICT_PLACE_UNKNOWN);
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
         assert_int_equal(cq(e)->now, (uint64_t)UINT32_MAX + 4);
         for (uint32_t i = 0; i < 8; i++) {
                 assert_int_equal(victim(e), i);
                 evict_remove_victim(e, i, i + 1);
         }
         for (uint32_t i = 0; i < 8; i++)
-                evict_insert_known(e, i, 0, 1, i + 1, EVICT_PLACE_UNKNOWN);
+                evict_insert_known(e, i, 0, 1, i + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
         assert_true(evict_touched(e, 7) <= cq(e)->now);
 }
 
@@ -406,6 +525,11 @@ int main(void)
                 cmocka_unit_test(a_circle_of_parents_ends),
                 cmocka_unit_test(a_victim_is_of_the_group_that_was_asked_for),
                 cmocka_unit_test(a_parents_place_may_be_taken_again),
+                cmocka_unit_test(one_use_counts_once),
+                cmocka_unit_test(a_touch_of_the_same_use_counts_for_the_order),
+                cmocka_unit_test(the_turn_stays_with_the_item_and_its_ghost),
+                cmocka_unit_test(a_search_is_bounded),
+                cmocka_unit_test(the_coldest_of_a_group_is_that_of_any_list),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
                 cmocka_unit_test(the_same_calls_choose_the_same),
         };

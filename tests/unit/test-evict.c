@@ -79,9 +79,9 @@ static void the_oldest_goes_first_and_a_touch_makes_young(void **state)
         assert_int_equal(oldest(e, 0), 0);
         assert_true(evict_contains(e, 0));
 
-        evict_touch(e, 0, 0);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
         assert_int_equal(oldest(e, 0), 1);
-        evict_touch(e, 0, 0);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
         evict_remove(e, 1);
         assert_false(evict_contains(e, 1));
         assert_int_equal(oldest(e, 0), 2);
@@ -101,7 +101,7 @@ static void time_grows_by_one_with_each_touch_and_insert(void **state)
         evict_insert(e, 5, 0, 1);
         assert_int_equal(evict_touched(e, 5), 1);
         evict_insert(e, 6, 1, 1);
-        evict_touch(e, 5, 0);
+        evict_touch(e, 5, 0, EVICT_NO_USE);
         assert_int_equal(evict_touched(e, 5), 3);
         assert_int_equal(evict_touched(e, 6), 2);
         evict_remove(e, 5);
@@ -120,7 +120,7 @@ static void groups_do_not_see_each_other(void **state)
         assert_int_equal(oldest(e, 0), EVICT_NONE);
         assert_int_equal(oldest(e, 1), 1);
         assert_int_equal(oldest(e, 2), 0);
-        evict_touch(e, 0, 2);
+        evict_touch(e, 0, 2, EVICT_NO_USE);
         assert_int_equal(oldest(e, 2), 2);
         evict_remove(e, 1);
         assert_int_equal(oldest(e, 1), EVICT_NONE);
@@ -174,7 +174,7 @@ static void no_child_outlives_its_parent(void **state)
                  * held meanwhile, so room comes from others. */
                 for (uint32_t k = 0; k < n; k++)
                         if (evict_contains(e, chain[k]))
-                                evict_touch(e, chain[k], 0);
+                                evict_touch(e, chain[k], 0, EVICT_NO_USE);
                 for (uint32_t k = 0; k < n; k++) {
                         bool may[ITEMS];
 
@@ -200,7 +200,7 @@ static void no_child_outlives_its_parent(void **state)
                         in++;
                 }
                 for (uint32_t k = 0; k < n; k++)
-                        evict_touch(e, chain[k], 0);
+                        evict_touch(e, chain[k], 0, EVICT_NO_USE);
         }
         assert_true(evicted > 1000);
 }
@@ -213,10 +213,10 @@ static void touching_from_the_root_would_evict_the_root_first(void **state)
         for (uint32_t i = 0; i < 4; i++)
                 evict_insert(e, i, 0, 1);
         for (uint32_t i = 0; i < 4; i++)
-                evict_touch(e, i, 0);
+                evict_touch(e, i, 0, EVICT_NO_USE);
         assert_int_equal(oldest(e, 0), 0);
         for (uint32_t i = 4; i-- > 0;)
-                evict_touch(e, i, 0);
+                evict_touch(e, i, 0, EVICT_NO_USE);
         assert_int_equal(oldest(e, 0), 3);
 }
 
@@ -246,7 +246,7 @@ static void random_work_agrees_with_a_naive_model(void **state)
                         evict_remove(e, item);
                         times[item] = 0;
                 } else {
-                        evict_touch(e, item, groups[item]);
+                        evict_touch(e, item, groups[item], EVICT_NO_USE);
                         times[item] = ++now;
                 }
                 assert_int_equal(evict_touched(e, item), times[item]);
@@ -286,13 +286,13 @@ static void the_order_of_times_outlives_four_billion_touches(void **state)
         ((struct lru *)e)->now = UINT32_MAX - 3; /* as if there had been so many touches */
         evict_insert(e, 1, 1, 1);
         evict_insert(e, 2, 2, 1);
-        evict_touch(e, 0, 0);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
         assert_true(evict_touched(e, 0) == UINT32_MAX);
         assert_int_equal(evict_touched(e, 3), 0);
         for (unsigned i = 0; i < 1000; i++) {
                 uint64_t now = UINT64_C(4294967296) + i;
 
-                evict_touch(e, 2, 2);
+                evict_touch(e, 2, 2, EVICT_NO_USE);
                 assert_true(evict_touched(e, 2) <= now);
                 assert_true(evict_touched(e, 2) + 2 > now);
         }

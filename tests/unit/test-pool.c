@@ -47,7 +47,7 @@ static int acquire(struct pool *p, uint32_t n, uint32_t length, uint32_t *ret)
 {
         struct key k = key_of(n);
 
-        return pool_acquire(p, 1, &k, n, length, ret);
+        return pool_acquire(p, 1, &k, n, length, 0, ret);
 }
 
 static uint32_t find(const struct pool *p, uint32_t n)
@@ -204,7 +204,7 @@ static void the_coldest_unpinned_chunk_leaves(void **state)
 
         /* Touched, a chunk outlives those that came after it. */
         assert_int_equal(stats.evictions, 1);
-        pool_touch(p, find(p, 2), pool_chunk(p, find(p, 2))->generation);
+        pool_touch(p, find(p, 2), pool_chunk(p, find(p, 2))->generation, 0);
         add(p, ++n + 1, MIB);
         assert_int_not_equal(find(p, 2), POOL_NONE);
         assert_int_equal(find(p, 3), POOL_NONE);
@@ -318,7 +318,7 @@ static void acquire_of(struct pool *p, uint32_t namespace_id, uint32_t n, uint32
 {
         struct key k = key_of(n);
 
-        assert_int_equal(pool_acquire(p, namespace_id, &k, n, 1000, ret), 0);
+        assert_int_equal(pool_acquire(p, namespace_id, &k, n, 1000, 0, ret), 0);
 }
 
 static uint32_t add_of(struct pool *p, uint32_t namespace_id, uint32_t n)
@@ -510,7 +510,7 @@ static void purges_beside_everything_else_leave_what_they_should(void **state)
                 if (what < 40 && t.chunk[ns][n] == POOL_NONE && n_held < 64) {
                         uint32_t chunk, length = what < 2 ? 2 * MIB : 1000 + what * 2000;
 
-                        if (pool_acquire(t.p, namespaces[ns], &k, n, length, &chunk) == 0) {
+                        if (pool_acquire(t.p, namespaces[ns], &k, n, length, 0, &chunk) == 0) {
                                 t.chunk[ns][n] = chunk;
                                 held[n_held++] = chunk;
                         }
@@ -569,7 +569,7 @@ static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(v
 
         for (uint32_t i = 0; i < N; i++) {
                 memcpy(k.bytes, &i, sizeof(i));
-                assert_int_equal(pool_acquire(p, 1 + i % 3, &k, i, 1000, &chunks[i]), 0);
+                assert_int_equal(pool_acquire(p, 1 + i % 3, &k, i, 1000, 0, &chunks[i]), 0);
                 assert_int_equal(chunks[i], i);
                 if (i % 10 == 0)
                         continue; /* is being filled */
@@ -590,7 +590,7 @@ static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(v
                 assert_int_equal(pool_find(p, 1 + i % 3, &k, i), i % 3 == 0 ? POOL_NONE : i);
         }
         memcpy(k.bytes, &(uint32_t){ 0 }, sizeof(uint32_t));
-        assert_int_equal(pool_acquire(p, 1, &k, 0, 1000, &last), 0);
+        assert_int_equal(pool_acquire(p, 1, &k, 0, 1000, 0, &last), 0);
         assert_int_equal(pool_drop_namespace(p, 1), last + 1);
 
         purge_at_once(p, 0);

@@ -60,13 +60,13 @@ static void a_stale_ref_is_harmless(void **state)
         struct store_ref ref;
 
         start_limit(64 * MIB);
-        store_touch(t.s, STORE_REF_NONE);
+        store_touch(t.s, STORE_REF_NONE, 0);
         assert_int_equal(put(1, 5000), 0);
         assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL), 0);
         assert_int_equal(drop(1), 0);
-        store_touch(t.s, ref);
+        store_touch(t.s, ref, 0);
         assert_int_equal(put(2, 5000), 0);
-        store_touch(t.s, ref);
+        store_touch(t.s, ref, 0);
         stop();
 }
 

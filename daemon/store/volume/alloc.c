@@ -79,14 +79,18 @@ void chunk_unpin(struct volume *v, uint32_t i)
                 chunk_release(v, i);
 }
 
-void chunk_remove(struct volume *v, uint32_t i)
+/* `id`: of the one that is evicted, for the policy to remember it by; 0: it is dropped. */
+static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 {
         struct chunk *c = volume_chunk_at(v, i);
         struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
         assert(ns);
         index_unlink(v->index, i);
-        evict_remove(v->evict, i);
+        if (id != 0)
+                evict_remove_victim(v->evict, i, id);
+        else
+                evict_remove(v->evict, i);
         table_forget(v->table, i);
         if (c->flags & CHUNK_PENDING) {
                 ns->pending--;
@@ -104,6 +108,11 @@ void chunk_remove(struct volume *v, uint32_t i)
                 chunk_release(v, i);
 }
 
+void chunk_remove(struct volume *v, uint32_t i)
+{
+        remove_chunk(v, i, 0);
+}
+
 static bool may_evict(void *userdata, uint32_t i)
 {
         return volume_chunk_at(userdata, i)->pins == 0;
@@ -113,10 +122,12 @@ static void evict_chunk(void *userdata, uint32_t i)
 {
         struct volume *v = userdata;
 
+        const struct chunk *c = volume_chunk_at(v, i);
+
         v->evicted++;
         v->stats.evictions++;
-        v->stats.evicted_bytes += volume_chunk_at(v, i)->length;
-        chunk_remove(v, i);
+        v->stats.evicted_bytes += c->length;
+        remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
 }
 
 /* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, or if it is
@@ -177,7 +188,7 @@ static bool evict_for(struct volume *v, unsigned class)
                 return room_take_slab(v, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
         if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
                 v->class_evictions[class] = 0;
-                if (room_take_slab(v, (int)class, bytes, evict_touched(v->evict, victim)) !=
+                if (room_take_slab(v, (int)class, bytes, evict_coldest(v->evict, class, victim)) !=
                     UINT32_MAX)
                         return true;
         }

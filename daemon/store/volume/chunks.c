@@ -86,12 +86,39 @@ void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned st
         evict_warm(v->evict, ref.index, step);
 }
 
-void volume_touch(struct volume *v, struct store_ref ref)
+/* Its group in the eviction order; -1: it has none. */
+static int group_of(const struct volume *v, struct store_ref ref)
 {
         const struct chunk *c = volume_chunk_of(v, ref);
 
-        if (c && c->flags & CHUNK_LINKED && c->slab != INDEX_NO_SLAB)
-                evict_touch(v->evict, ref.index, (uint32_t)slabs_slab_class(v->slabs, c->slab));
+        return c && c->flags & CHUNK_LINKED && c->slab != INDEX_NO_SLAB
+                       ? slabs_slab_class(v->slabs, c->slab)
+                       : -1;
+}
+
+void volume_touch(struct volume *v, struct store_ref ref, uint32_t use)
+{
+        int group = group_of(v, ref);
+
+        if (group >= 0)
+                evict_touch(v->evict, ref.index, (uint32_t)group, use);
+}
+
+int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use)
+{
+        return group_of(v, ref) >= 0 ? (int)evict_turn(v->evict, ref.index, use) : -1;
+}
+
+void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
+                  uint32_t use, unsigned turn, bool is_end)
+{
+        int group = group_of(v, ref);
+
+        if (group < 0)
+                return;
+        evict_set_turn(v->evict, ref.index, (uint32_t)group, use, turn, is_end);
+        if (parent && parent->index != ref.index && group_of(v, *parent) >= 0)
+                evict_link(v->evict, ref.index, parent->index);
 }
 
 /* The tombstone comes first: what cannot be dropped for good is not dropped. */

@@ -274,7 +274,8 @@ int volume_put(struct volume *v, struct store_put *req)
         c->flags |= CHUNK_PENDING;
         ns->pending++;
         index_link(v->index, i, req->hash);
-        evict_insert(v->evict, i, (uint32_t) class, req->length);
+        evict_insert_known(v->evict, i, (uint32_t) class, req->length, evict_id(req->hash),
+                           req->use, EVICT_PLACE_UNKNOWN);
         chunk_pin(v, i);
 
         r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;

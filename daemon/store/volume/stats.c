@@ -39,8 +39,11 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         ret->segments = v->n_segments - v->n_retired;
         ret->segment_bytes = v->segment_bytes;
         ret->segments_max = segments_max(v);
-        ret->index_bytes = index_bytes(v->index) + (uint64_t)index_high(v->index) * (12 + 4) +
-                           v->cut_slots * 4 + table_bytes(v->table);
+        evict_get_stats(v->evict, &ret->evict);
+        ret->index_bytes = index_bytes(v->index) +
+                           index_high(v->index) * (ret->evict.item_bytes + 4) +
+                           ret->evict.ghosts * ret->evict.ghost_bytes + v->cut_slots * 4 +
+                           table_bytes(v->table);
         ret->table_pages = table_pages(v->table);
         ret->table_pages_written += table.pages_written;
         ret->table_entries_written += table.entries_written;

@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "evict/evict.h"
 #include "io/io.h"
 #include "key.h"
 
@@ -165,6 +166,7 @@ struct store_put {
         struct key key;
         uint64_t hash;
         struct key parent; /* root: none */
+        uint32_t use;      /* as of evict.h */
         /* Aligned to 4 KiB; readable up to the next 4 KiB boundary after length, or, with a `tail`,
          * for `length` bytes, of which those beyond whole 4 KiB blocks are taken from the tail. */
         const void *buf;
@@ -326,6 +328,7 @@ struct store_stats {
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;
+        struct evict_stats evict;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
         uint64_t handovers, handover_failures;
         uint64_t handover_replacements; /* where a process had the file open: another one */
