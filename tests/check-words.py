@@ -47,7 +47,7 @@ WORDS = [
     (r"\bby halves\b", "by binary search", None),
     (r"\bhomes?\b(?= (is|volume|path|elsewhere)|,? drawn)|\bwhose home\b|\bchunk's \*?home\b", "placement", None),
     (r"\bSTATS_[A-Z]\w*|\bstruct stats\b|\bdispatch_(?!env\b)\w+|\bopening_(namespace|lookup|staging)\b|\bkio_path\b|\bpath_is_up\b|\bstore_path_\w+|\bSTORE_PATH_\w+", "the new name", None),
-    (r"\bpaths? (that )?(is|are|was|were) (bypassed|suspended|resumed|up|offline|hung|used)\b|\bpaths? of the store\b|\bstore paths?\b(?! is %)|\bseveral paths\b|\b(a|the|each|its|no|other) paths?'s?\b", "volume", r"path of (the|a) (file|socket)|\$STATE_DIRECTORY"),
+    (r"\bpaths? (that )?(is|are|was|were) (bypassed|suspended|resumed|up|offline|hung|used)\b|\bpaths? of the store\b|\bstore paths?\b(?! is %)|\bseveral paths\b|\b(a|the|each|its|no|other) paths?'s?\b|\b([Ee]ach|[Oo]ther) paths?\b|\b[Oo]ne path of\b|\b[Pp]aths? bypassed\b|\b_(a|of|its|one|only|each)_path\b", "volume", r"path of (the|a) (file|socket)|\$STATE_DIRECTORY"),
 ]
 SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-words\.py$)")
 RULES = [(re.compile(a), b, c and re.compile(c)) for a, b, c in WORDS]
@@ -72,7 +72,7 @@ def hits(text):
 def self_test():
     bad = ["a start takes memory", "/* Nobody else may. */", "whoever asks", "it is told that", "the client is gone",
            "the lane of a client", "wire_donate(x)", "a donated region", "kvcache_region_withdraw", "found by halves",
-           "what makes no sense", "it is let\n * go of", "STATS_GAUGE(x)", "path_is_up(s, i)", "somebody waits", "in this turn", "the outbox", "a look-up", "PATIENCE_MS = 100", "Whoever asks"]
+           "what makes no sense", "it is let\n * go of", "STATS_GAUGE(x)", "path_is_up(s, i)", "somebody waits", "in this turn", "the outbox", "a look-up", "PATIENCE_MS = 100", "Whoever asks", "of each path", "with its path bypassed"]
     good = ["at the start of the file", "user nobody may not", "from startup on", "users in turn", "the path of the file", "kvcache_reap(kv)",
             "a staging area", "lane = lambda self, size=0: self.staging(size)", "the volume is up", "nothing"]
     wrong = [t for t in bad if not list(hits(t))] + [t for t in good if list(hits(t))]

@@ -19,7 +19,7 @@
 #include "checked.h"
 
 enum {
-        WINDOW_MIN_WRITES = 4, /* of each path, however large they are */
+        WINDOW_MIN_WRITES = 4, /* of each volume, however large they are */
         WINDOW_MAX_WRITES = 1024,
 };
 #define WINDOW_BYTES (UINT64_C(32) << 20)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A batch's life: request_dispatch() copies what it needs of the message and queues it;
  * request_run() starts its keys in order, a few an iteration; each key ends in batch_key_end(), at
- * once or later; the last one sends the reply and frees the batch. */
+ * once or later; the last one sends the reply and frees the batch. Loop thread.
+ *
+ * Failures: what is wrong with the message as a whole, or over a limit, is its answer, and nothing
+ * of it is started; what is wrong with a key is that key's status. */
 #include <string.h>
 
 #include "request/admin.h"
@@ -12,14 +15,47 @@
 
 /* --- what is answered at once --- */
 
+static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
+{
+        if (has) {
+                b->value = i + 1;
+                b->keys.found++;
+                return WIRE_OK;
+        }
+        /* The run ends here: the rest need not be looked up. */
+        b->keys.missing += b->head.count - i;
+        b->started = b->head.count;
+        b->done = b->head.count - 1;
+        return WIRE_MISS;
+}
+
+static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *cache,
+                                     const struct key *key, uint64_t hash)
+{
+        struct wire_stat_result *stat = batch_result(b, i);
+        struct store_chunk info;
+        struct cache_place place;
+        unsigned tiers = cache_find(cache, b->head.namespace_id, key, hash, &place, &info);
+
+        if (tiers) {
+                stat->tiers = (uint16_t)tiers;
+                stat->length = info.length;
+                stat->crc32c = info.crc;
+                stat->created_ms = info.created_ms;
+                if (place.chunk != POOL_NONE)
+                        stat->leases =
+                                pool_chunk(b->request.client->tenant->pool, place.chunk)->leases;
+        }
+        stat->status = tiers ? WIRE_OK : WIRE_MISS;
+        return tiers ? WIRE_OK : WIRE_MISS;
+}
+
 static void look_up(struct batch *b, uint32_t i)
 {
         const struct key *key = batch_entry(b, i);
         struct cache *cache = b->request.client->tenant->cache;
         uint32_t ns = b->head.namespace_id;
         uint64_t hash = batch_hash(b, i);
-        struct store_chunk info;
-        struct wire_stat_result *stat;
         enum wire_status status = WIRE_MISS;
         unsigned tiers;
 
@@ -32,16 +68,7 @@ static void look_up(struct batch *b, uint32_t i)
                 b->keys.missing += tiers == 0;
                 break;
         case WIRE_MATCH:
-                if (cache_has(cache, ns, key, hash)) {
-                        b->value = i + 1;
-                        status = WIRE_OK;
-                        b->keys.found++;
-                } else {
-                        /* The run ends here: the rest need not be looked at. */
-                        b->keys.missing += b->head.count - i;
-                        b->started = b->head.count;
-                        b->done = b->head.count - 1;
-                }
+                status = look_up_match(b, cache_has(cache, ns, key, hash), i);
                 break;
         case WIRE_TOUCH:
                 if (cache_find(cache, ns, key, hash, &b->part->places[i], NULL))
@@ -62,25 +89,9 @@ static void look_up(struct batch *b, uint32_t i)
                 status = loan_end(b->request.client, batch_entry(b, i));
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
-        case WIRE_STAT: {
-                struct cache_place place;
-
-                stat = batch_result(b, i);
-                tiers = cache_find(cache, ns, key, hash, &place, &info);
-                if (tiers) {
-                        status = WIRE_OK;
-                        stat->tiers = (uint16_t)tiers;
-                        stat->length = info.length;
-                        stat->crc32c = info.crc;
-                        stat->created_ms = info.created_ms;
-                        if (place.chunk != POOL_NONE)
-                                stat->leases =
-                                        pool_chunk(b->request.client->tenant->pool, place.chunk)
-                                                ->leases;
-                }
-                stat->status = (uint16_t)status;
+        case WIRE_STAT:
+                status = look_up_stat(b, i, cache, key, hash);
                 break;
-        }
         default:
                 break;
         }

@@ -111,7 +111,7 @@ void world_remove_folder(void);
 const char *world_fingerprint(const char *name);
 /* How many volumes the store has from now on, all of them in use; world_init() makes it one. */
 void world_set_volumes(unsigned n);
-/* These, by bit, are in use: as of the next world_open(), whose path i is world_volume_at(i). */
+/* These, by bit, are in use: as of the next world_open(), whose volume i is world_volume_at(i). */
 void world_use(unsigned volumes);
 unsigned world_used(void); /* how many */
 unsigned world_volume_at(unsigned number);

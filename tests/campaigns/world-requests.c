@@ -86,7 +86,7 @@ static void opened(struct store_namespace_open *req)
         if (deaf)
                 return;
         world.others_busy--;
-        /* With its path bypassed the store has it in memory alone. */
+        /* With its volume bypassed the store has it in memory alone. */
         if (req->result != 0 || store_volumes_up(world.s) == 0)
                 return;
         if (world.namespaces[n].id && world.namespaces[n].id != req->namespace->id)

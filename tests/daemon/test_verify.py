@@ -267,7 +267,7 @@ def find_in(paths, value):
             return find(Holder, value)
         except AssertionError:
             pass
-    raise AssertionError("the chunk is on no path")
+    raise AssertionError("the chunk is on no volume")
 
 
 def test_verify_of_several_paths(two_volumes):
@@ -287,7 +287,7 @@ def test_verify_of_several_paths(two_volumes):
 
 
 def test_offline_of_several_paths(two_volumes):
-    """Each path alone, or all in one run; afterwards they are one store as before."""
+    """Each volume alone, or all in one run; afterwards they are one store as before."""
     daemon, paths, pairs = two_volumes
     daemon.stop()
     bad = set()

@@ -563,7 +563,7 @@ static void do_list(struct fake_daemon *d, unsigned session, const struct wire_l
         send_reply(d, session, &l->hdr, buf, sizeof(*reply) + reply->count * sizeof(*r), NULL, 0);
 }
 
-/* One path of three segments with two chunks of 10 bytes each, the second of which is bad. */
+/* One volume of three segments with two chunks of 10 bytes each, the second of which is bad. */
 static void do_verify(struct fake_daemon *d, unsigned session, const struct wire_verify *msg)
 {
         struct {

@@ -682,8 +682,8 @@ static void what_finds_no_room_waits_as_it_was(void **state)
         }
 }
 
-/* The others of their path fail, other paths go on, and when the device answers each gets its own
- * result: also where by then the file has become too short for all of them. */
+/* The others of their volume fail, other volumes go on, and when the device answers each gets its
+ * own result: also where by then the file has become too short for all of them. */
 static void test_R15_merged_requests_that_hang_cost_their_volume_only(void **state)
 {
         enum { HANG_MS = 500, LATE = N, OTHER = N + 4 };

@@ -196,7 +196,8 @@ static void an_older_version_reads_the_sum(void **state)
         }
 }
 
-/* `missed_count`: the version before this one, which had an epoch of each path; or an older one. */
+/* `missed_count`: the version before this one, which had an epoch of each volume; or an older one.
+ */
 static void write_as_older(bool missed_count)
 {
         for (unsigned i = 0; i < 2; i++) {

@@ -673,7 +673,7 @@ static void verify_is_bounded_as_it_was_asked(void **state)
         assert_int_equal(sum.chunks, MANY);
         assert_int_equal(sum.bytes, bytes);
 
-        /* Past the end there is nothing, of a path that is not there not even that. */
+        /* Past the end there is nothing, of a volume that is not there not even that. */
         req = verify_from(UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT64_MAX);
         assert_int_equal(store_verify(t.s, &req), 0);
         turn_until(verify_done, &req);
@@ -1135,7 +1135,7 @@ static void as_it_is_an_empty_store_stays_empty(void **state)
         assert_int_equal(shape_of(t.dir), shape);
 }
 
-/* One path of two is looked at alone; the two are one store as before. */
+/* One volume of two is verified alone; the two are one store as before. */
 static void as_it_is_one_volume_of_several(void **state)
 {
         static const char *both[2];

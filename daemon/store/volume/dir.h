@@ -38,7 +38,7 @@ struct dir_params {
  * version or with a flag that this build does not know. `ret_error` gets one sentence. */
 int dir_open(struct dir **ret, const struct dir_params *params,
              char ret_error[static STORE_ERROR_BYTES]);
-/* Makes the superblock, as path `index` of `count` of the set; `set` may be NULL. */
+/* Makes the superblock, as volume `index` of `count` of the set; `set` may be NULL. */
 int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
              char ret_error[static STORE_ERROR_BYTES]);
 /* Releases the lock. */

@@ -141,7 +141,7 @@ static_assert(sizeof(struct disk_page) == DISK_PAGE, "disk format");
 static_assert(offsetof(struct disk_page, entries) == 128, "disk format");
 #define DISK_PAGE_MAGIC UINT32_C(0x5054564b) /* "KVTP" */
 
-/* A namespaces file: this header, `count` records, ascending by id, and the epochs of what paths
+/* A namespaces file: this header, `count` records, ascending by id, and the epochs of what volumes
  * have missed. */
 struct disk_namespaces {
         uint8_t magic[8];              /*  0  DISK_NAMESPACES_MAGIC */

@@ -75,9 +75,9 @@ static uint64_t highest(const uint64_t epochs[static VOLUMES_SET_MAX])
         return epoch;
 }
 
-/* What each path says of each, for the end of the file. Before it, for versions that read no
+/* What each volume says of each, for the end of the file. Before it, for versions that read no
  * further, the highest epoch by which each has missed something, and in the header that of all;
- * of this path itself, which they know as what it has been emptied for, the header alone. */
+ * of this volume itself, which they know as what it has been emptied for, the header alone. */
 static void gather_set(struct namespaces *n)
 {
         const struct volume_set *set = &n->set;
@@ -230,8 +230,8 @@ static bool copy_valid(const struct namespaces *n, const void *buf, uint64_t byt
         return offset == h->bytes && h->next_id > last_id;
 }
 
-/* What a version has written that had one epoch of each path, from whichever it came: as if this
- * path had given it. */
+/* What a version has written that had one epoch of each volume, from whichever it came: as if this
+ * volume had given it. */
 static void load_older_set(struct namespaces *n, const struct disk_namespaces *h)
 {
         uint64_t emptied_at = h->set_emptied_at > 0 ? h->set_emptied_at - 1 : h->set_epoch;

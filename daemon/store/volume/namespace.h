@@ -32,7 +32,7 @@ int namespaces_open(struct namespaces **ret, const struct dir *dir, uint64_t res
 struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
 int namespaces_write_now(struct namespaces *n);
-/* `path`: the volume that the files lie on, for kio. */
+/* `volume`: the one that the files lie on, for kio. */
 void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
                        void (*progress)(void *userdata), void *userdata);
 

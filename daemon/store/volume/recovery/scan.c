@@ -8,7 +8,7 @@
  *   of a slot     it says which chunk the slot belongs to, live or not;
  *   of a hand-over  all older entries of the segment are void;
  *   of a key      it says where the chunk is: in its slot, or, if the slot has another owner by now
- *                 or the entry is a tombstone, nowhere. `gone` has these dead keys.
+ *                 or the entry is a tombstone, nowhere. `dead_keys` has it then.
  *
  * So whatever goes into the index stays there. Entries of namespaces that have been purged since
  * have their slots, but no key: older entries of that namespace are purged as well.
