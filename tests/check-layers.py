@@ -69,7 +69,8 @@ SHOWN = {
 # Of proto: the daemon's lower rooms know keys and helpers, not the wire.
 HELPERS = {"proto/cleanup.h", "proto/checked.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
-    **{room: HELPERS for room in ("base", "slab", "evict", "io")},
+    **{room: HELPERS for room in ("base", "slab", "evict")},
+    "io": HELPERS | {"proto/transfer.h"},  # names of what it counts
     **{room: HELPERS | {"proto/key.h"} for room in ("store", "store/volume", "store/volume/recovery")},
 }
 

@@ -295,6 +295,7 @@ static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
                 .vector = req->pieces,
                 .guard_src = true, /* the target: the client's */
                 .length = length,
+                .payload = length,
                 .complete = on_copied,
         };
         req->waiting = WAITING_NOT;

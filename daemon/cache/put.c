@@ -402,6 +402,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 .region = req->region,
                 .guard_src = true,
                 .length = req->length,
+                .payload = req->length,
                 .complete = on_copied,
         };
         kio_submit(c->params.io, &w->copy, chunk);

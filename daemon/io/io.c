@@ -24,6 +24,7 @@
 #include "cleanup.h"
 #include "io/counter.h"
 #include "io/guard.h"
+#include "io/transfers.h"
 #include "io/buffers.h"
 #include "io/worker.h"
 
@@ -51,6 +52,7 @@ struct kio {
         void *registered_userdata;
 
         struct regions regions;
+        struct transfers transfers;
 };
 
 DEFINE_CLEANUP(struct kio *, kio_stop);
@@ -105,6 +107,10 @@ static int kio_descend(struct kio *io, const struct kio_backend *backend)
                 r = kio_try(io, backend, rung, error);
                 if (r == 0) {
                         io->backend = backend;
+                        transfers_init(&io->transfers,
+                                       strcmp(backend->name, kio_backend_posix.name) == 0
+                                               ? TRANSFER_POSIX
+                                               : TRANSFER_IO_URING);
                         return 0;
                 }
                 snprintf(io->reason, sizeof(io->reason), "%s", error);
@@ -295,8 +301,11 @@ static void kio_prepare(struct kio *io, struct kio_request *req)
         req->registered = 0;
         req->parts = NULL;
         req->pieces = req->vector && req->op != KIO_COPY ? req->room : req->own_pieces;
-        req->along = req->wiping = false;
-        req->submitted_ns = clock_mono_ns();
+        req->along = req->wiping = req->cut_short = false;
+        req->joined_payload = 0;
+        req->submitted_ns = req->device_ns = req->settled_ns = clock_mono_ns();
+        if (req->payload > 0)
+                transfers_begin(&io->transfers, req);
         io->pending++;
 }
 
@@ -337,6 +346,8 @@ static unsigned kio_complete(struct kio *io, struct list_node *done)
                 io->pending--;
                 if (req->region)
                         req->region->in_flight--;
+                if (req->payload > 0)
+                        transfers_end(&io->transfers, req);
                 req->complete(req);
         }
         return n;
@@ -491,6 +502,11 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
                 s.wakeups += w->wakeups;
         }
         *ret = s;
+}
+
+const struct transfers *kio_transfers(const struct kio *io)
+{
+        return &io->transfers;
 }
 
 bool kio_is_alive(struct kio *io)

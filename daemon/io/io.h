@@ -15,6 +15,7 @@
 
 #include "io/crc.h"
 #include "io/request.h"
+#include "io/transfers.h"
 
 struct kio_params {
         const char *backend; /* "auto", "io_uring", "posix" */
@@ -122,6 +123,8 @@ void kio_region_unregister(struct kio *io, struct kio_region *region);
 
 void kio_get_info(const struct kio *io, struct kio_info *ret);
 void kio_get_stats(const struct kio *io, struct kio_stats *ret);
+/* Loop thread. Borrowed. */
+const struct transfers *kio_transfers(const struct kio *io);
 
 /* Has every worker either advanced since the last call, or nothing to do, or is inside a device
  * call? For the watchdog. */

@@ -76,6 +76,9 @@ struct kio_request {
         void *buf;
         uint64_t length;
         uint64_t crc_bytes;
+        /* READ, WRITE, COPY: of `length`, the bytes of the chunk that it moves, for transfers.h. 0:
+         * it moves none. A READ that has them has `want_crc`. */
+        uint64_t payload;
         /* READ, WRITE: buf lies in it; COPY: src or buf does. NULL: in the pool, or anywhere. */
         struct kio_region *region;
         void *tail; /* READ, WRITE, COPY: 4 KiB, so aligned, the caller's; NULL: none */
@@ -101,7 +104,9 @@ struct kio_request {
         uint64_t body; /* so many bytes are buf's, the rest is the tail's */
         uint64_t progress;
         uint64_t vector_done;    /* of its first element; `vector` goes on with the copy */
-        uint64_t device_ns;      /* when the device got it last */
+        uint64_t device_ns;      /* when the device got it last; COPY: when it began */
+        uint64_t settled_ns;     /* when the device answered last */
+        uint64_t joined_payload; /* of all parts of the operation that it was the first of */
         struct list_node *parts; /* the requests that this one is made up of; NULL: none */
         struct iovec *pieces;    /* of what was pushed last: own_pieces, or the parts' */
         struct iovec own_pieces[2];
@@ -111,6 +116,7 @@ struct kio_request {
         uint32_t registered; /* did the last transfer use a registered buffer? */
         bool stuck;          /* is it at a device that hangs? */
         bool along;          /* was it merged into the operation of an adjacent one? */
+        bool cut_short;      /* did the file, or the transfer, end early? */
 };
 
 /* READ, WRITE: where byte `at` of the memory is. `*bytes` becomes what lies there in one piece, if

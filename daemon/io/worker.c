@@ -304,6 +304,7 @@ static void worker_settle(struct worker *w, struct kio_request *req, int32_t res
 {
         uint64_t progress;
 
+        req->settled_ns = now;
         if (result == -EINTR || result == -EAGAIN) {
                 if (++req->attempts < WORKER_ATTEMPTS_MAX)
                         worker_resubmit(w, req);
@@ -327,6 +328,7 @@ static void worker_settle(struct worker *w, struct kio_request *req, int32_t res
                 if (progress > req->progress)
                         req->attempts = 0;
                 else if (result == 0 || ++req->attempts >= WORKER_ATTEMPTS_MAX) {
+                        req->cut_short = true;
                         worker_finish(w, req, -EIO, now);
                         return;
                 }
@@ -348,6 +350,7 @@ static void worker_settle_parts(struct worker *w, struct kio_request *req, int32
 {
         bool all = result >= 0 && (uint64_t)result == req->length, along = false;
         struct list_node parts = LIST_INIT(parts), *n;
+        uint64_t began = req->device_ns, payload = 0;
         enum kio_op op = req->op;
 
         merge_split(&w->merge, req, &parts);
@@ -360,9 +363,13 @@ static void worker_settle_parts(struct worker *w, struct kio_request *req, int32
                 }
                 worker_put_back(w, &parts);
         }
+        list_for_each (&parts, i)
+                payload += kio_request_of(i)->payload;
         while ((n = list_pop(&parts))) {
                 struct kio_request *part = kio_request_of(n);
 
+                part->device_ns = began;
+                part->joined_payload = payload;
                 part->along = along;
                 along = true;
                 worker_settle(w, part, (int32_t)part->length, now);
@@ -447,6 +454,8 @@ static void worker_compute(struct worker *w)
                         budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_ALIGNMENT));
                         continue;
                 }
+                if (req->op == KIO_COPY && req->progress == 0)
+                        req->device_ns = clock_mono_ns();
                 if (req->op == KIO_WRITE)
                         r = 1; /* of nothing */
                 else

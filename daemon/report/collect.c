@@ -354,6 +354,32 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
         }
 }
 
+static_assert((int)METRICS_TRANSFERS == (int)TRANSFERS_SERIES, "all that is recorded");
+
+static void collect_transfers(const struct transfers *t, struct metrics *s)
+{
+        for (unsigned i = 0; i < METRICS_TRANSFERS; i++) {
+                const struct transfer_series *from = &t->series[i];
+
+                snprintf(s->transfer_names[i], METRICS_TRANSFER_NAME, "%s,%s,%s",
+                         transfer_path_name(from->path), transfer_layout_name(from->layout),
+                         transfer_technology_name(from->technology));
+                s->transfer_bytes[i] = (double)from->bytes;
+                s->transfer_device_bytes[i] = (double)from->device_bytes;
+                s->transfer_blocks[i] = (double)from->blocks;
+                s->transfer_busy[i] = (double)from->busy_ns / 1e9;
+                s->transfer_duration[i] = from->latencies;
+                s->transfer_sizes[i] = from->sizes;
+                for (unsigned r = 0; r < TRANSFER_RESULTS; r++) {
+                        unsigned op = i * TRANSFER_RESULTS + r;
+
+                        snprintf(s->transfer_op_names[op], METRICS_TRANSFER_NAME, "%s,%s",
+                                 s->transfer_names[i], transfer_result_name(r));
+                        s->transfer_ops[op] = (double)from->ops[r];
+                }
+        }
+}
+
 static void collect_io(const struct kio *io, struct metrics *s)
 {
         struct kio_info info;
@@ -377,6 +403,7 @@ static void collect_io(const struct kio *io, struct metrics *s)
         s->io_inflight_seconds = (double)k.inflight_time_ns / 1e9;
         s->io_busy_seconds = (double)k.busy_time_ns / 1e9;
         s->io_wakeups = (double)k.wakeups;
+        collect_transfers(kio_transfers(io), s);
 }
 
 void status_collect(const struct status_sources *from, const struct tenant *only,

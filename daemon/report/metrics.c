@@ -97,6 +97,29 @@ static const char *namespace_value(const struct metrics *s, unsigned i)
         return s->namespace_names[i][0] ? s->namespace_names[i] : NULL;
 }
 
+static const char *transfer_value(const struct metrics *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "PATH,LAYOUT,TECHNOLOGY" : NULL;
+        return s->transfer_names[i][0] ? s->transfer_names[i] : NULL;
+}
+
+/* Bytes and blocks are those of operations that succeeded. */
+static const char *transfer_ok_value(const struct metrics *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "PATH,LAYOUT,TECHNOLOGY,ok" : NULL;
+        i = i * TRANSFER_RESULTS + TRANSFER_OK;
+        return s->transfer_op_names[i][0] ? s->transfer_op_names[i] : NULL;
+}
+
+static const char *transfer_op_value(const struct metrics *s, unsigned i)
+{
+        if (!s)
+                return i == 0 ? "PATH,LAYOUT,TECHNOLOGY,RESULT" : NULL;
+        return s->transfer_op_names[i][0] ? s->transfer_op_names[i] : NULL;
+}
+
 /* --- the table --- */
 
 enum kind { GAUGE, COUNTER, HISTOGRAM, INFO };
@@ -139,10 +162,14 @@ static const struct row rows[] = {
 
 /* Edges of the buckets that a page shows. The text is part of a series' identity: both formats
  * print the same. */
-static const struct {
-        uint64_t ns;
+struct edge {
+        uint64_t value;
         const char *le;
-} edges[] = {
+};
+
+enum { EDGES = 16 };
+
+static const struct edge edges_seconds[EDGES] = {
         { 10000, "1e-05" },      { 25000, "2.5e-05" },  { 50000, "5e-05" },
         { 100000, "0.0001" },    { 250000, "0.00025" }, { 500000, "0.0005" },
         { 1000000, "0.001" },    { 2500000, "0.0025" }, { 5000000, "0.005" },
@@ -150,6 +177,33 @@ static const struct {
         { 100000000, "0.1" },    { 250000000, "0.25" }, { 1000000000, "1.0" },
         { 10000000000, "10.0" },
 };
+
+static const struct edge edges_bytes[EDGES] = {
+        { 512, "512.0" },           { 1024, "1024.0" },       { 2048, "2048.0" },
+        { 4096, "4096.0" },         { 8192, "8192.0" },       { 16384, "16384.0" },
+        { 32768, "32768.0" },       { 65536, "65536.0" },     { 131072, "131072.0" },
+        { 262144, "262144.0" },     { 524288, "524288.0" },   { 1048576, "1048576.0" },
+        { 2097152, "2097152.0" },   { 4194304, "4194304.0" }, { 8388608, "8388608.0" },
+        { 67108864, "67108864.0" },
+};
+
+static bool row_is_of_bytes(const struct row *row)
+{
+        return strcmp(row->unit, "bytes") == 0;
+}
+
+/* Histograms of bytes hold one less than the value, so that powers of two end their buckets. */
+static double row_sum(const struct row *row, const struct histogram *h)
+{
+        return row_is_of_bytes(row) ? (double)h->sum + (double)h->count : (double)h->sum / 1e9;
+}
+
+static double row_quantile(const struct row *row, const struct histogram *h, double quantile)
+{
+        double value = (double)histogram_quantile(h, quantile);
+
+        return row_is_of_bytes(row) ? value + (h->count > 0) : value / 1e9;
+}
 
 static const char *const kind_names[] = {
         [GAUGE] = "gauge",
@@ -254,18 +308,43 @@ static void print_help(FILE *out, const char *text, bool openmetrics)
         }
 }
 
+enum { LABELS_MAX = METRICS_NAMESPACE_NAME + 128 };
+
+/* `a="x"`, or `a="x",b="y"` of the labels "a,b" and the values "x,y". A value of one label may have
+ * commas. */
+static void format_labels(char ret[static LABELS_MAX], const char *labels, const char *values)
+{
+        size_t at = 0;
+
+        while (at < LABELS_MAX) {
+                size_t label = strcspn(labels, ","), value = strlen(values);
+
+                if (labels[label])
+                        value = strcspn(values, ",");
+                at += (size_t)snprintf(ret + at, LABELS_MAX - at, "%.*s=\"%.*s\"%s", (int)label,
+                                       labels, (int)value, values, labels[label] ? "," : "");
+                if (!labels[label])
+                        return;
+                labels += label + 1;
+                values += value + (values[value] == ',');
+        }
+}
+
 static void print_histogram(FILE *out, const struct row *row, const char *value,
                             const struct histogram *h)
 {
-        for (size_t b = 0; b < ARRAY_SIZE(edges); b++)
-                fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"%s\"} %" PRIu64 "\n", row->name,
-                        row->label, value, edges[b].le, histogram_at_most(h, edges[b].ns));
-        fprintf(out, "kvcache_%s_bucket{%s=\"%s\",le=\"+Inf\"} %" PRIu64 "\n", row->name,
-                row->label, value, h->count);
-        fprintf(out, "kvcache_%s_sum{%s=\"%s\"} ", row->name, row->label, value);
-        print_number(out, (double)h->sum / 1e9);
-        fprintf(out, "\nkvcache_%s_count{%s=\"%s\"} %" PRIu64 "\n", row->name, row->label, value,
+        const struct edge *edges = row_is_of_bytes(row) ? edges_bytes : edges_seconds;
+        char labels[LABELS_MAX];
+
+        format_labels(labels, row->label, value);
+        for (size_t b = 0; b < EDGES; b++)
+                fprintf(out, "kvcache_%s_bucket{%s,le=\"%s\"} %" PRIu64 "\n", row->name, labels,
+                        edges[b].le, histogram_at_most(h, edges[b].value - row_is_of_bytes(row)));
+        fprintf(out, "kvcache_%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", row->name, labels,
                 h->count);
+        fprintf(out, "kvcache_%s_sum{%s} ", row->name, labels);
+        print_number(out, row_sum(row, h));
+        fprintf(out, "\nkvcache_%s_count{%s} %" PRIu64 "\n", row->name, labels, h->count);
 }
 
 static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
@@ -297,8 +376,12 @@ static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
                                 continue;
                         }
                         fprintf(out, "kvcache_%s%s", row->name, row_suffix(row));
-                        if (value)
-                                fprintf(out, "{%s=\"%s\"}", row->label, value);
+                        if (value) {
+                                char labels[LABELS_MAX];
+
+                                format_labels(labels, row->label, value);
+                                fprintf(out, "{%s}", labels);
+                        }
                         fputc(' ', out);
                         print_number(out, row_number(row, s, i));
                         fputc('\n', out);
@@ -324,16 +407,16 @@ void metrics_print_openmetrics(const struct metrics *s, FILE *out)
         locale_leave(c, old);
 }
 
-static void print_json_histogram(FILE *out, const struct histogram *h)
+static void print_json_histogram(FILE *out, const struct row *row, const struct histogram *h)
 {
         fprintf(out, "{\"count\": %" PRIu64 ", \"sum\": ", h->count);
-        print_json_number(out, (double)h->sum / 1e9);
+        print_json_number(out, row_sum(row, h));
         fputs(", \"p50\": ", out);
-        print_json_number(out, (double)histogram_quantile(h, 0.50) / 1e9);
+        print_json_number(out, row_quantile(row, h, 0.50));
         fputs(", \"p90\": ", out);
-        print_json_number(out, (double)histogram_quantile(h, 0.90) / 1e9);
+        print_json_number(out, row_quantile(row, h, 0.90));
         fputs(", \"p99\": ", out);
-        print_json_number(out, (double)histogram_quantile(h, 0.99) / 1e9);
+        print_json_number(out, row_quantile(row, h, 0.99));
         fputc('}', out);
 }
 
@@ -406,7 +489,7 @@ void metrics_print_json(const struct metrics *s, FILE *out)
                         print_json_string(out, value, strlen(value));
                         fputs(": ", out);
                         if (row->kind == HISTOGRAM)
-                                print_json_histogram(out, row_histogram(row, s, i));
+                                print_json_histogram(out, row, row_histogram(row, s, i));
                         else
                                 print_json_number(out, row_number(row, s, i));
                 }

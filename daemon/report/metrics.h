@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "base/histogram.h"
+#include "transfer.h"
 
 enum { METRICS_OPS = 32, METRICS_STATUSES = 24 }; /* wire ops and statuses, by number */
 
@@ -19,6 +20,9 @@ enum { METRICS_LOOKUPS_DAEMON, METRICS_LOOKUPS_CLIENT, METRICS_LOOKUPS };
 enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
 enum { METRICS_ACKS = 3 };   /* by enum wire_ack */
 enum { METRICS_IO_OPS = 5 }; /* by enum kio_op */
+/* Transfers of chunks, and how they ended: one of the first, by enum transfer_result. */
+enum { METRICS_TRANSFERS = 3, METRICS_TRANSFER_OPS = METRICS_TRANSFERS * TRANSFER_RESULTS };
+enum { METRICS_TRANSFER_NAME = 96 };
 enum {
         METRICS_REFUSED_LIMIT,
         METRICS_REFUSED_CREDENTIALS,
@@ -92,6 +96,9 @@ struct metrics {
         char tenant_names[METRICS_TENANTS][METRICS_TENANT_NAME];
         char volume_names[METRICS_VOLUMES][METRICS_VOLUME_NAME];
         char namespace_names[METRICS_NAMESPACE_SERIES][METRICS_NAMESPACE_NAME];
+        /* Of transfers, "path,layout,technology", and with ",result". */
+        char transfer_names[METRICS_TRANSFERS][METRICS_TRANSFER_NAME];
+        char transfer_op_names[METRICS_TRANSFER_OPS][METRICS_TRANSFER_NAME];
 #define METRICS_GAUGE(member, name, unit, help)                          double member;
 #define METRICS_COUNTER(member, name, unit, help)                        double member;
 #define METRICS_COUNTER_BY(member, name, unit, label, values, n, help)   double member[n];

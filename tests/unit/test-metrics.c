@@ -293,6 +293,38 @@ static void an_empty_histogram_is_shown_as_zeros(void **state)
                 json, "\"PURGE\": {\"count\": 0, \"sum\": 0, \"p50\": 0, \"p90\": 0, \"p99\": 0}"));
 }
 
+/* Several labels, and histograms of bytes. */
+static void transfers_have_a_label_for_each_of_their_kinds(void **state)
+{
+        _cleanup_(freep) char *page = NULL, *json = NULL;
+        unsigned failed = METRICS_TRANSFER_OPS - TRANSFER_RESULTS + TRANSFER_ERROR_SHORT;
+        unsigned ok = METRICS_TRANSFER_OPS - TRANSFER_RESULTS;
+
+        fill();
+        strcpy(snapshot.transfer_names[METRICS_TRANSFERS - 1], "host_to_host,other,memcpy");
+        strcpy(snapshot.transfer_op_names[ok], "host_to_host,other,memcpy,ok");
+        strcpy(snapshot.transfer_op_names[failed], "host_to_host,other,memcpy,short");
+        snapshot.transfer_ops[failed] = 3;
+        snapshot.transfer_bytes[METRICS_TRANSFERS - 1] = 4609;
+        histogram_add(&snapshot.transfer_sizes[METRICS_TRANSFERS - 1], 512 - 1);
+        histogram_add(&snapshot.transfer_sizes[METRICS_TRANSFERS - 1], 4097 - 1);
+        page = render(metrics_print_prometheus);
+#define OF "path=\"host_to_host\",layout=\"other\",technology=\"memcpy\""
+        assert_true(sample(page, "kvcache_transfer_ops_total{" OF ",result=\"short\"}") == 3);
+        assert_true(sample(page, "kvcache_transfer_ops_total{" OF ",result=\"ok\"}") == 0);
+        assert_true(sample(page, "kvcache_transfer_bytes_total{" OF ",result=\"ok\"}") == 4609);
+        assert_true(sample(page, "kvcache_transfer_size_bytes_bucket{" OF ",le=\"512.0\"}") == 1);
+        assert_true(sample(page, "kvcache_transfer_size_bytes_bucket{" OF ",le=\"8192.0\"}") == 2);
+        assert_true(sample(page, "kvcache_transfer_size_bytes_sum{" OF "}") == 4609);
+        assert_true(sample(page, "kvcache_transfer_seconds_count{" OF "}") == 0);
+#undef OF
+        json = render(metrics_print_json);
+        assert_non_null(strstr(json, "{\"host_to_host,other,memcpy,ok\": 0, "
+                                     "\"host_to_host,other,memcpy,short\": 3}"));
+        assert_non_null(strstr(
+                json, "\"host_to_host,other,memcpy\": {\"count\": 2, \"sum\": 4609, \"p50\": "));
+}
+
 static const cJSON *member(const cJSON *object, const char *name)
 {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
@@ -484,6 +516,7 @@ int main(void)
                 cmocka_unit_test(every_op_and_status_has_a_series),
                 cmocka_unit_test(histogram_buckets_are_cumulative),
                 cmocka_unit_test(an_empty_histogram_is_shown_as_zeros),
+                cmocka_unit_test(transfers_have_a_label_for_each_of_their_kinds),
                 cmocka_unit_test(the_json_parses_and_agrees_with_the_page),
                 cmocka_unit_test(label_values_are_escaped_and_come_back_whole),
                 cmocka_unit_test(a_label_that_does_not_fit_is_left_out_whole),

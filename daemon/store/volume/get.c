@@ -94,6 +94,7 @@ static void get_read(struct volume *v, struct store_get *req)
                 .room = req->vector_room,
                 .length = round_up(c->length, DISK_PAGE),
                 .crc_bytes = c->length,
+                .payload = c->length,
                 .region = req->region,
                 .tail = c->length % DISK_PAGE ? req->tail : NULL,
                 .guard_src = req->foreign,

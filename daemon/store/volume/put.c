@@ -135,6 +135,7 @@ static void put_write(struct volume *v, struct store_put *req)
                 .vector = req->vector,
                 .room = req->vector_room,
                 .length = round_up(req->length, DISK_PAGE),
+                .payload = req->length,
                 .region = req->region,
                 .tail = req->length % DISK_PAGE ? req->tail : NULL,
                 .complete = payload_written,

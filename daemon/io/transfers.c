@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The recorder of transfers. Runs on the loop thread, from kio_submit() and kio_reap(). Owns the
+ * counters; cannot fail. What it needs of a request the worker has left in it. */
+#include "io/transfers.h"
+
+#include <errno.h>
+
+#include "checked.h"
+#include "io/request.h"
+
+void transfers_init(struct transfers *t, enum transfer_technology of_the_device)
+{
+        static const enum transfer_path paths[] = {
+                [TRANSFERS_READ] = TRANSFER_DISK_TO_HOST,
+                [TRANSFERS_WRITE] = TRANSFER_HOST_TO_DISK,
+                [TRANSFERS_COPY] = TRANSFER_HOST_TO_HOST,
+        };
+
+        *t = (struct transfers){ 0 };
+        for (unsigned i = 0; i < TRANSFERS_SERIES; i++) {
+                t->series[i].path = paths[i];
+                t->series[i].layout = TRANSFER_FULLY_CONTIGUOUS;
+                t->series[i].technology = i == TRANSFERS_COPY ? TRANSFER_MEMCPY : of_the_device;
+        }
+}
+
+static struct transfer_series *series_of(struct transfers *t, const struct kio_request *req)
+{
+        return &t->series[req->op == KIO_READ    ? TRANSFERS_READ
+                          : req->op == KIO_WRITE ? TRANSFERS_WRITE
+                                                 : TRANSFERS_COPY];
+}
+
+static enum transfer_result result_of(const struct kio_request *req)
+{
+        if (req->cut_short)
+                return TRANSFER_ERROR_SHORT;
+        if (req->result == -ETIMEDOUT)
+                return TRANSFER_ERROR_TIMEOUT;
+        if (req->result == -ECANCELED)
+                return TRANSFER_ERROR_CANCELLED;
+        if (req->result < 0)
+                return TRANSFER_ERROR_IO;
+        if (req->op == KIO_READ && req->crc != req->want_crc)
+                return TRANSFER_ERROR_CHECKSUM;
+        return TRANSFER_OK;
+}
+
+void transfers_begin(struct transfers *t, const struct kio_request *req)
+{
+        struct transfer_series *s = series_of(t, req);
+
+        if (s->inflight++ == 0)
+                s->busy_since_ns = req->submitted_ns;
+}
+
+void transfers_end(struct transfers *t, const struct kio_request *req)
+{
+        struct transfer_series *s = series_of(t, req);
+        enum transfer_result result = result_of(req);
+        uint64_t until = req->op == KIO_COPY ? req->done_ns : req->settled_ns;
+
+        /* Workers finish independently: the last to be reaped need not be the last to be done. */
+        s->idle_since_ns = MAX(s->idle_since_ns, req->done_ns);
+        if (--s->inflight == 0 && s->idle_since_ns > s->busy_since_ns)
+                s->busy_ns += s->idle_since_ns - s->busy_since_ns;
+        if (result != TRANSFER_OK) {
+                s->ops[result]++;
+                return;
+        }
+        s->blocks++;
+        s->bytes += req->payload;
+        s->device_bytes += req->length;
+        if (req->along)
+                return; /* the operation is counted with the first of its parts */
+        s->ops[TRANSFER_OK]++;
+        histogram_add(&s->sizes,
+                      (req->joined_payload > 0 ? req->joined_payload : req->payload) - 1);
+        histogram_add(&s->latencies, until > req->device_ns ? until - req->device_ns : 0);
+}
