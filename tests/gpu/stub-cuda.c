@@ -23,6 +23,8 @@ enum {
         ERROR_NOT_REGISTERED = 713,
         ERROR_INVALID_HANDLE = 400,
         ERROR_NOT_FOUND = 500,
+        STREAM_LEGACY = 1, /* handles of streams that are always there */
+        STREAM_PER_THREAD = 2,
 };
 static const uint64_t DEVICE = UINT64_C(1) << 60, MAPPED = UINT64_C(1) << 61;
 
@@ -75,6 +77,8 @@ static bool automatic = true, has_thread;
 static int sticky; /* the context's error */
 static _Thread_local struct CUctx_st *stack[8];
 static _Thread_local unsigned depth;
+static struct CUstream_st *legacy;
+static _Thread_local struct CUstream_st *of_thread;
 
 /* --- faults --- */
 
@@ -261,10 +265,43 @@ static void *thread(void *unused)
         return NULL;
 }
 
-static int stream_add(struct CUstream_st *s, struct work w)
+static struct CUstream_st *stream_new(void)
 {
-        struct work *copy = malloc(sizeof(*copy));
+        struct CUstream_st *s = calloc(1, sizeof(*s));
 
+        TAILQ_INIT(&s->work);
+        TAILQ_INSERT_TAIL(&streams, s, link);
+        return s;
+}
+
+/* The stream of a handle; those that are always there are made when they are first named, and stay.
+ * They wait for no other stream by themselves: ours do not block. NULL: no such stream. */
+static struct CUstream_st *stream_of(cu_stream handle)
+{
+        struct CUstream_st *s;
+
+        switch ((uintptr_t)handle) {
+        case 0:
+        case STREAM_LEGACY:
+                return legacy ? legacy : (legacy = stream_new());
+        case STREAM_PER_THREAD:
+                return of_thread ? of_thread : (of_thread = stream_new());
+        default:
+                TAILQ_FOREACH(s, &streams, link)
+                if (s == handle)
+                        break;
+                return s;
+        }
+}
+
+static int stream_add(cu_stream handle, struct work w)
+{
+        struct CUstream_st *s = stream_of(handle);
+        struct work *copy;
+
+        if (!s)
+                return ERROR_INVALID_HANDLE;
+        copy = malloc(sizeof(*copy));
         if (!copy)
                 return CU_ERROR_OUT_OF_MEMORY;
         if (w.event)
@@ -531,7 +568,8 @@ static int batch(cu_address *to, cu_address *from, size_t *bytes, size_t n,
                  cu_stream stream)
 {
         if (n == 0 || n_attributes != 1 || firsts[0] != 0 ||
-            attributes->source_access != CU_ACCESS_IN_STREAM_ORDER || !stream)
+            attributes->source_access != CU_ACCESS_IN_STREAM_ORDER ||
+            (uintptr_t)stream <= STREAM_LEGACY)
                 return CU_ERROR_INVALID_VALUE;
         for (size_t i = n; i-- > 0;) {
                 int r = stream_add(stream, (struct work){ .kind = WORK_COPY,
@@ -562,14 +600,9 @@ cu_result cuMemcpyBatchAsync(cu_address *to, cu_address *from, size_t *bytes, si
 
 cu_result cuStreamCreate(cu_stream *ret, unsigned flags)
 {
-        struct CUstream_st *s;
-
         BEGIN_IN_CONTEXT();
-        s = calloc(1, sizeof(*s));
-        TAILQ_INIT(&s->work);
-        TAILQ_INSERT_TAIL(&streams, s, link);
+        *ret = stream_new();
         count.streams++;
-        *ret = s;
         return leave(CU_OK);
 }
 
@@ -594,6 +627,8 @@ cu_result cuStreamDestroy_v2(cu_stream stream)
         struct work *w;
 
         BEGIN();
+        if ((uintptr_t)stream <= STREAM_PER_THREAD || !stream_of(stream))
+                return leave(ERROR_INVALID_HANDLE);
         while ((w = TAILQ_FIRST(&stream->work)))
                 work_carry_out(stream, w);
         TAILQ_REMOVE(&streams, stream, link);
@@ -613,8 +648,11 @@ cu_result cuStreamWaitEvent(cu_stream stream, cu_event event, unsigned flags)
 cu_result cuStreamSynchronize(cu_stream stream)
 {
         int r = enter(__func__);
+        const struct CUstream_st *s = stream_of(stream);
 
-        while (!TAILQ_EMPTY(&stream->work))
+        if (!s)
+                return leave(ERROR_INVALID_HANDLE);
+        while (!TAILQ_EMPTY(&s->work))
                 if (!step(0))
                         pthread_cond_wait(&changed, &lock);
         return leave(r != 0 ? r : sticky);

@@ -358,6 +358,47 @@ static void a_get_is_between_what_comes_before_and_after_it(void **state)
         assert_true(wrong > 0);
 }
 
+/* The streams that every program has without making one: handles 1 and 2 of CUDA. */
+static void default_streams_are_kept_in_order_too(void **state)
+{
+        struct fixture *f = *state;
+        cu_stream own = f->stream;
+        unsigned wrong = 0;
+
+        begin(f);
+        put_keys(f, 1, 1);
+        for (uintptr_t handle = 1; handle <= 2; handle++) {
+                f->stream = (cu_stream)handle;
+                for (unsigned seed = 0; seed < 20; seed++) {
+                        unsigned number = 100 * (unsigned)handle + seed;
+
+                        wrong += !put_in_order(f, 0, number);
+                        assert_true(put_in_order(f, 1, number));
+                        assert_true(put_in_order(f, 2, number));
+                        assert_true(get_in_order(f, 1, number));
+                        assert_true(get_in_order(f, 2, number));
+                }
+                assert_int_equal(cuda.stream_synchronize(f->stream), CU_OK);
+        }
+        f->stream = own;
+        assert_true(wrong > 0);
+}
+
+static void a_stream_that_is_none_is_reported(void **state)
+{
+        struct fixture *f = *state;
+        struct job *j;
+        cu_stream closed;
+
+        begin(f);
+        assert_int_equal(cuda.stream_create(&closed, CU_STREAM_IS_NON_BLOCKING), CU_OK);
+        assert_int_equal(cuda.stream_destroy(closed), CU_OK);
+        j = job_of(f, 1, 1, 0);
+        j->q.before_stream = closed;
+        assert_true(kvcache_gpu_put_blocks(f->gpu, &j->q) < 0);
+        put_keys(f, 1, 1); /* the attachment goes on */
+}
+
 /* The event is taken as it is during the call: the program may record it anew right after. */
 static void an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way(void **state)
 {
@@ -947,6 +988,8 @@ int main(void)
                 TEST(the_descriptor_says_when_to_reap),
                 TEST(a_put_waits_for_its_producer),
                 TEST(a_get_is_between_what_comes_before_and_after_it),
+                TEST(default_streams_are_kept_in_order_too),
+                TEST(a_stream_that_is_none_is_reported),
                 TEST(an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way),
                 TEST(requests_are_issued_in_the_order_of_their_calls),
                 TEST(detaching_waits_for_what_is_under_way),
