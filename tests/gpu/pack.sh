@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Puts what on-gpu.sh and disk.py need of a build into a folder that can be carried to another machine: programs, fio if there
-# is one here, and the shared libraries that they need but for libc's.
+# Puts what on-gpu.sh, disk.py and written.py need of a build into a folder that can be carried to another machine: programs,
+# fio if there is one here, and the shared libraries that they need but for libc's.
 #
 #     pack.sh BUILD FOLDER
 set -eu
@@ -25,10 +25,13 @@ if fio=$(command -v fio); then # with its own libraries, which are many
         mkdir -p "$folder/fio"
         cp "$fio" "$folder/fio/fio"
         needed "$folder/fio" "$fio"
+        tar -C "$folder" -czf "$folder/fio.tar.gz" fio # 80 MiB otherwise
+        rm -rf "$folder/fio"
         cat >"$folder/bin/fio" <<'END'
 #!/bin/sh
-here=$(cd "$(dirname "$0")/../fio" && pwd)
-LD_LIBRARY_PATH=$here exec "$here/fio" "$@"
+here=$(cd "$(dirname "$0")/.." && pwd)
+[ -d "$here/fio" ] || { mkdir "$here/fio.$$" && tar -C "$here/fio.$$" -xzf "$here/fio.tar.gz" && mv "$here/fio.$$/fio" "$here" && rmdir "$here/fio.$$"; }
+LD_LIBRARY_PATH=$here/fio exec "$here/fio/fio" "$@"
 END
         chmod +x "$folder/bin/fio"
 fi
@@ -36,7 +39,8 @@ cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
 cp "$build/tests/gpu/gpu-check" "$build/tests/gpu/libgpu-check.so" "$folder/tests/gpu/"
 cp "$build/tests/gpu/cufile-shim/libcufile.so.0" "$folder/tests/gpu/cufile-shim/"
 cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/daemon.sh" \
-        "$(dirname "$0")/interference.py" "$folder/tests/gpu/"
+        "$(dirname "$0")/interference.py" "$(dirname "$0")/written.py" "$folder/tests/gpu/"
+cp "$(dirname "$0")"/../bench/*.py "$folder/tests/bench/"
 for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
         "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure"; do
         strip --strip-debug "$f"

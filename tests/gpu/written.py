@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Where written puts lose against fio: both in turns, with what the kernel and the daemon count meanwhile.
+
+    written.py BUILD DIRECTORY [--also BUILD] [--size BYTES] [--gib N] [--rounds N]
+
+BUILD is a build folder, or what pack.sh has made of one; --also names another one, to compare them. Each round has a slice of fio at several depths and one of each
+setting of the daemon and of its clients. Beside the rate stand the device's own figures, from /proc/diskstats: writes and their
+mean size, how many were under way while it was busy, the share of the time that it was, the mean time of one, and flushes.
+Prints the medians, and at the end the daemon's counters of the slices of each setting. Exit status 77: there is no fio."""
+
+import argparse
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "bench"))
+
+from machine import Daemon, Fio, Trouble, cpu_seconds  # noqa: E402
+from slices import difference  # noqa: E402
+
+MIB, GIB = 2**20, 2**30
+DEPTHS = (4, 8, 16, 32)
+# clients, chunks on their way of each, chunks in a request
+CLIENTS = ((1, 32, 16), (1, 32, 1), (3, 32, 8))
+SETTINGS = {"defaults": {}, "one worker": {"io.workers": 1}, "pool in 4 KiB pages": {"memory.huge_pages": "off"}}
+COUNTED = ("kvcache_io_operations_total", "kvcache_io_bytes_total", "kvcache_io_inflight_seconds_total", "kvcache_io_busy_seconds_total",
+           "kvcache_store_writes_total", "kvcache_store_written_bytes_total", "kvcache_evictions_total", "kvcache_puts_total")
+
+
+class Place:
+    """What machine.py asks of a benchmark."""
+
+    def __init__(self, a):
+        self.build = a.build.resolve()  # the daemon's and the clients'
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="written.", dir=a.directory))
+        self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="kvb-"))
+        self.running = []
+
+    def clean_up(self):
+        for daemon in list(self.running):
+            daemon.stop()
+        shutil.rmtree(self.work, ignore_errors=True)
+        shutil.rmtree(self.sockets, ignore_errors=True)
+
+
+class Disk:
+    """The device that a folder is on, as the kernel counts it."""
+
+    def __init__(self, folder):
+        device = os.stat(folder).st_dev
+        self.number = (os.major(device), os.minor(device))
+
+    def read(self):
+        for line in open("/proc/diskstats"):
+            fields = line.split()
+            if (int(fields[0]), int(fields[1])) == self.number:
+                n = [int(field) for field in fields[3:]] + [0] * 4
+                return {"at": time.monotonic(), "writes": n[4], "bytes": n[6] * 512, "write_ms": n[7], "busy_ms": n[9],
+                        "flushes": n[15], "flush_ms": n[16]}
+        return None
+
+    def since(self, before):
+        after = self.read()
+        if not before or not after:
+            return {}
+        d = {k: after[k] - before[k] for k in after}
+        ms = d["at"] * 1000
+        return {"kib": d["bytes"] / 1024 / max(1, d["writes"]), "depth": d["write_ms"] / max(1, d["busy_ms"]), "busy": d["busy_ms"] / ms,
+                "ms": d["write_ms"] / max(1, d["writes"]), "device": d["bytes"] / d["at"] / 1e9, "flushes": d["flushes"]}
+
+
+def fio_slice(disk, fio, a, rw, depth, huge=False):
+    before = disk.read()
+    begin = time.monotonic()
+    rate, _ = fio.slice(rw, a.size, 0, int(a.gib * GIB), huge=huge, depth=depth)
+    elapsed = time.monotonic() - begin
+    row = disk.since(before)
+    scale = elapsed * rate / (a.gib * GIB) if row else 1  # fio's start is no part of the slice
+    for name in ("busy", "device"):
+        if name in row:
+            row[name] *= scale
+    return {"rate": rate / 1e9, **row}
+
+
+def our_slice(disk, daemon, loads, a):
+    """All clients at once, so much between them."""
+    count = int(a.gib * GIB) // len(loads) // (16 * a.size) * 16 * a.size
+    cpu = daemon.cpu_seconds()
+    clients_cpu = sum(cpu_seconds(load.process.pid) for load in loads)
+    stats, before, begin = daemon.stats(), disk.read(), time.monotonic()
+    answers = [None] * len(loads)
+
+    def one(i):
+        answers[i] = loads[i].run(count=count)
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(loads))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    elapsed = time.monotonic() - begin
+    row = disk.since(before)
+    counted = difference(daemon.stats(), stats)
+    nbytes = sum(answer["bytes"] for answer in answers)
+    row |= {"rate": nbytes / elapsed / 1e9, "daemon_cpu": (daemon.cpu_seconds() - cpu) / elapsed,
+            "client_cpu": (sum(cpu_seconds(load.process.pid) for load in loads) - clients_cpu) / elapsed}
+    daemon.settle()
+    return row, {name: counted.get(name) for name in COUNTED}
+
+
+def show(title, rows):
+    def middle(name, digits):
+        values = [row[name] for row in rows if name in row]
+        return f"{statistics.median(values):.{digits}f}" if values else "-"
+
+    print(f"{title:44} GB/s {middle('rate', 2)} ({min(r['rate'] for r in rows):.2f}-{max(r['rate'] for r in rows):.2f}); device:"
+          f" {middle('device', 2)} GB/s, {middle('kib', 0)} KiB a write, {middle('depth', 1)} under way, {middle('ms', 2)} ms each,"
+          f" busy {middle('busy', 2)}, flushes {middle('flushes', 0)}; cores: daemon {middle('daemon_cpu', 2)},"
+          f" clients {middle('client_cpu', 2)}", flush=True)
+
+
+def of_setting(place, disk, fio, a, name, settings, clients):
+    limit = int(a.gib * GIB * 2)
+    pool = min(512 * MIB, limit // 4)
+    with Daemon(place, {"store.limit": limit, "memory.pool": pool, **settings}) as daemon:
+        daemon.settle()
+        first = 0
+        for n, outstanding, batch in clients:
+            rows, beside, huge, counted = [], [], [], None
+            loads = [daemon.load("put", "--steps", "--size", a.size, "--batch", batch, "--outstanding", outstanding, "--first",
+                                 first + i * 10**6) for i in range(n)]
+            first += n * 10**6
+            try:
+                our_slice(disk, daemon, loads, a)
+                for _ in range(a.rounds):
+                    row, counted = our_slice(disk, daemon, loads, a)
+                    rows.append(row)
+                    beside.append(fio_slice(disk, fio, a, "randwrite", 16))
+                    huge.append(fio_slice(disk, fio, a, "randwrite", 16, huge=True))
+            finally:
+                for load in loads:
+                    load.close()
+            show(f"{name}: {n} clients, {outstanding} in requests of {batch}", rows)
+            show("  fio in turns, depth 16", beside)
+            show("  the same with its buffers in huge pages", huge)
+            ratios = [statistics.median(o["rate"] / f["rate"] for o, f in zip(rows, side)) for side in (beside, huge)]
+            print(f"  ratios {ratios[0]:.2f}, {ratios[1]:.2f}; {counted}", flush=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("build", type=pathlib.Path)
+    p.add_argument("directory", type=pathlib.Path)
+    p.add_argument("--also", type=pathlib.Path)
+    p.add_argument("--size", type=int, default=2 * MIB)
+    p.add_argument("--gib", type=float, default=1.0, help="of a slice (default: %(default)s)")
+    p.add_argument("--rounds", type=int, default=3)
+    a = p.parse_args()
+    place = Place(a)
+    try:
+        disk = Disk(place.work)
+        try:
+            fio = Fio(place, int(a.gib * GIB * 2), 16)
+        except Trouble as e:
+            print(f"skipped: {e}")
+            return 77
+        for depth in DEPTHS:
+            show(f"fio randwrite, depth {depth}", [fio_slice(disk, fio, a, "randwrite", depth) for _ in range(a.rounds)])
+        show("fio write, depth 16", [fio_slice(disk, fio, a, "write", 16) for _ in range(a.rounds)])
+        for name, settings in SETTINGS.items():
+            of_setting(place, disk, fio, a, name, settings, CLIENTS if name == "defaults" else CLIENTS[-1:])
+        if a.also:
+            place.build = a.also.resolve()
+            of_setting(place, disk, fio, a, "the other build", {}, CLIENTS)
+        return 0
+    finally:
+        place.clean_up()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
