@@ -155,6 +155,8 @@ struct kvcache_gpu_info {
         uint64_t staging_bytes, pool_bytes; /* registered with the driver */
         struct kvcache_gpu_counts counts;
         struct kvcache_gpu_gds gds;
+        uint64_t blocks_paced; /* asked for again: there were too many for the daemon's limit of
+                                  what may be leased at a time */
 };
 enum {
         KVCACHE_GPU_HAS_KERNEL = 1 << 0,
@@ -187,7 +189,11 @@ enum {
  * issued. Then `after_event` is recorded behind it and `after_stream` made to wait for it. Waiting
  * for `after_event` has a meaning from then on: KVCACHE_GPU_NOTIFY_ISSUED says when that is. After
  * a put, the blocks' memory may be overwritten in that order; after a get, blocks whose status is
- * good by then may be read. */
+ * good by then may be read.
+ *
+ * A get of more than the daemon leases at a time (limits.leased_bytes) goes in parts: the rest is
+ * asked for when the blocks before it are copied. A block is KVCACHE_QUOTA only if it cannot be
+ * leased with nothing else of this attachment's leased. */
 struct kvcache_gpu_request {
         uint32_t size;       /* sizeof(struct kvcache_gpu_request) */
         uint32_t block_size; /* sizeof(struct kvcache_gpu_block) */

@@ -418,6 +418,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                 .pool_bytes = gpu->pool_device ? gpu->pool.bytes : 0,
                 .counts = gpu->engine.counts,
                 .gds = gpu->gds.counts,
+                .blocks_paced = gpu->blocks_paced,
         };
         info.gds.state = gpu->gds.state;
         info.gds.device_bytes = gpu->gds.bytes;

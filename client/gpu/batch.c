@@ -117,14 +117,7 @@ static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
 /* Its operation is done with it. */
 static void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
 {
-        struct kvcache_lease leases[GPU_BATCH_BLOCKS];
-        size_t n = 0;
-
-        for (uint32_t i = 0; i < b->n; i++)
-                if (b->results[i].lease.generation != 0)
-                        leases[n++] = b->results[i].lease;
-        if (n > 0)
-                (void)kvcache_release(gpu->kv, leases, n);
+        pace_give_back(gpu, b, true);
         if (may_be_used && b->part >= 0) {
                 b->op = NULL;
                 b->state = BATCH_SETTLING;
@@ -254,6 +247,19 @@ bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
         return may_be_used;
 }
 
+bool batch_take_results(struct kvcache_gpu *gpu, struct batch *b)
+{
+        bool may_be_used;
+
+        if (b->n_again == 0)
+                return batch_take_answer(gpu, b, b->results, b->n);
+        may_be_used = batch_take_answer(gpu, b, b->answers, b->n_again);
+        for (uint32_t k = 0; k < b->n_again; k++)
+                b->results[b->asked[k]] = b->answers[k];
+        b->n_again = 0;
+        return may_be_used;
+}
+
 static struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part,
                                uint64_t room)
 {
@@ -266,7 +272,9 @@ static struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, in
         b->first = op->next;
         b->n = batch_size(op, room);
         b->is_failed = b->is_settling = false;
-        b->borrows = false;
+        b->borrows = b->is_paced = b->asked_alone = false;
+        b->n_again = 0;
+        memset(b->is_judged, 0, b->n * sizeof(b->is_judged[0]));
         memset(b->borrowed, 0, b->n * sizeof(b->borrowed[0]));
         memset(b->entries, 0, b->n * sizeof(b->entries[0]));
         memset(b->results, 0, b->n * sizeof(b->results[0]));
@@ -407,6 +415,8 @@ bool batch_begin_get(struct kvcache_gpu *gpu, struct operation *op)
 {
         if (!gpu->pool_device)
                 return get_ask_into_staging(gpu, op);
+        if (pace_holds_up_gets(gpu))
+                return false;
         get_ask_in_pool(gpu, op);
         return true;
 }
@@ -452,29 +462,47 @@ static void get_count(struct kvcache_gpu *gpu, const struct batch *b)
                 reason = KVCACHE_GPU_GDS_PAUSED;
         for (uint32_t i = 0; i < b->n; i++)
                 gds_count(&gpu->gds, reason, 0,
-                          kvcache_status_ok(b->results[i].status) &&
+                          !b->is_judged[i] && kvcache_status_ok(b->results[i].status) &&
                                   (b->results[i].tiers & KVCACHE_TIER_DISK));
+}
+
+static void get_judge(struct batch *b, uint32_t i, int status)
+{
+        block_judge(b->op, b->first + i, status);
+        b->is_judged[i] = true;
 }
 
 static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
 {
-        bool may_be_used = false;
+        bool may_be_used = false, again;
         size_t n = 0;
 
         if (b->request)
-                may_be_used = batch_take_answer(gpu, b, b->results, b->n) && b->part >= 0;
+                may_be_used = batch_take_results(gpu, b) && b->part >= 0;
         get_count(gpu, b);
+        again = pace_begin(b);
+        if (b->state == BATCH_PACED)
+                return;
         for (uint32_t i = 0; i < b->n; i++) {
                 cu_address host;
-                int status = get_locate(gpu, b, i, &host);
+                int status;
 
+                if (b->is_judged[i] || (again && b->results[i].status == KVCACHE_QUOTA))
+                        continue;
+                status = get_locate(gpu, b, i, &host);
                 if (status == KVCACHE_OK)
                         n = batch_add(gpu, b, i, host, n);
                 else
-                        block_judge(b->op, b->first + i, status);
+                        get_judge(b, i, status);
                 b->results[i].status = status;
         }
         b->is_settling = may_be_used;
+        if (again && n == 0) { /* of another length, all that it got */
+                pace_give_back(gpu, b, true);
+                b->state = BATCH_PACED;
+                return;
+        }
+        b->op->unissued += again; /* there will be more copies */
         if (n > 0) {
                 batch_copy(gpu, b, n, b->part < 0 || gpu->staging.device != 0);
         } else {
@@ -486,17 +514,27 @@ static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
 static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
 {
         struct kvcache_gpu_counts *counts = &gpu->engine.counts;
+        bool again = false;
 
         for (uint32_t i = 0; i < b->n; i++) {
                 uint64_t *way = b->borrowed[i].is_good ? &gpu->gds.counts.blocks
                                 : b->part < 0          ? &counts->blocks_from_pool
                                                        : &counts->blocks_through_staging;
 
-                if (b->results[i].status != KVCACHE_OK)
+                if (b->is_judged[i])
                         continue;
-                block_judge(b->op, b->first + i, b->is_failed ? KVCACHE_FAILED : KVCACHE_OK);
+                again |= b->results[i].status != KVCACHE_OK;
+                if (b->results[i].status != KVCACHE_OK && !b->is_failed)
+                        continue;
+                get_judge(b, i, b->is_failed ? KVCACHE_FAILED : KVCACHE_OK);
                 *way += !b->is_failed;
         }
+        if (again && !b->is_failed) {
+                pace_give_back(gpu, b, true);
+                b->state = BATCH_PACED;
+                return;
+        }
+        b->op->unissued -= again; /* there are no more copies */
         batch_end(gpu, b, b->is_settling);
 }
 
@@ -537,6 +575,8 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
                         return changed;
                 get_answered(gpu, b);
                 return true;
+        case BATCH_PACED:
+                return operation_may_issue(gpu, b->op) && pace_step(gpu, b);
         case BATCH_COPYING:
                 c = gpu->driver.event_query(b->done);
                 if (c == CU_ERROR_NOT_READY)

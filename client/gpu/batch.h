@@ -17,6 +17,8 @@ int status_of_error(int error);
 /* Its answer has come. True: the daemon may still use the staging that it named. */
 bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
                        const struct kvcache_result *results, uint32_t n);
+/* The same, into its results. */
+bool batch_take_results(struct kvcache_gpu *gpu, struct batch *b);
 uint64_t block_bytes(const struct operation *op, size_t i);
 /* Of the chunk, what the operation moves. */
 void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
@@ -30,6 +32,18 @@ int borrow_begin(struct kvcache_gpu *gpu, struct batch *b);
 /* Goes on with one that is not BORROW_DONE: then each block is in the pool or the device memory, or
  * has its status. Its request, if it has one, is done. True: something has changed. */
 bool borrow_step(struct kvcache_gpu *gpu, struct batch *b);
+
+/* --- pace.c: what is more than may be leased at a time --- */
+
+/* Blocks of a get are to be asked for again. The batch is BATCH_PACED now, or, if it got others,
+ * to be made so when it has given those back. False: there are none, or it is of no use. */
+bool pace_begin(struct batch *b);
+/* What it has leased. Not used: those blocks are to be asked for again, too. */
+void pace_give_back(struct kvcache_gpu *gpu, struct batch *b, bool is_used);
+/* Goes on with one that is BATCH_PACED, of the operation whose turn it is. True: something has
+ * changed. */
+bool pace_step(struct kvcache_gpu *gpu, struct batch *b);
+bool pace_holds_up_gets(const struct kvcache_gpu *gpu);
 
 /* Goes on with a batch as far as can be now. True: something has changed. */
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b);

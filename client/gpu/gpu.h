@@ -48,6 +48,7 @@ enum batch_state {
         BATCH_ASKING,   /* a request to the daemon is under way */
         BATCH_LENT,     /* waits for device memory to read into */
         BATCH_READING,  /* cuFile is */
+        BATCH_PACED,    /* waits to ask for blocks again for which there was no lease */
         BATCH_COPYING,  /* its copies are in a stream */
         BATCH_SETTLING, /* of no operation any more: the daemon may still use its staging */
 };
@@ -87,6 +88,9 @@ struct batch {
         struct borrowed borrowed[GPU_BATCH_BLOCKS];
         struct gds_read reads[GPU_BATCH_BLOCKS];
         struct gds_group group;
+        bool is_paced, asked_alone; /* pace.c: it has asked again; with nothing of ours leased */
+        uint32_t n_again;           /* of `asked`, that were asked for again */
+        bool is_judged[GPU_BATCH_BLOCKS];
         bool is_failed;   /* a driver call was refused */
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
@@ -118,6 +122,7 @@ struct kvcache_gpu {
         struct gds gds;
         enum kvcache_gpu_gds_option gds_option;
         uint64_t gds_bytes; /* asked for */
+        uint64_t blocks_paced;
 
         struct parts_pool pool;
         cu_address pool_device; /* 0: not registered */

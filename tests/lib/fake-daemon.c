@@ -113,12 +113,23 @@ static struct wire_lease lease_new(struct fake_daemon *d, unsigned session)
                 if (d->leases[i].used)
                         continue;
                 d->leases[i].used = true;
+                d->leases[i].bytes = 0;
                 d->leases[i].session = session;
                 d->leases[i].generation++;
                 d->leases_held++;
                 return (struct wire_lease){ i, d->leases[i].generation };
         }
         abort();
+}
+
+static uint64_t leased_bytes(const struct fake_daemon *d, unsigned session)
+{
+        uint64_t bytes = 0;
+
+        for (unsigned i = 0; i < FAKE_LEASES; i++)
+                if (d->leases[i].used && d->leases[i].session == session)
+                        bytes += d->leases[i].bytes;
+        return bytes;
 }
 
 static unsigned leases_end(struct fake_daemon *d, unsigned session, const struct wire_lease *leases,
@@ -298,8 +309,14 @@ static void get_one(struct fake_daemon *d, unsigned session, const struct wire_b
         if (b->hdr.flags & WIRE_F_LEND)
                 r->file = d->not_lent;
         if (!(b->hdr.flags & WIRE_F_INTO)) {
+                if (d->o.lease_bytes > 0 && leased_bytes(d, session) + length > d->o.lease_bytes) {
+                        *r = (struct wire_get_result){ .status = WIRE_QUOTA };
+                        return;
+                }
                 r->flags = WIRE_RESULT_LEASED;
                 r->lease = lease_new(d, session);
+                d->leases[r->lease.id].bytes = length;
+                d->most_leased = MAX(d->most_leased, leased_bytes(d, session));
                 r->offset = d->chunks[i].offset + g->range_offset;
                 return;
         }

@@ -53,6 +53,7 @@ struct fake_options {
                                    each key cancelled */
         bool lends;             /* all of its chunks, from files that it writes for that */
         unsigned lend_per_file; /* so many chunks of each file; 0: any number */
+        uint64_t lease_bytes;   /* a session may hold so much, QUOTA beyond; 0: any number */
         bool lend_indirect;     /* the files' descriptors are without O_DIRECT */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
@@ -113,6 +114,7 @@ struct fake_daemon {
                 bool used;
                 unsigned session;
                 uint32_t generation;
+                uint32_t bytes;
         } leases[FAKE_LEASES];
         struct {
                 char name[256];
@@ -142,6 +144,7 @@ struct fake_daemon {
 
         uint32_t last_region; /* that was given a number */
         unsigned regions;     /* registered now, by all sessions */
+        uint64_t most_leased; /* by a session at a time */
         unsigned connects, bad_requests, stale_releases, releases, leases_held,
                 requests[WIRE_OP_END];
         struct fake_logged log[FAKE_LOG];

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """kvcache._gpu against a real daemon, over the driver without a GPU: its device memory cannot be touched but by copies, and
-these are late and in any order. It has no default stream, so all tests name theirs. Each test is a process of its own, because a driver stays loaded."""
+these are late and in any order. Each test is a process of its own, because a driver stays loaded."""
 
 import os
 import re
@@ -96,6 +96,35 @@ def test_blocks_go_out_and_come_back_elsewhere(daemon, source):
         print("right")
         """, source)
     assert said == "right\n"
+    assert daemon.status()["sessions"]["leases"] == 0
+
+
+def test_the_default_stream_is_a_stream(daemon, source):
+    run(daemon.socket, """
+        stream = None  # of what the tests copy by themselves, too
+        memory, here = Memory(N, data), Memory(N)
+        assert gpu.put(ns, memory.layout, range(N), keys) == bytes(N), gpu.reason
+        assert gpu.get(ns, here.layout, range(N), keys) == bytes(N), gpu.reason
+        assert here.read() == data
+        gpu.detach()
+        """, source)
+
+
+def test_more_than_may_be_leased_comes_in_parts(make_daemon, source):
+    """18 MiB, of which 2 MiB may be leased at a time, from memory and from disk."""
+    daemon = make_daemon(settings={"limits.leased_bytes": "2MiB", "memory.pool": "128MiB"}).start()
+    run(daemon.socket, """
+        TOKENS, INNER = 64, 1024
+        REGION = TOKENS * INNER * 2
+        data = [hashlib.shake_256(b"layer %d" % i).digest(2 * N * REGION) for i in range(LAYERS)]
+        memory, here = Memory(N, data), Memory(N)
+        assert gpu.put(ns, memory.layout, range(N), keys, ack="written", stream=stream.value) == bytes(N), gpu.reason
+        for _ in range(2):
+            assert gpu.get(ns, here.layout, range(N), keys, stream=stream.value) == bytes(N), gpu.reason
+            assert here.read() == data
+            ns.evict(keys, memory_only=True)
+        gpu.detach()
+        """, source)
     assert daemon.status()["sessions"]["leases"] == 0
 
 

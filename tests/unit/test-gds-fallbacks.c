@@ -173,6 +173,32 @@ static void what_is_not_lent_is_got(void **state)
         assert_int_equal(f->rig->d->requests[WIRE_GET], ARRAY_SIZE(reasons));
 }
 
+/* What is not lent is leased, and not all of it may be at a time. */
+static void what_is_not_lent_and_too_much_to_lease_is_got_in_parts(void **state)
+{
+        struct fixture *f = *state;
+
+        begin_gds(f);
+        put_keys(f, 8, 1);
+        fake_daemon_lock(f->rig->d);
+        f->rig->d->not_lent = WIRE_LEND_UNVERIFIED;
+        f->rig->d->o.lease_bytes = 3 * BLOCK;
+        fake_daemon_unlock(f->rig->d);
+        get_keys(f, 8, 1, 8);
+        assert_int_equal(info_of(f).blocks_paced, 5 + 2);
+        assert_int_equal(info_of(f).counts.blocks_from_pool, 8);
+        /* Lent, but not read so: the same. */
+        fake_daemon_lock(f->rig->d);
+        f->rig->d->not_lent = WIRE_LEND_NONE;
+        f->rig->d->file_is_gone = true;
+        fake_daemon_unlock(f->rig->d);
+        put_keys(f, 8, 101);
+        get_keys(f, 8, 101, 8);
+        assert_int_equal(info_of(f).blocks_paced, 2 * (5 + 2));
+        assert_int_equal(info_of(f).gds.blocks, 0);
+        assert_true(f->rig->d->most_leased <= 3 * BLOCK);
+}
+
 static void a_file_that_cannot_be_had_costs_its_blocks_the_way(void **state)
 {
         struct fixture *f = *state;
@@ -412,6 +438,7 @@ int main(int argc, char **argv)
                 TEST(a_pool_that_is_not_registered_goes_without),
                 TEST(the_next_daemon_may_lend),
                 TEST(what_is_not_lent_is_got),
+                TEST(what_is_not_lent_and_too_much_to_lease_is_got_in_parts),
                 TEST(a_file_that_cannot_be_had_costs_its_blocks_the_way),
                 TEST(a_file_without_direct_io_is_not_read),
                 TEST(a_file_that_cufile_does_not_register_is_not_read),
