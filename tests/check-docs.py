@@ -93,6 +93,14 @@ def wrong_keys(tree, page, text):
             yield m.start(), f"no key {m[0]} of the configuration"
 
 
+def without_head(tree):
+    """Files of daemon/ whose licence is not followed by a comment."""
+    for file in sorted(tree.files):
+        if file.parts[0] == "daemon" and file.suffix in (".c", ".h") and \
+                not re.match(r"/\* SPDX.*\*/\n/\*", (tree.root / file).read_text()):
+            yield f"{file}:2: no head: what it is, which thread runs it, what it owns, how it fails"
+
+
 def check(root):
     tree = Tree(root)
     wrong = []
@@ -104,16 +112,18 @@ def check(root):
         if page in pages:
             found += list(wrong_links(tree, page, text)) + list(wrong_names(tree, page, text))
         wrong += [f"{page}:{text[:at].count(chr(10)) + 1}: {what}" for at, what in found]
+    wrong += without_head(tree)
     return len(pages) + len(manual), wrong
 
 
 def self_test():
     page = ("# A page\n[good](#a-page) [good](daemon/a.c) [bad](b.md) [bad](#nothing)\n`run()` `walk()` `daemon/a.c` `daemon/b.c`\n"
             "`kvcache_hits_total` `kvcache_misses` store.limit store.limits\n")
-    expected = ["no file b.md", "no heading #nothing", "no function walk()", "no file daemon/b.c", "no metric", "no key store.limits"]
+    expected = ["no file b.md", "no heading #nothing", "no function walk()", "no file daemon/b.c", "no metric", "no key store.limits", "c.c:2: no head"]
     with tempfile.TemporaryDirectory() as at:
         root = pathlib.Path(at)
-        for name, text in (("README.md", page), ("daemon/a.c", "int run(void)\n{\n}\n"),
+        for name, text in (("README.md", page), ("daemon/a.c", "/* SPDX */\n/* A. */\nint run(void)\n{\n}\n"),
+                           ("daemon/c.c", "/* SPDX */\n#include <a.h>\n"),
                            ("daemon/report/metrics.def", 'METRICS_COUNTER(A, "hits", "x")\n'),
                            ("daemon/config/config.def", "ROW(SIZE, store, limit, 1)\n")):
             (root / name).parent.mkdir(parents=True, exist_ok=True)
