@@ -19,7 +19,7 @@ DEFINE_CLEANUP(struct workload *, workload_free);
 
 enum { MAX_POLICIES = 8, MAX_CAPACITIES = 32, CHAT_REQUESTS = 10000, CELL_BYTES = 64 };
 
-enum { OPTION_SYNTHETIC = OPTION_LONG, OPTION_SEED, OPTION_DISK };
+enum { OPTION_SYNTHETIC = OPTION_LONG, OPTION_SEED, OPTION_DISK, OPTION_ANNOUNCE };
 
 static const struct option_row simulate_options[] = {
         { 'p', "policy", "LIST",
@@ -30,6 +30,9 @@ static const struct option_row simulate_options[] = {
           "workload (default: 1%,5%,10%,20%,50%)" },
         { OPTION_DISK, "disk", "LIST",
           "sizes of the cache in bytes, instead: 4TB,8TB; needs --bytes-per-block" },
+        { OPTION_ANNOUNCE, "announce-ends", "SHARE",
+          "announce that a session has ended after its last request, for this share\n"
+          "of the sessions: 50%; cq evicts those first (default: 0%)" },
         { 'b', "bytes-per-block", "SIZE",
           "bytes of a block; kvcache-bench iosize computes those of a model" },
         { 'r', "requests", "N",
@@ -55,6 +58,7 @@ struct arguments {
         struct capacity capacities[MAX_CAPACITIES];
         size_t n_policies, n_capacities;
         unsigned long long block_bytes;
+        double announced;
 };
 
 /* Calls `add` for each of a list with commas; false: it has said why not. */
@@ -151,6 +155,26 @@ static bool add_disk(struct ctl *ctl, const struct command *self, const char *te
         return true;
 }
 
+static bool announce_option(struct ctl *ctl, const struct command *self, const char *text,
+                            struct arguments *a)
+{
+        size_t n = strlen(text);
+        char number[24];
+        double value;
+
+        if (n > 0 && n <= sizeof(number) && text[n - 1] == '%') {
+                memcpy(number, text, n - 1);
+                number[n - 1] = '\0';
+                if (human_parse_number(number, &value) == 0 && value <= 100) {
+                        a->announced = value / 100;
+                        return true;
+                }
+        }
+        ctl->exit_status =
+                usage_error(self, "--announce-ends: '%s' is not a share from 0%% to 100%%", text);
+        return false;
+}
+
 static bool simulate_option(struct ctl *ctl, const struct command *self, int option,
                             const char *argument, struct arguments *a)
 {
@@ -167,6 +191,8 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
         case 'r':
                 return option_count(ctl, "--requests", argument, 1, 1000000000,
                                     &a->source.requests);
+        case OPTION_ANNOUNCE:
+                return announce_option(ctl, self, argument, a);
         case OPTION_SYNTHETIC:
                 return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:
@@ -353,6 +379,7 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
         default:
                 return complain_memory();
         }
+        s.announced = a.announced;
         if (s.n_blocks == 0)
                 status = complain(EXIT_BAD_INPUT, "no request asks for a block");
         else

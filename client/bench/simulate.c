@@ -77,7 +77,8 @@ struct cache {
         struct block *blocks;
         uint32_t *held; /* by item: its block */
         uint32_t n_items, capacity;
-        uint32_t request; /* at hand */
+        uint32_t request;    /* at hand */
+        const uint8_t *ends; /* by request: is it announced as its session's last? NULL: none is */
 };
 
 static bool may_evict(void *userdata, uint32_t item)
@@ -147,6 +148,15 @@ static uint32_t mark_request(struct cache *c, const uint32_t *blocks, size_t n)
         return c->blocks[blocks[n - 1]].turn;
 }
 
+/* Of what is cached, the last. */
+static void announce_end(struct cache *c, const uint32_t *blocks, size_t n)
+{
+        while (n > 0 && c->blocks[blocks[n - 1]].item == EVICT_NONE)
+                n--;
+        if (n > 0)
+                evict_final(c->evict, c->blocks[blocks[n - 1]].item);
+}
+
 static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
                          struct simulation_result *counts)
 {
@@ -174,6 +184,37 @@ static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
                 if (item != EVICT_NONE && parent != EVICT_NONE)
                         evict_link(c->evict, item, parent);
         }
+        if (c->ends && c->ends[c->request - 1])
+                announce_end(c, blocks, n);
+}
+
+static int find_next_uses(const struct simulation *s, uint32_t **ret);
+
+/* A session goes on with a request that repeats all but the last, partial block of this one. Of
+ * those that do not, a share that is always the same. */
+static int choose_ends(const struct simulation *s, uint8_t **ret)
+{
+        _cleanup_(freep) uint32_t *next = NULL;
+        uint8_t *ends;
+
+        *ret = NULL;
+        if (s->announced == 0)
+                return 0;
+        ends = calloc(MAX(s->workload->n_requests, (size_t)1), sizeof(*ends));
+        if (!ends || find_next_uses(s, &next) < 0) {
+                free(ends);
+                return -ENOMEM;
+        }
+        for (size_t i = 0; i < s->workload->n_requests; i++) {
+                const struct workload_request *request = &s->workload->requests[i];
+                size_t last = request->n_ids - (request->n_ids > 1 ? 2 : 1);
+                uint32_t drawn = (uint32_t)(((uint64_t)i + 1) * UINT64_C(0x9e3779b97f4a7c15) >> 32);
+
+                if (request->n_ids > 0 && next[request->first_id + last] == NEVER)
+                        ends[i] = drawn < s->announced * 0x1p32;
+        }
+        *ret = ends;
+        return 0;
 }
 
 static int run_policy(const struct simulation *s, const char *policy, uint32_t capacity,
@@ -182,6 +223,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
         _cleanup_(evict_freep) struct evict *evict = NULL;
         _cleanup_(freep) struct block *blocks = NULL;
         _cleanup_(freep) uint32_t *held = NULL;
+        _cleanup_(freep) uint8_t *ends = NULL;
         struct cache c;
         int r;
 
@@ -190,11 +232,13 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                 return r;
         blocks = calloc(s->n_blocks, sizeof(*blocks));
         held = calloc(capacity, sizeof(*held));
-        if (!blocks || !held)
+        if (!blocks || !held || choose_ends(s, &ends) < 0)
                 return -ENOMEM;
         for (uint32_t i = 0; i < s->n_blocks; i++)
                 blocks[i].item = EVICT_NONE;
-        c = (struct cache){ .evict = evict, .blocks = blocks, .held = held, .capacity = capacity };
+        c = (struct cache){
+                .evict = evict, .blocks = blocks, .held = held, .capacity = capacity, .ends = ends
+        };
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];
 

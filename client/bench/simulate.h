@@ -19,6 +19,7 @@ struct simulation {
         const struct workload *workload;
         uint32_t *blocks;  /* as workload.ids */
         uint32_t n_blocks; /* distinct ones */
+        double announced;  /* of the ends of sessions, this share is announced; set after init */
 };
 
 struct simulation_result {

@@ -6,8 +6,10 @@
  * what a session adds in its third turn or later mostly returns with the fourth, what a new prompt
  * begins with mostly does not, and the end of a chain, which the next turn continues, least of all.
  * Items that were used twice or more are in lists by the count: 2, 3, 4 to 5, 6 to 11, 12 and more.
+ * What is said to come back no more is in a list of its own, whatever its count: how far that can
+ * be believed is learned as everything is.
  *
- * A touch takes an item to the young end of its list: O(1). Of the eight old ends, the one of the
+ * A touch takes an item to the young end of its list: O(1). Of the nine old ends, the one of the
  * least density at its age is worth least; of equal ones the older. Leaf first holds within a list,
  * as a chain is touched from its end to its root. Across lists it holds for items that were linked:
  * the victim is the end of the chain that goes on from what is worth least. What was evicted stays
@@ -38,6 +40,7 @@
 
 enum {
         LISTS = DENSITY_CLASSES,
+        FINAL = LISTS - 1,
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
@@ -105,7 +108,7 @@ static uint8_t class_of(unsigned uses, unsigned place)
 {
         enum { TWICE = EVICT_PLACE_END + 1 };
 
-        static_assert(TWICE + 5 == (int)LISTS, "a list each");
+        static_assert(TWICE + 5 == (int)FINAL, "a list each");
         if (uses <= 1)
                 return (uint8_t)place;
         if (uses <= 3)
@@ -370,6 +373,27 @@ static void cq_link(struct evict *e, uint32_t item, uint32_t parent)
         p->last_child = item + 1;
 }
 
+/* From the end of the chain on up to what something else goes on from. */
+static void cq_final(struct evict *e, uint32_t item)
+{
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+
+        for (unsigned steps = MAX_STEPS; steps > 0; steps--) {
+                struct cq_item *p = parent_of(q, i);
+
+                if (i->class == FINAL)
+                        return;
+                cq_unlink(q, item);
+                i->class = FINAL;
+                cq_append(q, item, i->group);
+                if (!p || p->child != p->last_child)
+                        return;
+                i = p;
+                item = (uint32_t)(p - q->items);
+        }
+}
+
 static void leave_family(struct cq *q, uint32_t item)
 {
         const struct cq_item *i = &q->items[item];
@@ -525,6 +549,7 @@ const struct evict_policy evict_policy_cq = {
         .populate = cq_populate,
         .unpopulate = cq_unpopulate,
         .link = cq_link,
+        .final = cq_final,
         .remove = cq_remove,
         .contains = cq_contains,
         .victim = cq_victim,

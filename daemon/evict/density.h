@@ -14,7 +14,7 @@
 #include <stdint.h>
 
 enum {
-        DENSITY_CLASSES = 8,
+        DENSITY_CLASSES = 9,
         DENSITY_BINS = 64, /* two a power of two: all ages of 32 bits */
 };
 

@@ -121,6 +121,13 @@ void evict_link(struct evict *e, uint32_t item, uint32_t parent)
                 e->policy->link(e, item, parent);
 }
 
+void evict_final(struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        if (e->policy->final)
+                e->policy->final(e, item);
+}
+
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         if (item < e->max_items)

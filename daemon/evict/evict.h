@@ -61,6 +61,9 @@ bool evict_wants_chains(const struct evict *e);
  * second link of an item changes nothing. A policy may then keep a parent as long as its children.
  */
 void evict_link(struct evict *e, uint32_t item, uint32_t parent);
+/* The chain that ends with the item is said to come back no more. What no other chain goes on from
+ * may go first then; a policy may ignore it. */
+void evict_final(struct evict *e, uint32_t item);
 /* For many touches in a row: step 0 for each, a little later step 1, a little later evict_touch().
  */
 void evict_warm(const struct evict *e, uint32_t item, unsigned step);

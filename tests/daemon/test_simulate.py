@@ -96,6 +96,18 @@ def test_the_published_figures_of_the_conversation_trace(tmp_path):
     assert [f["capacity"] for f in figures if f["policy"] == "cq"] == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
+def test_announced_ends_are_worth_more_than_any_policy():
+    """The study's figure for LRU with half of the ends announced is 24.78 % at 5 %."""
+    def hits(*arguments):
+        return [100 * f["hit_ratio"] for f in simulate(trace_path(), "-p", "cq", "-c", "1%,5%,10%,20%,50%", *arguments)]
+
+    plain, none, half = hits(), hits("--announce-ends", "0%"), hits("--announce-ends", "50%")
+    assert plain == none
+    assert all(h >= p - 0.05 for p, h in zip(plain, half, strict=True))
+    assert half[1] >= 24.5 and half[2] >= 31.5
+    assert hits("--announce-ends", "50%") == half
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_learning_costs_little_where_there_is_nothing_to_learn(seed):
     """Chat sessions whose return does not depend on what they have done: there LRU is hard to beat."""
@@ -128,6 +140,11 @@ def test_the_table_has_a_row_for_each_size_and_a_column_for_each_policy():
     (["--synthetic", "chat", "-c", "nan"], "'nan' is neither", 2),
     (["--synthetic", "chat", "-c", "%"], "'%' is neither", 2),
     (["--synthetic", "chat", "-c", ",".join(["1"] * 33)], "more than 32", 2),
+    (["--synthetic", "chat", "--announce-ends", "101%"], "'101%' is not a share", 2),
+    (["--synthetic", "chat", "--announce-ends", "0.5"], "'0.5' is not a share", 2),
+    (["--synthetic", "chat", "--announce-ends", "%"], "'%' is not a share", 2),
+    (["--synthetic", "chat", "--announce-ends", "nan%"], "'nan%' is not a share", 2),
+    (["--synthetic", "chat", "--announce-ends", "-1%"], "'-1%' is not a share", 2),
     (["--synthetic", "chat", "--disk", "1MB", "-b", "2MB"], "less than one", 2),
     (["--synthetic", "chat", "--disk", "1TB"], "--disk needs --bytes-per-block", 2),
     (["--synthetic", "chat", "--disk", "1TB", "-b", "0"], "--disk needs --bytes-per-block", 2),

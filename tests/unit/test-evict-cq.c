@@ -433,6 +433,59 @@ static void the_turn_stays_with_the_item_and_its_ghost(void **state)
         assert_int_equal(evict_turn(e, 2, 9), 1);
 }
 
+/* Of a chain that is final all goes first, from its end on, but for what another chain goes on
+ * from; what is used again after all is like anything else. */
+static void what_is_final_goes_first(void **state)
+{
+        enum { N = 8 };
+        static const uint32_t parents[N] = { EVICT_NONE, 0, 1, 2, 1, 4, EVICT_NONE, 6 };
+        _cleanup_(evict_freep) struct evict *e = make(N, 1);
+
+        /* 6-7 is older than 0-1-2-3 and 0-1-4-5. */
+        for (uint32_t k = 0; k < N; k++) {
+                uint32_t i = N - 1 - k;
+
+                evict_insert_known(e, i, 0, 1, i + 1, 7, EVICT_PLACE_UNKNOWN);
+        }
+        for (uint32_t i = 0; i < N; i++)
+                if (parents[i] != EVICT_NONE)
+                        evict_link(e, i, parents[i]);
+        assert_int_equal(victim(e), 7);
+        evict_final(e, 3);
+        evict_final(e, 3);
+        /* Before anything is learned the oldest goes; from what is learned, never hit is worth
+         * nothing. */
+        for (int i = 0; i < 100; i++)
+                density_hit(&cq(e)->density, EVICT_PLACE_UNKNOWN, 1000);
+        learn(cq(e));
+        assert_int_equal(victim(e), 3);
+        evict_remove_victim(e, 3, 4);
+        assert_int_equal(victim(e), 2);
+        evict_remove_victim(e, 2, 3);
+        assert_int_not_equal(victim(e), 1);
+        assert_int_equal(class_at(e, 1), EVICT_PLACE_UNKNOWN);
+
+        evict_final(e, 7);
+        evict_touch(e, 6, 0, 8);
+        evict_touch(e, 7, 0, 8);
+        assert_int_not_equal(class_at(e, 6), FINAL);
+        assert_int_not_equal(class_at(e, 7), FINAL);
+}
+
+/* In a circle of parents each is marked once. */
+static void a_final_circle_ends(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 1);
+
+        for (uint32_t i = 0; i < 4; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, 7, EVICT_PLACE_UNKNOWN);
+        for (uint32_t i = 0; i < 4; i++)
+                evict_link(e, i, (i + 1) % 4);
+        evict_final(e, 1);
+        for (uint32_t i = 0; i < 4; i++)
+                assert_int_equal(class_at(e, i), FINAL);
+}
+
 struct refusals {
         uint32_t below;
         unsigned asked;
@@ -528,6 +581,8 @@ int main(void)
                 cmocka_unit_test(one_use_counts_once),
                 cmocka_unit_test(a_touch_of_the_same_use_counts_for_the_order),
                 cmocka_unit_test(the_turn_stays_with_the_item_and_its_ghost),
+                cmocka_unit_test(what_is_final_goes_first),
+                cmocka_unit_test(a_final_circle_ends),
                 cmocka_unit_test(a_search_is_bounded),
                 cmocka_unit_test(the_coldest_of_a_group_is_that_of_any_list),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
