@@ -1,12 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The engines' own code over a real daemon, on the CPU: environments with the real packages from the package index.
+# The engines' own code over a real daemon, on the CPU: environments with the real packages from the package index. vLLM in two
+# versions, and llama.cpp, which is built from the sources that llama-cpp-python has.
 #
 #     run.sh BUILD [FOLDER]
 #
-# Environments are made in FOLDER (default: BUILD/engines) and kept there. PyTorch and what it needs are 3 GB; TORCH_SITE names a
-# site-packages with PyTorch to use instead. Of vLLM only the Python files are unpacked. Skips, with 77 and a reason, where
-# there is no package index. The last line is "N passed, N failed, N skipped".
+# Environments are made in FOLDER (default: BUILD/engines) and kept there: 6 GB, of which PyTorch, which all of them share, is 5;
+# TORCH_SITE names a site-packages with PyTorch to use instead. Of vLLM only the Python files are unpacked. Each step has a time
+# limit, and what is half made is made anew by the next run. Skips, with 77 and a reason, where there is no package index or no
+# room. The last line is "N passed, N failed, N skipped".
 set -u
 build=$(cd "$1" && pwd) || exit 1
 here=$(cd "$(dirname "$0")" && pwd)
@@ -32,13 +34,36 @@ needs="aiohttp annotated-doc attrs blake3 cachetools cbor2 cloudpickle compresse
 alone="apache-tvm-ffi distro frozendict jiter llguidance lm-format-enforcer nvtx opentelemetry-api opentelemetry-exporter-otlp
         opentelemetry-sdk opentelemetry-semantic-conventions-ai outlines-core xgrammar"
 
-# make VERSION: $folder/VERSION with Python's files of this vLLM.
+# pip ENVIRONMENT ARGUMENT...: its pip, within limits. No cache: what is unpacked is there once.
+pip() {
+        python=$1
+        shift
+        timeout 900 "$python/bin/pip" --no-cache-dir --retries 3 --timeout 60 --disable-pip-version-check "$@"
+}
+
+# Both versions of vLLM import on this PyTorch: one for all, in $torch.
+make_torch() {
+        torch=${TORCH_SITE:-$folder/torch}
+        [ -n "${TORCH_SITE:-}" ] || [ -f "$torch/made" ] && return 0
+        free=$(df -Pk "$folder" | awk 'NR == 2 { print int($4 / 1048576) }')
+        [ "$free" -ge 14 ] || skip "$folder has $free GiB free, and PyTorch is unpacked in 14"
+        rm -rf "$torch" "$folder/pip"
+        python3 -m venv "$folder/pip" || return 1
+        # --target has pip unpack to a temporary folder first, which is to be on the same file system.
+        mkdir -p "$folder/tmp" && TMPDIR=$folder/tmp pip "$folder/pip" install -q --no-warn-conflicts --target "$torch" "torch==$1"
+        r=$?
+        rm -rf "$folder/tmp" "$folder/pip"
+        [ $r -eq 0 ] || return 77
+        touch "$torch/made"
+}
+
+# make_environment VERSION: $folder/vllm-VERSION, with the Python files of this vLLM.
 make_environment() {
         env=$folder/vllm-$1
         [ -f "$env/made" ] && return 0
         rm -rf "$env"
         python3 -m venv "$env" || return 1
-        "$env/bin/pip" download -q --no-deps -d "$env/wheel" "vllm==$1" || return 77
+        pip "$env" download -q --no-deps -d "$env/wheel" "vllm==$1" || return 77
         site=$(echo "$env"/lib/python3*/site-packages)
         "$env/bin/python" - "$env/wheel" "$site" <<'END' || return 1
 import glob, sys, zipfile
@@ -48,24 +73,26 @@ with zipfile.ZipFile(glob.glob(sys.argv[1] + "/*.whl")[0]) as wheel:
             wheel.extract(name, sys.argv[2])
 END
         rm -rf "$env/wheel"
-        if [ -n "${TORCH_SITE:-}" ]; then
-                echo "$TORCH_SITE" >"$site/torch.pth"
-        else
-                "$env/bin/pip" install -q "torch==$2" || return 77
-        fi
+        echo "$torch" >"$site/torch.pth"
         # shellcheck disable=SC2086 # a list
-        "$env/bin/pip" install -q $needs || return 1
+        pip "$env" install -q --no-warn-conflicts $needs || return 1
         # shellcheck disable=SC2086
-        "$env/bin/pip" install -q --no-deps $alone || return 1
+        pip "$env" install -q --no-warn-conflicts --no-deps $alone || return 1
         touch "$env/made"
 }
 
-for pair in 0.26.0:2.11.0 0.33.0:2.14.0; do
-        version=${pair%:*}
-        make_environment "$version" "${pair#*:}"
+make_torch 2.11.0
+case $? in
+0) ;;
+77) skip "the package index does not give PyTorch 2.11.0" ;;
+*) echo "engines: PyTorch could not be unpacked" && echo "0 passed, 1 failed, 0 skipped" && exit 1 ;;
+esac
+
+for version in 0.26.0 0.33.0; do
+        make_environment "$version"
         case $? in
         0) ;;
-        77) skip "the package index does not give vLLM $version or its PyTorch" ;;
+        77) skip "the package index does not give vLLM $version" ;;
         *) echo "engines: the environment for vLLM $version could not be made"; failed=$((failed + 1)); continue ;;
         esac
         log=$folder/vllm-$version.log
@@ -76,5 +103,59 @@ for pair in 0.26.0:2.11.0 0.33.0:2.14.0; do
         set -- $(sed -n 's/^vLLM: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
         passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
 done
-echo "$passed passed, $failed failed, 0 skipped"
+
+# make_llama VERSION: llama.cpp, from the sources that llama-cpp-python of this version has, in $folder/llama-VERSION.
+make_llama() {
+        llama=$folder/llama-$1
+        [ -f "$llama/made" ] && return 0
+        rm -rf "$llama"
+        python3 -m venv "$llama" || return 1
+        # pip prepares its metadata too, for which it fetches what that takes.
+        pip "$llama" download -q --no-deps --no-binary :all: -d "$llama/sdist" "llama-cpp-python==$1" || return 77
+        pip "$llama" install -q gguf || return 77
+        mkdir "$llama/source" && tar -xzf "$llama"/sdist/*.tar.gz -C "$llama/source" --strip-components=3 \
+                --wildcards '*/vendor/llama.cpp/*' || return 1
+        # Quick to build rather than quick, and the same on every machine.
+        cmake -S "$llama/source" -B "$llama/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS_RELEASE=-O1 \
+                -DCMAKE_CXX_FLAGS_RELEASE=-O1 -DGGML_NATIVE=OFF -DGGML_OPENMP=OFF -DLLAMA_BUILD_COMMON=OFF -DLLAMA_BUILD_TESTS=OFF \
+                -DLLAMA_BUILD_TOOLS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_CURL=OFF \
+                -DBUILD_SHARED_LIBS=ON >"$llama/build.log" 2>&1 || return 1
+        timeout 1800 ninja -j2 -C "$llama/build" llama >>"$llama/build.log" 2>&1 || return 1
+        rm -rf "$llama/sdist"
+        touch "$llama/made"
+}
+
+# The example for llama.cpp with the real library.
+check_llama() {
+        cc -O2 -Wall -I"$llama/source/include" -I"$llama/source/ggml/include" -I"$here/../../client" \
+                "$here/../../client/examples/llama-prefix.c" -o "$llama/llama-prefix" -L"$llama/build/bin" -lllama \
+                -L"$build/client/lib" -lkvcache -lmd -Wl,-rpath,"$llama/build/bin:$build/client/lib" || return 1
+        KVCACHE_BUILD=$build timeout 600 "$llama/bin/python" "$here/llama_check.py" "$llama/llama-prefix" >"$folder/llama.log" 2>&1 ||
+                tail -n 40 "$folder/llama.log"
+        grep '^llama.cpp: [a-z_]* ' "$folder/llama.log"
+        # shellcheck disable=SC2046 # two numbers, or none
+        set -- $(sed -n 's/^llama.cpp: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$folder/llama.log")
+        passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+}
+
+skipped=0
+if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null || ! command -v c++ >/dev/null; then
+        echo "engines: llama.cpp skipped, it takes cmake, ninja and a C++ compiler to build it"
+        skipped=1
+else
+        make_llama 0.3.36
+        case $? in
+        0) check_llama || failed=$((failed + 1)) ;;
+        77)
+                echo "engines: llama.cpp skipped, the package index does not give llama-cpp-python 0.3.36 or gguf"
+                skipped=1
+                ;;
+        *)
+                echo "engines: llama.cpp could not be built"
+                tail -n 20 "$llama/build.log"
+                failed=$((failed + 1))
+                ;;
+        esac
+fi
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed -eq 0 ] && [ $passed -gt 0 ]
