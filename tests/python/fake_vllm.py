@@ -145,6 +145,57 @@ class SecondaryTierManager33(SecondaryTierManager26):
         self.locality = None
 
 
+class LoadStoreSpec:
+    pass
+
+
+@dataclasses.dataclass
+class PrepareStoreOutput:
+    keys_to_store: list
+    store_spec: Any
+    evicted_keys: list
+
+
+@dataclasses.dataclass
+class TransferResult:
+    job_id: int
+    success: bool
+    transfer_size: int | None = None
+    transfer_time: float | None = None
+
+
+class OffloadingManager(ABC):
+    @abstractmethod
+    def lookup(self, key, req_context): ...
+    @abstractmethod
+    def prepare_load(self, keys, req_context): ...
+    @abstractmethod
+    def prepare_store(self, keys, req_context): ...
+    @abstractmethod
+    def on_new_request(self, req_context): ...
+
+
+class OffloadingWorker(ABC):
+    @abstractmethod
+    def submit_store(self, job_id, src_spec, dst_spec): ...
+    @abstractmethod
+    def submit_load(self, job_id, src_spec, dst_spec): ...
+    @abstractmethod
+    def get_finished(self): ...
+    @abstractmethod
+    def wait(self, job_ids): ...
+
+
+class OffloadingSpec(ABC):
+    def __init__(self, config):
+        self.config, self.extra_config = config, config.extra_config
+
+    @abstractmethod
+    def get_manager(self): ...
+    @abstractmethod
+    def get_worker(self, kv_caches): ...
+
+
 class Factory:
     registry: dict = {}
 
@@ -161,7 +212,9 @@ def install(version):
     new = version >= (0, 33)
     base = dict(LookupResult=LookupResult, Locality=Locality, RequestOffloadingContext=RequestOffloadingContext,
                 OffloadingCounterMetadata=OffloadingCounterMetadata, OffloadingGaugeMetadata=OffloadingGaugeMetadata,
-                OffloadingEvent=OffloadingEvent, **({"Medium": Medium} if new else {}))
+                OffloadingEvent=OffloadingEvent, LoadStoreSpec=LoadStoreSpec, PrepareStoreOutput=PrepareStoreOutput,
+                TransferResult=TransferResult, OffloadingManager=OffloadingManager, OffloadingWorker=OffloadingWorker,
+                OffloadingSpec=OffloadingSpec, **({"Medium": Medium} if new else {}))
     tiering = dict(JobResult=JobResult33 if new else JobResult26,
                    SecondaryTierManager=SecondaryTierManager33 if new else SecondaryTierManager26)
     Factory.registry = {}
@@ -181,7 +234,7 @@ def install(version):
 
 
 def remove():
-    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.") or n == "kvcache.vllm.tier"]:
+    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.") or n in ("kvcache.vllm.tier", "kvcache.vllm.spec")]:
         del sys.modules[name]
 
 

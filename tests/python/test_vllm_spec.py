@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's spec of ours under the recorded contracts of vLLM 0.26 and 0.33, against a real daemon and over the driver without a GPU;
+vLLM is not needed. The scenarios are in vllm_spec_host.py, each a process of its own, because a driver stays loaded."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import harness
+import pytest
+
+
+@pytest.fixture(params=["0.26", "0.33"])
+def start(request, source):
+    library = harness.BUILD / "tests/gpu/cuda/libcuda.so.1"
+    if re.search(rb"__asan_init|__tsan_init", library.read_bytes()):
+        pytest.skip("the driver without a GPU is built with a sanitizer, and Python is not")
+    env = {**os.environ, "LD_LIBRARY_PATH": str(library.parent),
+           "PYTHONPATH": f"{source}/client/python:{source}/tests/python"}
+    processes = []
+
+    def start(daemon, scenario):
+        processes.append(subprocess.Popen([sys.executable, str(source / "tests/python/vllm_spec_host.py"), str(daemon.socket),
+                                           request.param, scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                          stderr=subprocess.PIPE, text=True, env=env))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def ended(process, status=0, said="right\n"):
+    out, err = process.communicate("\n", timeout=120 * harness.slow())
+    assert process.returncode == status and out == said, err
+
+
+def asked(process, what):
+    assert process.stdout.readline() == what + "\n", process.communicate()[1]
+
+
+def go_on(process):
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused"])
+def test_scenario(scenario, start, daemon):
+    ended(start(daemon, scenario))
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
+def test_the_next_engine_after_kill_9_finds_it(start, daemon):
+    ended(start(daemon, "killed_after_a_store"), -signal.SIGKILL, "")
+    ended(start(daemon, "next_engine"))
+
+
+def test_leases_end_with_the_request(start, daemon):
+    process = start(daemon, "ended_or_reset_before_the_load")
+    asked(process, "leases")
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+    ended(process)
+
+
+def test_the_daemon_ends_between_promise_and_load(start, daemon):
+    process = start(daemon, "daemon_ends_before_the_load")
+    asked(process, "kill")
+    daemon.kill()
+    go_on(process)
+    asked(process, "start")
+    daemon.start()
+    ended(process)
+
+
+def test_the_daemon_hangs_between_promise_and_load(start, daemon):
+    process = start(daemon, "daemon_hangs_before_the_load")
+    asked(process, "stop")
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        go_on(process)
+        asked(process, "continue")
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+    ended(process)

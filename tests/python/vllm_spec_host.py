@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's scheduler and worker, as far as the spec of ours sees them, over the driver without a GPU, as a program of its own:
+
+    vllm_spec_host.py SOCKET VERSION SCENARIO
+
+VERSION is 0.26 or 0.33, or real: the vLLM that is installed. It asserts where vLLM does. What a test is to do meanwhile (end the
+daemon, say) is printed, and a line of input says that it is done."""
+
+import ctypes
+import faulthandler
+import hashlib
+import os
+import sys
+import time
+import types
+
+import fake_vllm
+
+faulthandler.enable()
+SOCKET, VERSION, SCENARIO = sys.argv[1:4]
+if VERSION != "real":
+    fake_vllm.install((0, int(VERSION.split(".")[1])))
+from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
+
+import kvcache  # noqa: E402
+from kvcache.vllm import identity, promises, spec as ours  # noqa: E402
+
+promises.LOOKUP_S = 2.0  # on a busy machine
+
+N, LAYERS, PAGE = 80, 3, 24 << 10
+ns = types.SimpleNamespace
+cuda = ctypes.CDLL("libcuda.so.1")
+context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+assert not cuda.cuInit(0) and not cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+assert not cuda.cuCtxPushCurrent_v2(context) and not cuda.cuStreamCreate(ctypes.byref(stream), 1)
+
+
+def keys_of(name, count):
+    return [hashlib.sha256(f"{name} {i}".encode()).digest() + bytes(4) for i in range(count)]
+
+
+def value_of(key, layer):
+    return hashlib.shake_128(key + bytes([layer])).digest(PAGE)
+
+
+def told(what):
+    print(what, flush=True)
+    sys.stdin.readline()
+
+
+def config(engine, world_size=1, blocks_per_chunk=1, **options):
+    parallel = ns(rank=0, world_size=world_size, tp_size=world_size, pp_size=1, pcp_size=1, dcp_size=1, is_parallelism_agnostic=False)
+    return ns(groups=(ns(tokens_per_block=16, layer_names=("0", "1", "2")),), model=ns(name="tests/model", dtype="bfloat16"),
+              cache=ns(tokens_per_hash=16, blocks_per_chunk=blocks_per_chunk), parallel=parallel, engine_id=engine,
+              worker_kv_bytes_per_block=LAYERS * PAGE, enable_kv_cache_events=False,
+              extra_config={"kvcache_socket": SOCKET, "weights": "tests", "load_policy": "always", "timeout_s": 5.0, **options})
+
+
+class Tensor:
+    """Blocks of a layer, in memory of the device."""
+
+    def __init__(self, page=PAGE):
+        address = ctypes.c_uint64()
+        assert not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(N * PAGE))
+        self.address, self.page, self.shape = address.value, page, (N, page)
+
+    def data_ptr(self):
+        return self.address
+
+    def stride(self, _):
+        return self.page
+
+    def copy(self, to, source):
+        assert not cuda.cuMemcpyAsync(ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(PAGE), stream)
+
+    def write(self, block, data):
+        """Queued in the engine's stream, and not waited for."""
+        room = ctypes.create_string_buffer(data, PAGE)
+        written.append(room)
+        self.copy(self.address + block * PAGE, ctypes.addressof(room))
+
+    def read(self, block):
+        room = ctypes.create_string_buffer(PAGE)
+        self.copy(ctypes.addressof(room), self.address + block * PAGE)
+        assert not cuda.cuStreamSynchronize(stream)
+        return room.raw
+
+
+written = []
+
+
+def caches(*pages):
+    return ns(tensors=[ns(tensor=Tensor(p), page_size_bytes=p) for p in pages],
+              group_data_refs=[[ns(tensor_idx=i, page_size_bytes=p) for i, p in enumerate(pages)]])
+
+
+class Host:
+    def __init__(self, engine="one", worker=True, **options):
+        self.spec = ours.KvcacheOffloadingSpec(config(engine, **options))
+        self.caches = caches(*[PAGE] * LAYERS)
+        self.worker = ours.KvcacheWorker(ours.KvcacheOffloadingSpec(config(engine, **options)), self.caches, 0,
+                                         lambda: stream.value) if worker else None
+        self.manager = self.spec.get_manager()
+        self.number, self.slowest_s, self.counted = 0, 0.0, {}
+
+    def timed(self, call, *arguments):
+        started = time.monotonic()
+        try:
+            return call(*arguments)
+        finally:
+            self.slowest_s = max(self.slowest_s, time.monotonic() - started)
+
+    def begin(self, name):
+        context = (fake_vllm.ReqContext33 if VERSION != "0.26" else fake_vllm.ReqContext26)(name)
+        self.timed(self.manager.on_new_request, context)
+        return context
+
+    def end(self, context):
+        self.timed(self.manager.on_request_finished, context)
+        self.step()
+
+    def step(self):
+        self.timed(self.manager.on_schedule_end, None)
+
+    def lookup(self, keys, context, seconds=60):
+        """How many leading keys are promised, after as many steps as it takes."""
+        if VERSION != "0.26":
+            context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+        deadline = time.monotonic() + seconds
+        while True:
+            hits, deferred = 0, False
+            for key in keys:
+                said = self.timed(self.manager.lookup, key, context)
+                if said is LookupResult.MISS:
+                    break
+                hits, deferred = hits + (said is LookupResult.HIT), deferred or said is LookupResult.RETRY
+            self.step()
+            if not deferred:
+                return hits
+            assert time.monotonic() < deadline, "the lookup is never answered"
+
+    def finish(self, number):
+        deadline = time.monotonic() + 60
+        ended = []
+        while not ended:
+            assert time.monotonic() < deadline, f"job {number} is never reported"
+            ended = self.worker.get_finished()
+            self.step()
+        assert [e.job_id for e in ended] == [number] and ended[0].success
+        return ended[0]
+
+    def store(self, keys, context, first=0):
+        for i, key in enumerate(keys):
+            for layer, one in enumerate(self.caches.tensors):
+                one.tensor.write(first + i, value_of(key, layer))
+        output = self.timed(self.manager.prepare_store, keys, context)
+        assert set(output.keys_to_store) <= set(keys) and not output.evicted_keys
+        blocks = [first + keys.index(k) for k in output.keys_to_store]
+        self.number += 1
+        assert self.timed(self.worker.submit_store, self.number, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]),
+                          output.store_spec)
+        self.finish(self.number)
+        for block in blocks:  # they are the engine's again
+            for one in self.caches.tensors:
+                one.tensor.write(block, b"U" * PAGE)
+        return len(blocks)
+
+    def load(self, keys, context, first=40):
+        self.number += 1
+        spec = self.timed(self.manager.prepare_load, keys, context)
+        blocks = [first + len(keys) - 1 - i for i in range(len(keys))]
+        for block in blocks:
+            for one in self.caches.tensors:
+                one.tensor.write(block, b"Z" * PAGE)  # as vLLM zeroes a block before: not to be seen afterwards
+        assert self.timed(self.worker.submit_load, self.number, spec, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]))
+        del spec
+        self.worker.wait({self.number})
+        self.finish(self.number)
+        self.timed(self.manager.complete_load, keys, context)
+        for key, block in zip(keys, blocks):
+            for layer, one in enumerate(self.caches.tensors):
+                assert one.tensor.read(block) == value_of(key, layer), f"wrong bytes in block {block}, layer {layer}"
+
+    def stored(self, name, keys, first=0):
+        context = self.begin(name)
+        self.lookup(keys, context)
+        n = self.store(keys, context, first)
+        self.end(context)
+        return n
+
+    def found(self, name, keys):
+        context = self.begin(name)
+        hits = self.lookup(keys, context)
+        if hits:
+            self.load(keys[:hits], context)
+        self.end(context)
+        return hits
+
+    def counts(self):
+        for name, value in self.manager.get_stats().values.items():
+            self.counted[name.removeprefix("vllm:kv_offload_kvcache_")] = value
+        return self.counted
+
+    def close(self):
+        self.worker.shutdown()
+        self.manager.shutdown()
+
+
+def stored_and_loaded():
+    host, keys = Host(), keys_of("a", 37)
+    assert host.found("0", keys) == 0
+    assert host.stored("1", keys) == 37 and host.stored("2", keys) == 0
+    assert host.found("3", keys + keys_of("never", 3)) == 37
+    if VERSION != "real":
+        counts = host.counts()
+        assert counts["stored_bytes"] == counts["loaded_memory_bytes"] == 37 * LAYERS * PAGE and counts["up"] == 1, counts
+        assert {"vllm:kv_offload_kvcache_" + n for n in counts} <= set(type(host.spec).build_metric_definitions({}))
+    beside = Host("two")
+    assert beside.found("4", keys) == 37
+    host.close()
+    assert beside.found("5", keys) == 37
+    beside.close()
+
+
+def killed_after_a_store():
+    host = Host()
+    assert host.stored("1", keys_of("kept", 20)) == 20
+    os.kill(os.getpid(), 9)
+
+
+def next_engine():
+    host = Host("next")
+    assert host.found("1", keys_of("kept", 20)) == 20
+    host.close()
+
+
+def from_disk():
+    host, keys = Host(ack="written"), keys_of("disk", 12)
+    assert host.stored("1", keys) == 12
+    with kvcache.Client(SOCKET) as client:
+        client.namespace(host.spec.names[0], host.spec.fields).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=True)
+    assert host.found("2", keys) == 12
+    host.close()
+
+
+def daemon_ends_before_the_load():
+    host, keys = Host(), keys_of("gone", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10, host.counts()
+    told("kill")
+    host.load(keys, context)
+    host.end(context)
+    assert host.worker.mover.rescued_loads == 10
+    assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
+    told("start")
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys_of("back", 4)) != 4:
+        assert time.monotonic() < deadline
+        host.stored(str(time.monotonic()), keys_of("back", 4))
+    assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
+    host.close()
+
+
+def daemon_hangs_before_the_load():
+    host, keys = Host(timeout_s=1.0), keys_of("hung", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10, host.counts()
+    told("stop")
+    host.load(keys, context)
+    host.end(context)
+    assert host.worker.mover.rescued_loads == 10
+    assert host.found("3", keys) == 0
+    assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
+    told("continue")
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys) != 10:
+        assert time.monotonic() < deadline
+    host.close()
+
+
+def declined():
+    host, keys = Host(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6), keys_of("slow", 8)
+    host.stored("1", keys)
+    assert host.found("2", keys) == 0
+    assert VERSION == "real" or host.counts()["declined"] >= 1
+    host.close()
+
+
+def ended_or_reset_before_the_load():
+    """Leases that are on their way to a request that is no more are given back."""
+    host, keys = Host(), keys_of("ended", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    host.manager.lookup(keys[0], context)
+    host.end(context)
+    context = host.begin("3")
+    assert host.lookup(keys, context) == 10
+    host.manager.reset_cache()
+    assert host.lookup(keys, context) == 10
+    host.load(keys, context)
+    host.end(context)
+    told("leases")
+    host.close()
+
+
+def without_a_worker():
+    host = Host(worker=False)
+    context = host.begin("1")
+    assert host.lookup(keys_of("x", 2), context) == 0
+    assert host.manager.prepare_store(keys_of("x", 2), context).keys_to_store == []
+    host.end(context)
+
+
+def refused():
+    for said, make in (("one GPU", lambda: Host(world_size=2)), ("one block", lambda: Host(blocks_per_chunk=2)),
+                       ("ack", lambda: Host(ack="soon")), ("load_policy", lambda: Host(load_policy="never")),
+                       ("pages of one size", lambda: ours.blocks_of(caches(PAGE, PAGE // 2)))):
+        try:
+            make()
+        except ValueError as e:
+            assert said in str(e), e
+        else:
+            raise SystemExit(f"{said}: taken")
+
+
+globals()[SCENARIO]()
+print("right", flush=True)
