@@ -65,9 +65,13 @@ static void rig_open(struct rig *r, const char *socket_path)
 
 void rig_attach(struct rig *r, enum kvcache_gpu_engine engine, uint32_t max_sms, uint32_t flags)
 {
-        struct kvcache_gpu_options o = {
-                .size = sizeof(o), .engine = engine, .max_sms = max_sms, .flags = flags
-        };
+        /* GPUDirect Storage is checked by gds-check.c; here cuFile would only show
+         * compute-sanitizer a call of its own that the driver refuses. */
+        struct kvcache_gpu_options o = { .size = sizeof(o),
+                                         .engine = engine,
+                                         .max_sms = max_sms,
+                                         .flags = flags,
+                                         .gds = KVCACHE_GPU_GDS_NEVER };
         char why[512];
 
         MUST(kvcache_gpu_attach(&r->gpu, r->kv, &o, why, sizeof(why)) == 0, "%s", why);
