@@ -506,6 +506,13 @@ int kvcache_cancel(struct kvcache *kv, uint64_t user_data);
 /* Requests submitted and not yet reaped. */
 size_t kvcache_inflight(const struct kvcache *kv);
 
+/* Has the daemon report that so many more keys of the namespace were found and are not got, as
+ * computing them is faster: kvcache_loads_declined_total, and "declined" in kvcachectl status. An
+ * addition in shared memory, no message. 0: counted; 1: there is no place to count them, as the
+ * lookup index has not been asked yet, or the daemon has none, or is too old: nothing is lost but
+ * the count. -EINVAL: no such namespace. */
+int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64_t keys);
+
 /* Gives leases back; sent with the next request, or by kvcache_flush(), or when many are held.
  * Leases of a daemon that has ended are ignored. The data must not be touched any more. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);

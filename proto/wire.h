@@ -374,6 +374,18 @@ struct wire_tally {
 };
 static_assert(sizeof(struct wire_tally) == 16, "wire format");
 
+/* Behind them all, again one for each namespace: what became of what was found. A daemon that is
+ * too old for it gives a tally that ends before it. */
+struct wire_tally_loads {
+        uint64_t declined; /*  0  keys that were there and were not got, as computing was faster */
+        uint64_t reserved; /*  8  ignored */
+};
+static_assert(sizeof(struct wire_tally_loads) == 16, "wire format");
+enum {
+        WIRE_TALLY_LOADS_OFFSET = WIRE_TALLY_NAMESPACES * 16,
+        WIRE_TALLY_BYTES = 2 * WIRE_TALLY_LOADS_OFFSET,
+};
+
 enum {
         WIRE_RESULT_LEASED = 1 << 0,
         WIRE_RESULT_LENT = 1 << 1, /* GET: `lease` is a loan, `offset` is in the file `file` */

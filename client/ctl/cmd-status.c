@@ -232,7 +232,7 @@ static void print_totals(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *totals = section_object(status, "totals");
         char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
-        uint64_t memory, disk, misses, failures;
+        uint64_t memory, disk, misses, declined, failures;
 
         if (!totals)
                 return;
@@ -253,6 +253,11 @@ static void print_totals(cJSON *status)
         section_line("gets", "%s from memory, %s from disk; %s miss%s", a, b, c,
                      misses == 1 ? "" : "es");
         print_hit_ratio(totals, memory + disk + misses, memory + disk);
+        declined = section_count(totals, "loads_declined");
+        if (declined) {
+                human_things(declined, "chunk", a);
+                section_line("declined", "%s: there, and faster to compute than to load", a);
+        }
         human_count(section_count(totals, "evictions"), a);
         section_line("evictions", "%s", a);
         failures = section_count(totals, "crc_failures");

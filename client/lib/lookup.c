@@ -334,3 +334,20 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
         *ret_value = is_match ? present : 0;
         return true;
 }
+
+int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64_t keys)
+{
+        const struct namespace *ns;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
+                return handle_fail(kv, -EINVAL, "%u is no namespace of this handle",
+                                   namespace_handle);
+        ns = kv->conn ? namespace_of(kv, namespace_handle) : NULL;
+        r = !ns || !tally_decline(&kv->conn->tally, ns->id, keys);
+        handle_leave(kv);
+        return r;
+}

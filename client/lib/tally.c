@@ -14,36 +14,39 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { TALLY_BYTES = WIRE_TALLY_NAMESPACES * sizeof(struct wire_tally) };
-
 int tally_map(struct tally *t, int fd)
 {
         int seals = fcntl(fd, F_GET_SEALS);
         struct stat st;
+        size_t bytes;
         void *p;
 
         if (seals < 0 || !(seals & F_SEAL_SHRINK))
                 return -EPERM;
         if (fstat(fd, &st) < 0)
                 return -errno;
-        if (st.st_size < TALLY_BYTES)
+        if (st.st_size < WIRE_TALLY_LOADS_OFFSET)
                 return -EBADMSG;
-        p = mmap(NULL, TALLY_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        bytes = st.st_size < WIRE_TALLY_BYTES ? WIRE_TALLY_LOADS_OFFSET : WIRE_TALLY_BYTES;
+        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (p == MAP_FAILED)
                 return -errno;
-        if (madvise(p, TALLY_BYTES, MADV_DONTFORK) < 0) {
+        if (madvise(p, bytes, MADV_DONTFORK) < 0) {
                 int r = -errno;
 
-                munmap(p, TALLY_BYTES);
+                munmap(p, bytes);
                 return r;
         }
         t->counts = p;
+        t->bytes = bytes;
+        if (bytes == WIRE_TALLY_BYTES)
+                t->loads = (void *)((uint8_t *)p + WIRE_TALLY_LOADS_OFFSET);
         return 0;
 }
 
 void tally_fini(struct tally *t)
 {
         if (t->counts)
-                munmap(t->counts, TALLY_BYTES);
-        t->counts = NULL;
+                munmap(t->counts, t->bytes);
+        *t = (struct tally){ 0 };
 }

@@ -3,6 +3,8 @@
  * which reads them when it reports. Two additions a request, no system call. */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "wire.h"
@@ -10,6 +12,8 @@
 /* Of a session. */
 struct tally {
         struct wire_tally *counts; /* WIRE_TALLY_NAMESPACES of them; NULL: the daemon gave none */
+        struct wire_tally_loads *loads; /* as many; NULL: or is too old for them */
+        size_t bytes;                   /* mapped */
 };
 
 /* Maps the page of `fd`, which stays the caller's. 0; -EPERM: it can be shrunk; -EBADMSG: it is
@@ -33,4 +37,16 @@ static inline void tally_add(struct tally *t, uint32_t namespace_id, uint64_t fo
                 __atomic_store_n(&at->missing,
                                  __atomic_load_n(&at->missing, __ATOMIC_RELAXED) + missing,
                                  __ATOMIC_RELAXED);
+}
+
+/* Keys that were found and are not to be got. False: there is no place to count them. */
+static inline bool tally_decline(struct tally *t, uint32_t namespace_id, uint64_t keys)
+{
+        uint64_t *at;
+
+        if (!t->loads || namespace_id == 0 || namespace_id > WIRE_TALLY_NAMESPACES)
+                return false;
+        at = &t->loads[namespace_id - 1].declined;
+        __atomic_store_n(at, __atomic_load_n(at, __ATOMIC_RELAXED) + keys, __ATOMIC_RELAXED);
+        return true;
 }

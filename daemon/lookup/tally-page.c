@@ -18,27 +18,31 @@
 #include "checked.h"
 #include "cleanup.h"
 
-enum { PAGE_BYTES = WIRE_TALLY_NAMESPACES * sizeof(struct wire_tally) };
+struct tally_page_seen {
+        uint64_t found, missing, declined;
+};
 
 int tally_page_open(struct tally_page *ret, uint64_t now_ns, int *ret_fd)
 {
         _cleanup_(closep) int fd = memfd_create("kvcache-tally", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-        _cleanup_(freep) struct wire_tally *seen = calloc(WIRE_TALLY_NAMESPACES, sizeof(*seen));
+        _cleanup_(freep) struct tally_page_seen *seen =
+                calloc(WIRE_TALLY_NAMESPACES, sizeof(*seen));
         void *counts;
 
         if (!seen)
                 return -ENOMEM;
-        if (fd < 0 || ftruncate(fd, PAGE_BYTES) < 0)
+        if (fd < 0 || ftruncate(fd, WIRE_TALLY_BYTES) < 0)
                 return -errno;
         if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
                 return -errno;
-        counts = mmap(NULL, PAGE_BYTES, PROT_READ, MAP_SHARED, fd, 0);
+        counts = mmap(NULL, WIRE_TALLY_BYTES, PROT_READ, MAP_SHARED, fd, 0);
         if (counts == MAP_FAILED)
                 return -errno;
-        (void)madvise(counts, PAGE_BYTES, MADV_DONTDUMP);
-        (void)madvise(counts, PAGE_BYTES, MADV_DONTFORK);
+        (void)madvise(counts, WIRE_TALLY_BYTES, MADV_DONTDUMP);
+        (void)madvise(counts, WIRE_TALLY_BYTES, MADV_DONTFORK);
         *ret = (struct tally_page){
                 .counts = counts,
+                .loads = (const void *)((const uint8_t *)counts + WIRE_TALLY_LOADS_OFFSET),
                 .seen = TAKE_PTR(seen),
                 .read_ns = now_ns,
         };
@@ -49,7 +53,7 @@ int tally_page_open(struct tally_page *ret, uint64_t now_ns, int *ret_fd)
 void tally_page_close(struct tally_page *p)
 {
         if (p->counts)
-                munmap((void *)p->counts, PAGE_BYTES);
+                munmap((void *)p->counts, WIRE_TALLY_BYTES);
         free(p->seen);
         *p = (struct tally_page){ 0 };
 }
@@ -73,15 +77,20 @@ static bool take(struct tally_page *p, const uint64_t *counter, uint64_t *seen, 
         return is_possible;
 }
 
-bool tally_page_take(struct tally_page *p, unsigned number, struct tally_keys *ret)
+bool tally_page_take(struct tally_page *p, unsigned number, struct tally_keys *ret,
+                     uint64_t *ret_declined)
 {
-        bool found, missing;
+        struct tally_page_seen *seen;
+        bool found, missing, declined;
 
         if (!p->counts || number >= WIRE_TALLY_NAMESPACES) {
                 *ret = (struct tally_keys){ 0 };
+                *ret_declined = 0;
                 return true;
         }
-        found = take(p, &p->counts[number].found, &p->seen[number].found, &ret->found);
-        missing = take(p, &p->counts[number].missing, &p->seen[number].missing, &ret->missing);
-        return found && missing;
+        seen = &p->seen[number];
+        found = take(p, &p->counts[number].found, &seen->found, &ret->found);
+        missing = take(p, &p->counts[number].missing, &seen->missing, &ret->missing);
+        declined = take(p, &p->loads[number].declined, &seen->declined, ret_declined);
+        return found && missing && declined;
 }

@@ -28,6 +28,7 @@ struct tally_row;
 /* Of a tenant; all zero is empty. */
 struct tally {
         struct tally_keys all[TALLY_KINDS]; /* of removed namespaces, too */
+        uint64_t declined; /* keys that clients found and did not get, as computing was faster */
         struct tally_row *rows;
         unsigned n_rows, room;
         unsigned last;    /* the row that was found last, */

@@ -47,6 +47,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                             &service->tenants[k].tally.all[TALLY_LOOKUPS]);
                 add_lookups(s, METRICS_LOOKUPS_CLIENT,
                             &service->tenants[k].tally.all[TALLY_OWN_LOOKUPS]);
+                s->loads_declined += (double)service->tenants[k].tally.declined;
                 s->impossible_tallies += (double)service->tenants[k].impossible_tallies;
                 s->get_bytes[METRICS_FORM_MAP] += (double)t->get_bytes_map;
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;

@@ -231,6 +231,7 @@ static void add_totals(cJSON *root, const struct service *service, const struct 
         cJSON_AddNumberToObject(o, "hits_memory", s->hits[METRICS_TIER_MEMORY]);
         cJSON_AddNumberToObject(o, "hits_disk", s->hits[METRICS_TIER_DISK]);
         cJSON_AddNumberToObject(o, "misses", s->misses);
+        cJSON_AddNumberToObject(o, "loads_declined", s->loads_declined);
         cJSON_AddNumberToObject(o, "evictions", s->evictions);
         cJSON_AddNumberToObject(o, "bytes_put", s->put_bytes);
         cJSON_AddNumberToObject(o, "bytes_got",

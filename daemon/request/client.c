@@ -185,8 +185,10 @@ void client_count_lookups(struct client *client, uint64_t now_ns)
         tally_page_read(&client->page, now_ns);
         for (unsigned i = 0; i < client->n_namespaces; i++) {
                 struct tally_keys keys;
+                uint64_t declined;
 
-                is_possible &= tally_page_take(&client->page, i, &keys);
+                is_possible &= tally_page_take(&client->page, i, &keys, &declined);
+                tenant->tally.declined += declined;
                 tally_add(&tenant->tally, tenant->service->store, client->namespaces[i],
                           TALLY_OWN_LOOKUPS, keys);
         }

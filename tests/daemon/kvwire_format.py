@@ -23,7 +23,8 @@ FEATURE_LEND = 32
 FEATURE_LENDS = 64
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
-TALLY_BYTES = 256 * TALLY.size
+TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
+TALLY_LOADS = TALLY_BYTES // 2
 
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
 

@@ -332,3 +332,43 @@ def test_R9_each_tenant_counts_for_itself(make_daemon):
             text = text.decode() if isinstance(text, bytes) else text
             assert 'kvcache_tenant_lookup_keys_total{tenant="blue"} 27' in text
             assert 'tenant="red"' not in text, "blue sees nothing of red's"
+
+
+def declined_of(daemon):
+    total = daemon.metric("kvcache_loads_declined_total")
+    assert daemon.status()["totals"]["loads_declined"] == total
+    return total
+
+
+def test_declined_loads_are_in_the_status_and_outlive_their_session(running):
+    daemon = running()
+    assert declined_of(daemon) == 0 and "declined" not in ctl("status", daemon=daemon).stdout
+    with daemon.client() as c, daemon.client() as d:
+        for client, count in ((c, 5), (d, 7)):
+            number, fd = client.namespace("n"), client.tally()
+            os.pwrite(fd, count.to_bytes(8, "little"), kvwire.TALLY_LOADS + 16 * (number - 1))
+            os.close(fd)
+        assert declined_of(daemon) == 12
+    wait_until(lambda: daemon.metric("kvcache_lookup_counted_sessions") == 0, "both have ended")
+    assert declined_of(daemon) == 12
+    assert "12 chunks: there, and faster to compute than to load" in ctl("status", daemon=daemon).stdout
+
+
+def test_R2_declined_loads_are_no_more_than_could_have_been_looked_up(running):
+    daemon = running()
+    with daemon.client() as c:
+        began = time.monotonic_ns()
+        number, fd = c.namespace("n"), c.tally()
+        at = kvwire.TALLY_LOADS + 16 * (number - 1)
+        for value in (1 << 63, 0, (1 << 64) - 1, 3):
+            os.pwrite(fd, value.to_bytes(8, "little"), at)
+            os.pwrite(fd, b"\xff" * 8, at + 8)  # reserved: ignored
+            os.pwrite(fd, b"\xff" * 16, kvwire.TALLY_LOADS + 16 * 200)  # no namespace of this session
+            assert declined_of(daemon) <= (time.monotonic_ns() - began) // NS_PER_KEY
+        before = declined_of(daemon)
+        os.pwrite(fd, (8).to_bytes(8, "little"), at)
+        assert declined_of(daemon) == before + 5
+        assert daemon.metric("kvcache_lookup_impossible_counts_total") >= 4
+        libc_fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, kvwire.TALLY_BYTES)
+        assert declined_of(daemon) == before + 5
+        os.close(fd)

@@ -65,7 +65,7 @@ def test_one_lookup_for_a_chain_where_vllm_names_it(make, version):
     assert asked == ([20] if version >= (0, 33) else [1] * 20)
 
 
-def test_what_is_slower_than_computing_is_declined(make, version):
+def test_what_is_slower_than_computing_is_declined(make, version, daemon):
     host = make(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6)
     keys = vllm_scenarios.keys_of("declined", 8)
     vllm_scenarios.store(host, "a", keys)
@@ -73,6 +73,7 @@ def test_what_is_slower_than_computing_is_declined(make, version):
     vllm_scenarios.check_load(host, "b", keys, found=0)
     counts = host.counts()
     assert counts["vllm:kv_offload_kvcache_declined"] >= 1 and "vllm:kv_offload_kvcache_hits" not in counts
+    assert daemon.status()["totals"]["loads_declined"] == counts["vllm:kv_offload_kvcache_declined"]
     quick = make(load_policy="auto", prefill_tokens_per_s=1.0, memory_bytes_per_s=1e9, disk_bytes_per_s=1e9)
     vllm_scenarios.check_load(quick, "c", keys)
 

@@ -25,7 +25,11 @@
 #include "cleanup.h"
 #include "lookup/table.h"
 
-enum { TALLY_BYTES = WIRE_TALLY_NAMESPACES * sizeof(struct wire_tally) };
+enum {
+        TALLY_BYTES = WIRE_TALLY_BYTES,
+        OLD_TALLY_BYTES =
+                WIRE_TALLY_LOADS_OFFSET, /* of a daemon that does not count declined loads */
+};
 
 static struct {
         struct lookup_table *now;
@@ -793,6 +797,44 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         fake_daemon_unlock(f->d);
 }
 
+static const struct wire_tally_loads *loads_of(unsigned number)
+{
+        return (const struct wire_tally_loads *)(table.tally + WIRE_TALLY_NAMESPACES) + number - 1;
+}
+
+/* An addition for the daemon to read, by the number that it gave the namespace. */
+static void declined_loads_are_counted_where_the_daemon_reads(void **state)
+{
+        struct kvcache_namespace_options o = { .size = sizeof(o),
+                                               .name = "other",
+                                               .fingerprint = "" };
+        struct rig *f = *state;
+        uint32_t other;
+
+        start_with_tally(f, TALLY_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+        assert_int_equal(kvcache_count_declined(f->kv, f->ns, 5), 0);
+        assert_int_equal(kvcache_count_declined(f->kv, f->ns, 1), 0);
+        assert_int_equal(loads_of(1)->declined, 6);
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &other), 0);
+        assert_int_equal(kvcache_count_declined(f->kv, other, UINT64_MAX), 0);
+        assert_int_equal(loads_of(2)->declined, UINT64_MAX);
+        assert_int_equal(loads_of(1)->declined, 6);
+        assert_int_equal(kvcache_count_declined(f->kv, 0, 1), -EINVAL);
+        assert_int_equal(kvcache_count_declined(f->kv, 3, 1), -EINVAL);
+        assert_string_equal(kvcache_error(f->kv), "3 is no namespace of this handle");
+}
+
+static void an_older_daemon_has_no_place_for_declined_loads(void **state)
+{
+        struct rig *f = *state;
+
+        start_with_tally(f, OLD_TALLY_BYTES, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+        assert_int_equal(kvcache_count_declined(f->kv, f->ns, 5), 1);
+        add(f, 1, WIRE_TIER_DISK);
+        assert_int_equal(match(f, 1, 2), 1);
+        assert_int_equal(table.tally[0].found, 1);
+}
+
 /* The next daemon's begins at zero, and nothing is written into the last one's any more. */
 static void each_session_has_a_tally_of_its_own(void **state)
 {
@@ -848,7 +890,7 @@ static void without_a_tally_look_ups_are_answered_all_the_same(void **state)
                         connect_with(f, 0);
                         settle(f);
                 } else {
-                        start_with_tally(f, i == 1 ? TALLY_BYTES / 2 : TALLY_BYTES,
+                        start_with_tally(f, i == 1 ? OLD_TALLY_BYTES / 2 : TALLY_BYTES,
                                          i == 1 ? F_SEAL_SHRINK : F_SEAL_GROW);
                 }
                 fake_daemon_lock(f->d);
@@ -1040,6 +1082,8 @@ int main(void)
                 CASE(absence_is_not_believed_of_a_daemon_that_has_ended),
                 CASE(a_child_is_refused_as_one),
                 CASE(what_is_answered_here_is_counted_for_the_daemon),
+                CASE(declined_loads_are_counted_where_the_daemon_reads),
+                CASE(an_older_daemon_has_no_place_for_declined_loads),
                 CASE(each_session_has_a_tally_of_its_own),
                 CASE(without_a_tally_look_ups_are_answered_all_the_same),
                 CASE(a_number_outside_of_the_tally_is_counted_nowhere),

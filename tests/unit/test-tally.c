@@ -17,7 +17,7 @@
 #include "checked.h"
 #include "lookup/tally-page.h"
 
-enum { PAGE = 4096, SECOND = 1000000000, NAMESPACES = 4096 };
+enum { PAGE = WIRE_TALLY_BYTES, SECOND = 1000000000, NAMESPACES = 4096 };
 
 /* Which namespaces the store has, and when the one of a number was created. */
 static uint32_t first_namespace, namespaces;
@@ -49,6 +49,8 @@ static void get(const struct tally *t, uint32_t id, struct tally_keys ret[TALLY_
 static struct {
         struct tally_page page;
         struct wire_tally *counts; /* the client's mapping */
+        struct wire_tally_loads *loads;
+        uint64_t declined; /* that the last reading brought */
         int fd;
         uint64_t now;
 } p;
@@ -59,6 +61,7 @@ static int setup(void **state)
         assert_int_equal(tally_page_open(&p.page, p.now, &p.fd), 0);
         p.counts = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, p.fd, 0);
         assert_true(p.counts != MAP_FAILED);
+        p.loads = (void *)(p.counts + WIRE_TALLY_NAMESPACES);
         first_namespace = 1;
         namespaces = NAMESPACES;
         memset(created_ms, 0, sizeof(created_ms));
@@ -81,7 +84,7 @@ static struct tally_keys read_one(unsigned number, bool is_possible)
 
         p.now += SECOND;
         tally_page_read(&p.page, p.now);
-        assert_int_equal(tally_page_take(&p.page, number, &keys), is_possible);
+        assert_int_equal(tally_page_take(&p.page, number, &keys, &p.declined), is_possible);
         return keys;
 }
 
@@ -103,6 +106,25 @@ static void each_reading_brings_what_was_counted_since_the_last(void **state)
         assert_keys(read_one(0, true), 1, 1);
         assert_keys(read_one(256, true), 0, 0);
         assert_keys(read_one(UINT32_MAX, true), 0, 0);
+}
+
+static void declined_loads_are_read_beside_the_lookups(void **state)
+{
+        p.counts[0] = (struct wire_tally){ 32, 0 };
+        p.loads[0] = (struct wire_tally_loads){ 12, UINT64_MAX };
+        p.loads[255].declined = 7;
+        assert_keys(read_one(0, true), 32, 0);
+        assert_int_equal(p.declined, 12);
+        assert_keys(read_one(255, true), 0, 0);
+        assert_int_equal(p.declined, 7);
+        (void)read_one(0, true);
+        assert_int_equal(p.declined, 0);
+        p.loads[0].declined = 11; /* gone back */
+        (void)read_one(0, false);
+        assert_int_equal(p.declined, 0);
+        p.loads[0].declined = UINT64_MAX; /* more than are possible in a second */
+        (void)read_one(0, false);
+        assert_int_equal(p.declined, SECOND / TALLY_PAGE_NS_PER_KEY);
 }
 
 static void a_client_can_neither_cut_the_page_nor_seal_it(void **state)
@@ -152,14 +174,16 @@ static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state
                         x ^= x >> 7;
                         x ^= x << 17;
                         p.counts[i] = (struct wire_tally){ x, ~x };
+                        p.loads[i].declined = x * 3;
                 }
                 p.now += 4000;
                 tally_page_read(&p.page, p.now);
                 for (unsigned i = 0; i < WIRE_TALLY_NAMESPACES; i++) {
                         struct tally_keys keys;
+                        uint64_t declined;
 
-                        all_possible &= tally_page_take(&p.page, i, &keys);
-                        sum += keys.found + keys.missing;
+                        all_possible &= tally_page_take(&p.page, i, &keys, &declined);
+                        sum += keys.found + keys.missing + declined;
                         assert_true(sum <= (round + 1) * 1000u);
                 }
                 assert_false(all_possible);
@@ -173,8 +197,9 @@ static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state
         tally_page_read(&p.page, p.now - SECOND);
         {
                 struct tally_keys keys;
+                uint64_t declined;
 
-                assert_false(tally_page_take(&p.page, 0, &keys));
+                assert_false(tally_page_take(&p.page, 0, &keys, &declined));
                 assert_int_equal(keys.found, 0);
         }
 }
@@ -183,10 +208,12 @@ static void without_a_page_there_is_nothing(void **state)
 {
         struct tally_page none = { 0 };
         struct tally_keys keys = { 9, 9 };
+        uint64_t declined = 9;
 
         tally_page_read(&none, SECOND);
-        assert_true(tally_page_take(&none, 0, &keys));
+        assert_true(tally_page_take(&none, 0, &keys, &declined));
         assert_keys(keys, 0, 0);
+        assert_int_equal(declined, 0);
         tally_page_close(&none);
 }
 
@@ -273,6 +300,7 @@ int main(void)
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
         const struct CMUnitTest tests[] = {
                 CASE(each_reading_brings_what_was_counted_since_the_last),
+                CASE(declined_loads_are_read_beside_the_lookups),
                 CASE(a_client_can_neither_cut_the_page_nor_seal_it),
                 CASE(a_count_that_goes_back_counts_nothing),
                 CASE(a_client_adds_no_more_than_can_be_looked_up_in_the_time),

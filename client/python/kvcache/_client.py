@@ -379,6 +379,15 @@ class Client:
                 return self._note(r)
         return 0, ""
 
+    def _count_declined(self, namespace: Namespace, count: int) -> bool:
+        if not isinstance(count, int) or not 0 <= count < 1 << 64:
+            raise ValueError(f"count is a number of keys, not {count!r}")
+        if self._fork != _leases.forks:
+            raise ForkedError()
+        with self._lock:
+            return (self._handle is not None and namespace._id != 0
+                    and c.count_declined(self._handle.kv, namespace._id, count) == 0)
+
     def _submit(self, namespace: Namespace, op: int, count: int, entries: int, keys: int, keep: Any, tag: Any, ack: int,
                 parent: Buffer | None, timeout: float | None, tiers: int = 0) -> int:
         """The number of the flight; its Done is reaped in any case."""

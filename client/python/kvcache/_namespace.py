@@ -86,6 +86,11 @@ class Namespace:
         """Forgets them, or only their copies in memory; one status a key."""
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
 
+    def count_declined(self, count: int) -> bool:
+        """Has the daemon report that so many more keys were found and are not loaded, since computing them is faster. False: there
+        is no place to count them, as the lookup index was not asked yet or the daemon has none."""
+        return self._client._count_declined(self, count)
+
     # --- blocking ---
 
     def put(self, keys: Batch | KeysLike, places: PlacesLike | None = None, ack: str = "written",

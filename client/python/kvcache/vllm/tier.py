@@ -161,6 +161,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         worth = self._worth(group, tiers, len(chain), request)
         self._count("hits", worth)
         self._count("declined", run - worth)
+        if run > worth:
+            self._transfers.decline(group, run - worth)
         request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
         return worth > 0
 

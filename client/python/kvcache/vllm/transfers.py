@@ -63,6 +63,7 @@ class Transfers:
         self.parts = -(-row_bytes // part_bytes)
         self.last_bytes = row_bytes - (self.parts - 1) * part_bytes
         self._lock = threading.Lock()
+        self._declined: dict[int, int] = {}  # by group: keys that are still to be counted
         self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)
         self._namespaces: dict[int, Namespace] = {
             group: self._client.namespace(name, fields, min(row_bytes, part_bytes)) for group, name in names.items()}
@@ -192,6 +193,20 @@ class Transfers:
             namespace = self._namespaces.get(group_of(keys[0]))
             if namespace is not None:
                 namespace.submit_touch([p for k in keys for p in parts_of(k, self.parts)], tag=None, timeout=5.0)
+        except Error as e:
+            self._ail(str(e))
+        finally:
+            self._lock.release()
+
+    def decline(self, group: int, count: int) -> None:
+        """So many chunks that are there are not loaded: counted by the daemon, when it can be."""
+        self._declined[group] = self._declined.get(group, 0) + count * self.parts
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            namespace = self._namespaces.get(group)
+            if namespace is not None and namespace.count_declined(self._declined[group]):
+                self._declined[group] = 0
         except Error as e:
             self._ail(str(e))
         finally:
