@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time to first token on a GPU: real vLLM with random weights of the Llama-3.1-8B shape, one long prompt. One process is one engine:
 
-    vllm_gpu.py cpu | fs | kvcache | restart
+    vllm_gpu.py cpu | fs | kvcache | restart | spec | spec-second | spec-restart
 
-cpu: vLLM's CPU tier; fs: its tier of files; kvcache: ours, from the daemon's memory and from its disk, and then kill -9 of the engine;
-restart: ours in the next engine. vllm_gpu.sh runs them and prints the table. Lines "figure NAME MS..." and "tokens NAME ...".
+cpu: vLLM's CPU tier; fs: its tier of files; kvcache: our tier, from the daemon's memory and from its disk, and then kill -9 of the
+engine; restart: our tier in the next engine. spec: the same of our spec, which after its figures stays until $BESIDE is removed;
+spec-second: an engine beside it; spec-restart: the next one after it. vllm_gpu.sh runs them and prints the table. Lines
+"figure NAME MS..." and "tokens NAME ...".
 """
 
+import contextlib
 import json
 import os
+import pathlib
 import random
 import statistics
 import sys
@@ -40,12 +44,15 @@ def engine(kind):
     options = dict(cpu_bytes_to_use=8 << 30)
     if kind == "cpu":
         options.update(spec_name="CPUOffloadingSpec")
+    elif kind == "spec":
+        options.update(spec_name="KvcacheOffloadingSpec", spec_module_path="kvcache.vllm.spec", kvcache_socket=os.environ["KVSOCK"],
+                       load_policy=os.environ.get("POLICY", "always"))
     else:
         tier = dict(type="fs", root_dir=os.environ["FSDIR"]) if kind == "fs" else dict(
             type="kvcache", socket=os.environ["KVSOCK"], load_policy=os.environ.get("POLICY", "always"))
         options.update(spec_name="TieringOffloadingSpec", secondary_tiers=[tier])
     return LLM(model=model(), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", max_model_len=TOKENS + 1024,
-               enforce_eager=True, gpu_memory_utilization=0.5, enable_prefix_caching=True, max_num_seqs=8,
+               enforce_eager=True, gpu_memory_utilization=0.45, enable_prefix_caching=True, max_num_seqs=8,
                max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
                kv_transfer_config=KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
                                                    kv_connector_extra_config=options))
@@ -57,7 +64,8 @@ def main(kind):
     numbers = random.Random(7)
     prompt = [numbers.randrange(10, 128000) for _ in range(TOKENS)]
     others = [[numbers.randrange(10, 128000) for _ in range(TOKENS)] for _ in range(ROUNDS)]
-    llm = engine("kvcache" if kind == "restart" else kind)
+    what = "kvcache" if kind == "restart" else kind.split("-")[0]
+    llm = engine(what)
 
     def ask(tokens, count=8):
         out = llm.generate([dict(prompt_token_ids=tokens)],
@@ -95,11 +103,11 @@ def main(kind):
     def forget_memory():
         """What the daemon holds of this prompt stays on its disk only."""
         forget_all()
-        for tier in watched:
+        for one in watched:
             deadline = time.monotonic() + 20
             while True:
-                with tier._transfers._lock:
-                    for space in tier._transfers._namespaces.values():
+                with one._transfers._lock if what == "kvcache" else contextlib.nullcontext():
+                    for space in (one._transfers if what == "kvcache" else one._promises)._namespaces.values():
                         keys = list(stored)
                         space.evict(keys, memory_only=True)
                         where = space.tiers(keys)
@@ -109,8 +117,8 @@ def main(kind):
                 time.sleep(0.1)
 
     ask(others[0][:256])
-    if kind == "restart":
-        figure("restart", forget_all)
+    if kind in ("restart", "spec-restart", "spec-second"):
+        figure(kind, forget_all)
         return
     stored, watched = set(), set()
     if kind == "kvcache":
@@ -123,6 +131,16 @@ def main(kind):
             store(self, job)
 
         tiers.KvcacheTier.submit_store = watch
+    elif kind == "spec":
+        from kvcache.vllm import identity, spec as specs
+        prepare = specs.KvcacheManager.prepare_store
+
+        def watch_spec(self, keys, context):
+            watched.add(self)
+            stored.update(identity.parts_of(k, 1)[0] for k in keys)
+            return prepare(self, keys, context)
+
+        specs.KvcacheManager.prepare_store = watch_spec
     ask(others[0])
     settle()
     if kind == "cpu":
@@ -133,12 +151,17 @@ def main(kind):
     if kind == "cpu":
         figure("cpu tier", forget_gpu)
     else:
-        figure(kind + (" memory" if kind == "kvcache" else ""), forget_all)
-    if kind == "kvcache":
-        figure("kvcache disk", forget_memory)
+        figure(kind + (" memory" if kind != "fs" else ""), forget_all)
+    if kind in ("kvcache", "spec"):
+        figure(kind + " disk", forget_memory)
         forget_all()
         ask(prompt)
         settle()
+        beside = pathlib.Path(os.environ.get("BESIDE", "/nonexistent"))
+        if kind == "spec" and beside.exists():
+            beside.write_text("ready")
+            while beside.exists():
+                time.sleep(0.05)
         os.kill(os.getpid(), 9)
 
 

@@ -25,10 +25,24 @@ LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$folder/daem
         --set limits.registered=16GiB --set limits.uid_registered=16GiB >"$logs/daemon.log" 2>&1 &
 daemon=$!
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-for kind in ${KINDS:-kvcache restart cpu fs}; do
-        timeout "${LIMIT:-150}" python3 "$here/vllm_gpu.py" $kind >"$logs/$kind.log" 2>&1
-        echo "$kind: status $?, $(cut -d' ' -f1 /proc/uptime) s up"
-        grep -E '^(figure|tokens|disk only)|kvcache.*(WARN|INFO)|Error|assert' "$logs/$kind.log" | tail -n 16 | cut -c1-240
+engine() {
+        timeout "${LIMIT:-150}" python3 "$here/vllm_gpu.py" $1 >"$logs/$1.log" 2>&1
+        echo "$1: status $?, $(cut -d' ' -f1 /proc/uptime) s up"
+        grep -E '^(figure|tokens|disk only)|kvcache.*(WARN|INFO)|Error|assert' "$logs/$1.log" | tail -n 16 | cut -c1-240
+}
+for kind in ${KINDS:-cpu spec spec-restart kvcache restart fs}; do
+        if [ $kind = spec ]; then # and a second engine, while the first is there
+                export BESIDE="$work/beside"
+                : >"$BESIDE"
+                engine spec &
+                first=$!
+                while kill -0 $first 2>/dev/null && [ "$(cat "$BESIDE")" != ready ]; do sleep 0.2; done
+                kill -0 $first 2>/dev/null && engine spec-second
+                rm -f "$BESIDE"
+                wait $first
+        else
+                engine $kind
+        fi
 done
 echo "answers: $(grep -h '^tokens' "$logs"/*.log | cut -d' ' -f3- | sort -u | wc -l) different answer(s)"
 tail -n 4 "$logs/daemon.log"
