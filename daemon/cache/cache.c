@@ -389,8 +389,8 @@ void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_
                 chain->is_new = true;
         }
         if (in_pool >= 0)
-                pool_chain(c->params.pool, place->chunk, chain->before.chunk, chain->use,
-                           chain->turn, is_end);
+                pool_chain(c->params.pool, place->chunk, chain->before.chunk,
+                           chain->before.generation, chain->use, chain->turn, is_end);
         if (in_store >= 0)
                 store_chain(c->params.store, place->ref, chain->before.ref, chain->use, chain->turn,
                             is_end);

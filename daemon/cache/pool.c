@@ -560,11 +560,11 @@ int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_
         return is_at(p, chunk, generation) ? (int)evict_turn(p->evict, chunk, use) : -1;
 }
 
-void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t use, unsigned turn,
-                bool is_end)
+void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
+                uint32_t use, unsigned turn, bool is_end)
 {
         evict_set_turn(p->evict, chunk, group_of(p, chunk), use, turn, is_end);
-        if (parent < p->high_water && parent != chunk && evict_contains(p->evict, parent))
+        if (parent != chunk && is_at(p, parent, parent_generation))
                 evict_link(p->evict, chunk, parent);
 }
 

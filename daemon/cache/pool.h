@@ -115,9 +115,9 @@ void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t us
 /* As evict_turn(); -1: it is of another generation. */
 int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);
 /* Its place in its chain, before it is touched at the chain's end. `parent`: what comes before it;
- * what has come in in its stead does no harm. */
-void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t use, unsigned turn,
-                bool is_end);
+ * of another generation, there is no link. */
+void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
+                uint32_t use, unsigned turn, bool is_end);
 /* Are the two above of any use? */
 bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */

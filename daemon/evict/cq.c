@@ -55,6 +55,9 @@ enum {
         MEMORY_LEAST = 1 << 18,
         /* Of a chain, to its end: clients make chains, and may make them circles. */
         MAX_STEPS = 1024,
+        /* All such steps of a search for a victim: recency is leaf-first, so that few are taken but
+         * by chains that were touched root-first. */
+        SEARCH_STEPS = 64,
         SESSION_GOES_ON = EVICT_LAST_TURN,
 };
 
@@ -190,7 +193,8 @@ static void double_unit(struct cq *q)
         for (uint32_t i = 0; i < q->high; i++)
                 q->items[i].touched /= 2;
         for (uint32_t i = 0; i < q->ghosts.n_slots; i++)
-                q->ghosts.table[i].touched /= 2;
+                if (q->ghosts.table[i].id != 0) /* pages without any stay untouched */
+                        q->ghosts.table[i].touched /= 2;
 }
 
 /* Every n-th of `total`, n such that they are at most SAMPLE, from another one on each time. */
@@ -482,22 +486,40 @@ static unsigned worth_least(const struct old_end ends[static LISTS])
         return least;
 }
 
+/* Of the chain from `end` up to `oldest`, the first that may go: a pinned end keeps nothing but
+ * itself. False: none, or the search has passed by enough. */
+static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
+                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                           uint32_t *passes_left, uint32_t *ret)
+{
+        for (uint32_t i = end;; i = q->items[i].parent - 1) {
+                if (!may_evict || may_evict(userdata, i)) {
+                        *ret = i;
+                        return true;
+                }
+                if (i == oldest || *passes_left == 0)
+                        return false;
+                --*passes_left;
+        }
+}
+
 static uint32_t cq_victim(struct evict *e, uint32_t group,
                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                           uint32_t max_passed)
 {
         struct cq *q = cq(e);
         struct old_end ends[LISTS];
-        unsigned steps = MAX_STEPS, class;
+        unsigned steps = SEARCH_STEPS, class;
 
         if (q->now >= q->learn_at)
                 learn(q);
         for (class = 0; class < LISTS; class ++)
                 ends[class] = old_end_at(q, class, q->lists[group * LISTS + class].oldest);
         while ((class = worth_least(ends)) < LISTS) {
-                uint32_t oldest = ends[class].link - 1, victim = end_of_chain(q, oldest, &steps);
+                uint32_t oldest = ends[class].link - 1, victim;
 
-                if (!may_evict || may_evict(userdata, victim))
+                if (nearest_to_end(q, oldest, end_of_chain(q, oldest, &steps), may_evict, userdata,
+                                   &max_passed, &victim))
                         return victim;
                 if (max_passed-- == 0)
                         break;

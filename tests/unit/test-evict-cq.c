@@ -503,7 +503,7 @@ static bool may_from(void *userdata, uint32_t item)
  * is longer than the search goes has no more than its share of the time. */
 static void a_search_is_bounded(void **state)
 {
-        enum { N = 4 * MAX_STEPS };
+        enum { N = 4 * SEARCH_STEPS };
         _cleanup_(evict_freep) struct evict *e = make(N, 1);
         struct refusals r = { .below = N };
 
@@ -514,7 +514,32 @@ static void a_search_is_bounded(void **state)
         }
         assert_int_equal(evict_victim(e, 0, may_from, &r, 10), EVICT_NONE);
         assert_int_equal(r.asked, 11);
-        assert_int_equal(evict_victim(e, 0, NULL, NULL, 10), MAX_STEPS);
+        assert_int_equal(evict_victim(e, 0, NULL, NULL, 10), SEARCH_STEPS);
+}
+
+static bool may_but_one(void *userdata, uint32_t item)
+{
+        return item != *(const uint32_t *)userdata;
+}
+
+/* A chain whose end is leased, of fewer chunks than a search goes through. */
+static void a_pinned_end_keeps_nothing_but_itself(void **state)
+{
+        enum { N = 9 };
+        _cleanup_(evict_freep) struct evict *e = make(N, 1);
+        uint32_t pinned = N - 1;
+
+        for (uint32_t i = 0; i < N; i++) {
+                evict_insert_known(e, i, 0, 1, i + 1, 7, (enum evict_place)(i % 3));
+                if (i > 0)
+                        evict_link(e, i, i - 1);
+        }
+        for (uint32_t i = N - 1; i-- > 0;) {
+                assert_int_equal(evict_victim(e, 0, may_but_one, &pinned, 100), i);
+                evict_remove_victim(e, i, i + 1);
+        }
+        assert_int_equal(evict_victim(e, 0, may_but_one, &pinned, 100), EVICT_NONE);
+        assert_true(evict_contains(e, pinned));
 }
 
 static void the_coldest_of_a_group_is_that_of_any_list(void **state)
@@ -584,6 +609,7 @@ int main(void)
                 cmocka_unit_test(what_is_final_goes_first),
                 cmocka_unit_test(a_final_circle_ends),
                 cmocka_unit_test(a_search_is_bounded),
+                cmocka_unit_test(a_pinned_end_keeps_nothing_but_itself),
                 cmocka_unit_test(the_coldest_of_a_group_is_that_of_any_list),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
                 cmocka_unit_test(the_same_calls_choose_the_same),
