@@ -4,12 +4,14 @@
 
     written.py BUILD DIRECTORY [--also BUILD] [--size BYTES] [--gib N] [--rounds N]
 
-BUILD is a build folder, or what pack.sh has made of one; --also names another one, to compare them. Each round has a slice of fio at several depths and one of each
-setting of the daemon and of its clients. Beside the rate stand the device's own figures, from /proc/diskstats: writes and their
-mean size, how many were under way while it was busy, the share of the time that it was, the mean time of one, and flushes.
+BUILD is a build folder, or what pack.sh has made of one; --also names another one, to compare them. fio comes first, at
+several depths; then each round has a slice of the daemon (of each build) and of fio in three ways, for each setting of the
+daemon and of its clients. Beside the rate stand the device's own figures, from /proc/diskstats: writes and their mean size,
+how many were under way while it was busy, the share of the time that it was, the mean time of one, and flushes.
 Prints the medians, and at the end the daemon's counters of the slices of each setting. Exit status 77: there is no fio."""
 
 import argparse
+import contextlib
 import os
 import pathlib
 import shutil
@@ -29,6 +31,9 @@ MIB, GIB = 2**20, 2**30
 DEPTHS = (4, 8, 16, 32)
 # clients, chunks on their way of each, chunks in a request
 CLIENTS = ((1, 32, 16), (1, 32, 1), (3, 32, 8))
+# What is taken in turns with ours, at depth 16: the pattern, and whether the buffers are in huge pages as the pool is. A full
+# store overwrites its slots nearly in order.
+FIOS = {"fio, anywhere": ("randwrite", False), "fio, anywhere, huge pages": ("randwrite", True), "fio, in order, huge pages": ("write", True)}
 SETTINGS = {"defaults": {}, "one worker": {"io.workers": 1}, "pool in 4 KiB pages": {"memory.huge_pages": "off"}}
 COUNTED = ("kvcache_io_operations_total", "kvcache_io_bytes_total", "kvcache_io_inflight_seconds_total", "kvcache_io_busy_seconds_total",
            "kvcache_store_writes_total", "kvcache_store_written_bytes_total", "kvcache_evictions_total", "kvcache_puts_total")
@@ -37,9 +42,9 @@ COUNTED = ("kvcache_io_operations_total", "kvcache_io_bytes_total", "kvcache_io_
 class Place:
     """What machine.py asks of a benchmark."""
 
-    def __init__(self, a):
-        self.build = a.build.resolve()  # the daemon's and the clients'
-        self.work = pathlib.Path(tempfile.mkdtemp(prefix="written.", dir=a.directory))
+    def __init__(self, build, directory):
+        self.build = build.resolve()  # the daemon's and the clients'
+        self.work = pathlib.Path(tempfile.mkdtemp(prefix="written.", dir=directory))
         self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="kvb-"))
         self.running = []
 
@@ -126,32 +131,41 @@ def show(title, rows):
           f" clients {middle('client_cpu', 2)}", flush=True)
 
 
-def of_setting(place, disk, fio, a, name, settings, clients):
+def of_setting(places, disk, fio, a, name, settings, clients):
+    """A daemon of each build; their slices and fio's are taken in turns."""
     limit = int(a.gib * GIB * 2)
     pool = min(512 * MIB, limit // 4)
-    with Daemon(place, {"store.limit": limit, "memory.pool": pool, **settings}) as daemon:
-        daemon.settle()
+    with contextlib.ExitStack() as stack:
+        daemons = []
+        for place in places:
+            daemons.append(stack.enter_context(Daemon(place, {"store.limit": limit, "memory.pool": pool, **settings})))
+            daemons[-1].settle()
         first = 0
         for n, outstanding, batch in clients:
-            rows, beside, huge, counted = [], [], [], None
-            loads = [daemon.load("put", "--steps", "--size", a.size, "--batch", batch, "--outstanding", outstanding, "--first",
-                                 first + i * 10**6) for i in range(n)]
-            first += n * 10**6
-            try:
-                our_slice(disk, daemon, loads, a)
+            rows, counted = [[] for _ in places], [None for _ in places]
+            beside = {title: [] for title in FIOS}
+            with contextlib.ExitStack() as running:
+                loads = []
+                for daemon in daemons:
+                    loads.append([daemon.load("put", "--steps", "--size", a.size, "--batch", batch, "--outstanding", outstanding, "--first",
+                                              first + i * 10**6) for i in range(n)])
+                    for load in loads[-1]:
+                        running.callback(load.close)
+                    our_slice(disk, daemon, loads[-1], a)
                 for _ in range(a.rounds):
-                    row, counted = our_slice(disk, daemon, loads, a)
-                    rows.append(row)
-                    beside.append(fio_slice(disk, fio, a, "randwrite", 16))
-                    huge.append(fio_slice(disk, fio, a, "randwrite", 16, huge=True))
-            finally:
-                for load in loads:
-                    load.close()
-            show(f"{name}: {n} clients, {outstanding} in requests of {batch}", rows)
-            show("  fio in turns, depth 16", beside)
-            show("  the same with its buffers in huge pages", huge)
-            ratios = [statistics.median(o["rate"] / f["rate"] for o, f in zip(rows, side)) for side in (beside, huge)]
-            print(f"  ratios {ratios[0]:.2f}, {ratios[1]:.2f}; {counted}", flush=True)
+                    for i, daemon in enumerate(daemons):
+                        row, counted[i] = our_slice(disk, daemon, loads[i], a)
+                        rows[i].append(row)
+                    for title, (rw, huge) in FIOS.items():
+                        beside[title].append(fio_slice(disk, fio, a, rw, 16, huge=huge))
+            first += n * 10**6
+            for place, its in zip(places, rows):
+                show(f"{name}: {n} clients, {outstanding} in requests of {batch}, {place.build.name}", its)
+            for title, its in beside.items():
+                show(f"  {title}", its)
+            for place, its, counts in zip(places, rows, counted):
+                ratios = [f"{statistics.median(o['rate'] / f['rate'] for o, f in zip(its, side)):.2f}" for side in beside.values()]
+                print(f"  {place.build.name} to these: {', '.join(ratios)}; {counts}", flush=True)
 
 
 def main():
@@ -163,11 +177,11 @@ def main():
     p.add_argument("--gib", type=float, default=1.0, help="of a slice (default: %(default)s)")
     p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
-    place = Place(a)
+    places = [Place(build, a.directory) for build in (a.build, a.also) if build]
     try:
-        disk = Disk(place.work)
+        disk = Disk(places[0].work)
         try:
-            fio = Fio(place, int(a.gib * GIB * 2), 16)
+            fio = Fio(places[0], int(a.gib * GIB * 2), 16)
         except Trouble as e:
             print(f"skipped: {e}")
             return 77
@@ -175,13 +189,11 @@ def main():
             show(f"fio randwrite, depth {depth}", [fio_slice(disk, fio, a, "randwrite", depth) for _ in range(a.rounds)])
         show("fio write, depth 16", [fio_slice(disk, fio, a, "write", 16) for _ in range(a.rounds)])
         for name, settings in SETTINGS.items():
-            of_setting(place, disk, fio, a, name, settings, CLIENTS if name == "defaults" else CLIENTS[-1:])
-        if a.also:
-            place.build = a.also.resolve()
-            of_setting(place, disk, fio, a, "the other build", {}, CLIENTS)
+            of_setting(places, disk, fio, a, name, settings, CLIENTS if name == "defaults" else CLIENTS[-1:])
         return 0
     finally:
-        place.clean_up()
+        for place in places:
+            place.clean_up()
 
 
 if __name__ == "__main__":
