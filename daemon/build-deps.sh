@@ -21,9 +21,9 @@ missing() {
         [ $tests = 1 ] || return
         pkg-config --exists cmocka 2>/dev/null || echo libcmocka-dev
         for python in /usr/bin/python3 python3; do
-                "$python" -c 'import pytest' 2>/dev/null && return
+                "$python" -c 'import pytest, xdist' 2>/dev/null && return
         done
-        echo python3 python3-pytest
+        echo python3 python3-pytest python3-pytest-xdist
 }
 
 wanted=$(missing | tr '\n' ' ')

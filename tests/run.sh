@@ -76,8 +76,10 @@ esac
 if [ $install = 1 ]; then
         sh "$root/daemon/build-deps.sh" --tests || die "What the tests need could not be installed."
 fi
-for python in /usr/bin/python3 python3 ''; do
-        [ -n "$python" ] && "$python" -c 'import pytest' 2>/dev/null && break
+for modules in pytest,xdist pytest; do
+        for python in /usr/bin/python3 python3 ''; do
+                [ -n "$python" ] && "$python" -c "import $modules" 2>/dev/null && break 2
+        done
 done
 
 # --- build ---
@@ -140,7 +142,7 @@ export KVCACHE_BUILD="$build"
 [ $long = 1 ] && export KVCACHE_TEST_LONG=1
 export UBSAN_OPTIONS="${UBSAN_OPTIONS-halt_on_error=1:print_stacktrace=1}"
 export TSAN_OPTIONS="${TSAN_OPTIONS-halt_on_error=1}"
-rm -f "$build/meson-logs/testlog.json" "$build/pytest.xml"
+rm -f "$build/meson-logs/testlog.json" "$build/pytest.xml" "$build/pytest-serial.xml"
 
 # The folder's tests see neither the caller's daemon nor its settings.
 unset KVCACHE_SOCKET
@@ -153,15 +155,30 @@ multiplier=1 left_out=''
 meson test -C "$build" --no-rebuild --timeout-multiplier $multiplier $left_out >"$log" 2>&1 </dev/null
 unit_status=$?
 
+# daemon_tests RESULTS OPTIONS...: a test that hangs ends all of them, by an interrupt; what ran until then is still counted.
+limit_s=1800
+[ $long = 1 ] && limit_s=86400
+daemon_tests() {
+        results=$1
+        shift
+        (cd "$root" && timeout -s INT -k 60 $limit_s "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
+                --junitxml="$build/$results" "$@" tests/daemon tests/kvbench tests/python) </dev/null
+}
+
+# They wait more than they compute: one process more than there are processors. What measures runs alone afterwards.
 daemon_status=none
 if [ -n "$python" ]; then
+        processes=$(($(nproc) < 8 ? $(nproc) + 1 : 8))
+        in_parallel="-n $processes --dist loadfile"
+        [ "$modules" = pytest ] && in_parallel=''
+        export KVCACHE_TEST_MOVED="$build/moved-metrics"
+        : >"$KVCACHE_TEST_MOVED"
         echo "Running the daemon tests"
-        # A test that hangs ends all of them, by an interrupt: what ran until then is still counted.
-        limit_s=1800
-        [ $long = 1 ] && limit_s=86400
-        (cd "$root" && timeout -s INT -k 60 $limit_s "$python" -m pytest -qq --tb=short --no-header --no-summary -p no:cacheprovider -o junit_logging=out-err \
-                --junitxml="$build/pytest.xml" tests/daemon tests/kvbench tests/python) </dev/null
+        # shellcheck disable=SC2086 # a list of options
+        daemon_tests pytest.xml $in_parallel -m 'not serial'
         daemon_status=$?
+        daemon_tests pytest-serial.xml -m serial
+        daemon_status=$daemon_status,$?
         echo
 fi
 if [ $long = 0 ]; then

@@ -198,8 +198,22 @@ def daemon_for_strangers(directory):
     return copy
 
 
-# Samples that some daemon of this run has shown with a value other than 0: test_zz_metrics.py.
+# Samples that some daemon of this run has shown with a value other than 0: test_zz_metrics.py. Processes that share a run
+# tell each other by a file.
 MOVED = set()
+MOVED_FILE = os.environ.get("KVCACHE_TEST_MOVED")
+
+
+def remember_moved(samples):
+    new = {name for name, value in samples.items() if value} - MOVED
+    MOVED.update(new)
+    if new and MOVED_FILE:
+        with open(MOVED_FILE, "a") as f:
+            f.write("".join(f"{name}\n" for name in sorted(new)))
+
+
+def all_moved():
+    return MOVED | set(pathlib.Path(MOVED_FILE).read_text().splitlines() if MOVED_FILE else ())
 
 
 class Daemon:
@@ -400,7 +414,7 @@ class Daemon:
         """Every sample of the Prometheus page, by name with labels as they are written."""
         with self.client(name="metrics") as c:
             samples = parse_metrics(c.report(kvwire.Report.METRICS))
-        MOVED.update(name for name, value in samples.items() if value)
+        remember_moved(samples)
         return samples
 
     def note_metrics(self):
@@ -409,7 +423,7 @@ class Daemon:
             if self.process is not None and self.process.poll() is None:
                 with self.client(name="metrics", timeout=2) as c:
                     samples = parse_metrics(c.report(kvwire.Report.METRICS))
-                MOVED.update(name for name, value in samples.items() if value)
+                remember_moved(samples)
         except (OSError, kvwire.WireError):
             pass
 

@@ -15,13 +15,12 @@ import pytest
 from harness import BUILD, SOURCE, slow
 
 LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
+CAMPAIGNS = [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100), ("hostile", 28, 2800), ("parity", 1, 20),
+             ("restart", 2, 20), ("filesystems", 2, 70)]
+MEASURING = [("flood", 64, 4000), ("fairness", 17, 170), ("slow", 20, 500), ("overload", 5, 60), ("cost", 30, 300)]
 
 
-@pytest.mark.parametrize("name, count, long_count", [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100),
-                                                     ("hostile", 28, 2800), ("flood", 64, 4000), ("fairness", 17, 170),
-                                                     ("slow", 20, 500),
-                                                     ("overload", 5, 60), ("cost", 30, 300), ("parity", 1, 20),
-                                                     ("restart", 2, 20), ("filesystems", 2, 70)])
+@pytest.mark.parametrize("name, count, long_count", CAMPAIGNS + [pytest.param(*row, marks=pytest.mark.serial) for row in MEASURING])
 def test_campaign(directory, name, count, long_count):
     count = long_count if LONG else count
     command = [sys.executable, SOURCE / "tests/campaigns/daemon_campaigns.py", name, "--count", str(count),

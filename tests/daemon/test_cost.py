@@ -19,6 +19,7 @@ from kvwire import Ack, Flag, Op, Status
 from buffers import sealed_memfd
 from test_tenants import ALICE, BOB, client_as, user
 
+pytestmark = pytest.mark.serial
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
 REPORT = struct.pack("<II", 1, 0)
 

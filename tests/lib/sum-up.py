@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts what tests/run.sh ran, and shows what failed and why something was skipped.
 
-    sum-up.py BUILD UNIT-STATUS DAEMON-STATUS
+    sum-up.py BUILD UNIT-STATUS [DAEMON-STATUS]
 
-Reads meson's testlog.json and pytest's pytest.xml in the build folder. A cmocka program counts as its test cases, any
-other program as one. The statuses are the runners' own: one that complains while no test did counts as a failure, so that
-nothing gets lost between the two. The last line is "N passed, N failed, N skipped".
+Reads meson's testlog.json and pytest's pytest.xml and pytest-serial.xml in the build folder. A cmocka program counts as its
+test cases, any other program as one. The statuses are the runners' own: one that complains while no test did counts as a
+failure, so that nothing gets lost between the two. pytest's are two, with a comma between them, "none" without pytest; none
+is given if these tests were not asked for. The last line is "N passed, N failed, N skipped".
 """
 
 import json
@@ -77,9 +78,19 @@ def count_unit(path, count):
             count.failure(f"{name} ({verdict.lower()})", text, max(failed, 1))
 
 
-def count_daemon(path, count):
-    if not os.path.exists(path):
-        return
+def count_daemon(path, status, count):
+    before = count.failed
+    if os.path.exists(path):
+        count_cases(path, count)
+    elif status == "0":
+        count.failure("pytest", f"it ended well, but left no {path}")
+    if status == "5":
+        count.skip("tests/daemon", "there are no tests")
+    elif status != "0" and count.failed == before:
+        count.failure(f"pytest ended with {status}", "its own words are above")
+
+
+def count_cases(path, count):
     for case in ElementTree.parse(path).iter("testcase"):
         name = case.get("classname", "").replace("tests.daemon.", "") + "." + case.get("name", "?")
         bad = [x for x in case if x.tag in ("failure", "error")]
@@ -94,21 +105,19 @@ def count_daemon(path, count):
 
 
 def main():
-    build, unit_status, daemon_status = sys.argv[1:4]
+    build, unit_status = sys.argv[1:3]
+    daemon_status = sys.argv[3] if len(sys.argv) > 3 else None
     count = Count()
 
     count_unit(os.path.join(build, "meson-logs", "testlog.json"), count)
     if unit_status != "0" and count.failed == 0:
         with open(os.path.join(build, "run.log"), encoding="utf-8", errors="replace") as f:
             count.failure(f"meson test ended with {unit_status}", f.read())
-    before = count.failed
-    count_daemon(os.path.join(build, "pytest.xml"), count)
     if daemon_status == "none":
         count.skip("tests/daemon", "no python3 with pytest")
-    elif daemon_status == "5":
-        count.skip("tests/daemon", "there are no tests")
-    elif daemon_status != "0" and count.failed == before:
-        count.failure(f"pytest ended with {daemon_status}", "its own words are above")
+    elif daemon_status:
+        for results, status in zip(("pytest.xml", "pytest-serial.xml"), daemon_status.split(",")):
+            count_daemon(os.path.join(build, results), status, count)
 
     if count.reasons:
         print("\nSkipped:")
