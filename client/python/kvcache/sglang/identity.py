@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which names SGLang's pages are stored: namespace, fingerprint, keys.
+
+A page's bytes depend on the model and its weights, on the host pool (type, layout, tokens of a page, layers, heads), on the rank
+and the number of ranks, and on the form in which SGLang hands it over. All of that is the fingerprint; a digest of it is in the
+namespace's name, so that configurations that differ lie side by side. Ranks that hold the same bytes (MLA) share a namespace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..vllm import identity as shared
+from ..vllm.identity import printable, weights_of
+
+__all__ = ["fields_of", "key_of", "namespace_name", "parts_of", "printable", "weights_of"]
+
+_OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
+            "kv_cache_dim", "head_group_num", "storage_format_tag")
+
+
+def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, revision: str, weights: str,
+              part_bytes: int) -> dict[str, str]:
+    """The fingerprint. `config`: SGLang's HiCacheStorageConfig; what a version of it lacks has its old value. `lengths`: of a page's
+    pieces; none: pages are handed over as one tensor each."""
+    def of(name: str, otherwise: object) -> object:
+        value = getattr(config, name, None)
+        return otherwise if value is None else value
+
+    replicated, dcp = bool(config.is_mla_model), int(str(of("dcp_size", 1)))
+    apart = not replicated or dcp > 1  # equivalent shards of MLA in several DCP groups share, too
+    rank = of("dcp_rank", 0) if replicated else config.tp_rank
+    geometry = [[n, printable(getattr(pool, n, None))] for n in _OF_POOL]
+    return {
+        "engine": "sglang", "model": printable(model), "revision": printable(revision), "weights": printable(weights),
+        "served": printable(config.model_name or "-"), "dtype": printable(getattr(pool, "dtype", "unknown")),
+        "pool": printable(type(pool).__name__), "layout": printable(getattr(pool, "layout", "unknown")),
+        "page_tokens": str(getattr(pool, "page_size", 0)),
+        "geometry": hashlib.sha256(json.dumps([geometry, list(lengths)]).encode()).hexdigest(),
+        "form": "pieces" if lengths else "flat", "replicated": str(int(replicated)),
+        "tp": str(config.tp_size if apart else 1), "tp_rank": str(rank if apart else 0),
+        "pp": str(config.pp_size), "pp_rank": str(config.pp_rank),
+        "cp": str(of("attn_cp_size", 1)), "cp_rank": str(of("attn_cp_rank", 0)),
+        "dcp": str(dcp), "part": str(part_bytes),
+    }
+
+
+def namespace_name(prefix: str, fields: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(dict(fields), sort_keys=True).encode()).hexdigest()[:12]
+    model = re.sub(r"[^A-Za-z0-9._-]+", "_", fields["model"].rstrip("/").rsplit("/", 1)[-1])[:96]
+    return f"{prefix}/{model}-{digest}/{fields['form']}"
+
+
+def key_of(name: str, pool: str = "") -> bytes:
+    """SGLang's page hash is 64 hexadecimal digits: the key. Any other name, and a page of another pool, has a digest."""
+    if not pool and len(name) == 64:
+        try:
+            key = bytes.fromhex(name)
+            if len(key) == 32 and any(key):
+                return key
+        except ValueError:
+            pass
+    return hashlib.sha256(f"{pool}\n{name}".encode("utf-8", "surrogateescape")).digest()
+
+
+def parts_of(key: bytes, parts: int) -> list[bytes]:
+    """The daemon's keys of a page, which has several where it is longer than the daemon takes."""
+    return shared.parts_of(key + bytes(4), parts)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connections to the daemon, whether it is well, and what was counted; nothing of SGLang.
+
+SGLang calls from three threads: one looks pages up, one loads them, one stores them. Each has a connection of its own, so that none
+waits behind another's request. They do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so,
+and a thread of the link's own, the mender, connects and asks until it answers again.
+
+The memory of SGLang's host pool is registered with the connection that stores, so that the daemon takes pages from where they lie.
+Loads do not use that: the daemon never writes to memory that SGLang may reuse, so that a load can be given up at its deadline.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from typing import Any
+
+from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Namespace, Region
+
+log = logging.getLogger("kvcache.sglang")
+
+LOOKUP_S = 0.25     # of a lookup that the index does not answer
+PROBE_S = 1.0       # of the mender's requests
+MEND_S = 0.25       # the mender's pause
+SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
+COMPLAIN_S = 60.0
+MOST_ROUND_BYTES = 64 << 20  # of a request; a sixteenth of the daemon's pool, if that is less
+
+COUNTERS = ("lookups", "hits", "unavailable", "loaded_pages", "loaded_bytes", "failed_loads", "wrong_lengths", "stored_pages",
+            "stored_bytes", "failed_stores", "timeouts", "errors")
+
+
+class Spaces:
+    """A namespace over the three connections."""
+
+    def __init__(self, lookups: Namespace, loads: Namespace, stores: Namespace) -> None:
+        self.lookups, self.loads, self.stores = lookups, loads, stores
+
+
+class Link:
+    def __init__(self, socket: str | None, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.round_bytes = MOST_ROUND_BYTES
+        self.largest_part = 0
+        self.counters = dict.fromkeys(COUNTERS, 0)
+        self._counting = threading.Lock()
+        self.lookups, self.loads, self.stores = (
+            Client(socket, f"sglang {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "load", "store"))
+        self._regions: list[tuple[int, int, Region]] = []
+        self._probed: Spaces | None = None
+        self._well = False
+        self._closing, self._kick = threading.Event(), threading.Event()
+        self._complaints: dict[str, float] = {}
+        self._copied = ""  # the reason that was logged
+        self._mending = threading.Lock()
+        self._mender = threading.Thread(target=self._mend, name="kvcache-mender", daemon=True)
+        self._mender.start()
+
+    # --- what was counted, what is said ---
+
+    def count(self, name: str, n: int = 1) -> None:
+        with self._counting:
+            self.counters[name] += n
+
+    def complain(self, why: str) -> None:
+        """Once a minute at most, for each reason."""
+        now = time.monotonic()
+        if now >= self._complaints.get(why, 0.0):
+            if len(self._complaints) > 64:
+                self._complaints.clear()
+            self._complaints[why] = now + COMPLAIN_S
+            log.warning("%s", why)
+
+    # --- namespaces, memory ---
+
+    def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
+        spaces = Spaces(*(c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.loads, self.stores)))
+        self._probed = self._probed or spaces
+        return spaces
+
+    def share(self, memory: Any, address: int, nbytes: int) -> None:
+        """Registers SGLang's memory. Where it cannot be, pages are copied, and the log says why once the daemon is well."""
+        self._regions.append((address, address + nbytes, self.stores.register(memory, copy=True)))
+
+    def begin(self) -> None:
+        """The first probe, so that a daemon that is there is used from the first call on."""
+        self._mend_once()
+        self._kick.set()
+
+    def is_settled(self, address: int, nbytes: int) -> bool:
+        """Does the daemon read these bytes no more?"""
+        for start, end, region in self._regions:
+            if start <= address and address + nbytes <= end:
+                try:
+                    return region.settled(address - start, nbytes)
+                except ArgumentError:  # not shared: the daemon never reached it
+                    return True
+        return True
+
+    def settle(self, places: list[tuple[int, int]]) -> None:
+        """Waits until the daemon reads none of these (address, bytes): SGLang changes them next, and what a daemon that hung read then
+        would be stored under the wrong key."""
+        complain_at = time.monotonic() + 5.0
+        while places and not self._closing.is_set():
+            try:
+                places = [p for p in places if not self.is_settled(*p)]
+            except Error as e:
+                self.ail(str(e))
+                return
+            if places:
+                if time.monotonic() > complain_at:
+                    complain_at += COMPLAIN_S
+                    log.warning("the daemon hangs with %d pieces of pages that it may still read; storing waits until it goes on or ends",
+                                len(places))
+                self._closing.wait(SETTLE_S)
+
+    # --- is the daemon well? ---
+
+    @property
+    def well(self) -> bool:
+        return self._well
+
+    def ail(self, why: str) -> None:
+        if self._well:
+            self._well = False
+            log.warning("nothing is loaded and nothing stored now: %s", why)
+        self._kick.set()
+
+    def heard(self, client: Client, done: Done) -> None:
+        """What a request says about the daemon."""
+        if PENDING in done.status or done.error == errno.ETIMEDOUT:
+            self.count("timeouts")
+            self.ail(f"the daemon has not answered within {self.timeout_s:g} s")
+        elif LOST in done.status or not client.connected:
+            self.ail(client.error or "the daemon closed the connection")
+        elif done.error:
+            self.complain(f"a request failed: {done.reason}")
+
+    def _probe(self) -> str:
+        """Why it is not well, or empty. A get of a random key over each connection: the whole way is tried, and SGLang's memory is
+        registered with a new daemon before a page waits for that."""
+        spaces = self._probed
+        if spaces is None:
+            return "no host pool is registered"
+        for client, space in ((self.lookups, spaces.lookups), (self.loads, spaces.loads), (self.stores, spaces.stores)):
+            place: Any = [bytearray(64)]
+            if client is self.stores and self._regions and self._regions[0][2].registered:
+                place = (self._regions[0][2], [0], 1)  # a miss leaves it as it is
+            done = space.get([os.urandom(32)], place, timeout=PROBE_S)
+            if not client.connected or done.status[0] in (PENDING, LOST):
+                return client.error or done.reason or "the daemon does not answer"
+            if done.error:
+                return done.reason
+        info = self.lookups.info()
+        for _ in range(20):  # until the lookup index is there, which answers without a message
+            if info is None or info.lookup_bytes:
+                break
+            spaces.lookups.exists([os.urandom(32)], timeout=LOOKUP_S)
+            self._closing.wait(0.005)
+            info = self.lookups.info()
+        if info is None:
+            return self.lookups.error or "no daemon"
+        if info.max_chunk_bytes < self.largest_part:
+            return (f"a page is stored in chunks of {self.largest_part} bytes, and the daemon takes {info.max_chunk_bytes}: "
+                    "set part_bytes to that")
+        self.round_bytes = max(4096, min(MOST_ROUND_BYTES, info.pool_bytes // 16))
+        return ""
+
+    def _mend(self) -> None:
+        while not self._closing.is_set():
+            self._kick.wait(None if self._well or self._probed is None else MEND_S)
+            self._kick.clear()
+            if not self._closing.is_set() and not self._well and self._probed is not None:
+                self._mend_once()
+
+    def _mend_once(self) -> None:
+        try:
+            with self._mending:
+                why = "" if self._well else self._probe()
+        except Exception as e:  # no thread of the engine's is to find the mender dead
+            log.debug("the probe failed", exc_info=True)
+            why = str(e)
+        if why:
+            self.complain(f"nothing is loaded and nothing stored now: {why}")
+        elif not self._well and not self._closing.is_set():
+            if self._complaints:
+                log.warning("the daemon answers: pages are loaded and stored")
+            self._complaints.clear()
+            self._say_what_is_copied()
+            self._well = True
+
+    def _say_what_is_copied(self) -> None:
+        for start, end, region in self._regions:
+            if not region.registered and region.reason != self._copied:
+                self._copied = region.reason
+                log.warning("pages of the host pool are copied to the daemon, which cannot take them from where they lie: its %d bytes "
+                            "are not shared (%s). \"allocator\": \"shm\" makes a host pool that can be; limits.registered and "
+                            "limits.uid_registered are to be above its size", end - start, region.reason)
+
+    def close(self) -> None:
+        self._well = False
+        self._closing.set()
+        self._kick.set()
+        self._mender.join(2 * PROBE_S + 1.0)
+        for client in (self.lookups, self.loads, self.stores):
+            client.close()
+        self._regions.clear()

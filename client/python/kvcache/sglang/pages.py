@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages, moved between memory of any layout and the daemon; nothing of SGLang.
+
+A page is some pieces of memory, one after the other: K and V, or K and V of each layer. It is one chunk, or several where it is
+longer than `part_bytes`. Calls wait for the daemon's answer at most the link's timeout, in rounds of so many bytes as the daemon can
+hold at a time, and answer False for what was not moved; none raises for what the daemon does.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .. import LOST, PENDING, Batch, Error, Places, status_ok
+from . import identity
+from .link import LOOKUP_S, Link, Spaces
+
+MOST_PIECES = 1024  # of a chunk
+
+
+class _Slice(NamedTuple):
+    """Of a page: which piece, and what of it."""
+
+    piece: int
+    offset: int
+    length: int
+
+
+class _Addresses(Places):
+    """Places that are known by address; the pages' owner keeps the memory."""
+
+    __slots__ = ()
+
+    def __init__(self, addresses: array[int], lengths: array[int], pieces: int) -> None:
+        self.addresses, self.lengths, self.pieces = addresses, lengths, pieces
+        self.count, self.readonly, self._keep = len(addresses) // pieces, False, None
+
+
+def parts_of(lengths: Sequence[int], part_bytes: int) -> list[list[_Slice]]:
+    """What of a page is in which of its chunks."""
+    parts: list[list[_Slice]] = [[]]
+    room = part_bytes
+    for piece, length in enumerate(lengths):
+        offset = 0
+        while offset < length:
+            if room == 0 or len(parts[-1]) == MOST_PIECES:
+                parts.append([])
+                room = part_bytes
+            n = min(room, length - offset)
+            parts[-1].append(_Slice(piece, offset, n))
+            offset, room = offset + n, room - n
+    return parts
+
+
+class Pages:
+    """Pages of one namespace."""
+
+    def __init__(self, link: Link, spaces: Spaces, part_bytes: int, ack: str) -> None:
+        self._link, self._spaces, self._part_bytes, self._ack = link, spaces, part_bytes, ack
+
+    # --- lookups ---
+
+    def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
+        """How many of the keys, from the first on, are there. From the lookup index, without a message. `lengths`: of a page's pieces."""
+        link = self._link
+        if not keys:
+            return 0
+        if not link.well:
+            link.count("unavailable", len(keys))
+            return 0
+        parts = len(parts_of(lengths, self._part_bytes)) if lengths else 1
+        started = time.monotonic()
+        run = self._spaces.lookups.match([p for k in keys for p in identity.parts_of(k, parts)], timeout=LOOKUP_S) // parts
+        if not link.lookups.connected:
+            link.ail(link.lookups.error)
+            run = 0
+        elif run < len(keys) and time.monotonic() - started >= LOOKUP_S:
+            link.ail("the daemon does not answer a lookup")
+        link.count("lookups", len(keys))
+        link.count("hits", run)
+        return run
+
+    # --- bytes ---
+
+    def get(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
+        """Copies pages to their pieces, of these lengths in each page. Stops after a round in which one failed: SGLang uses the run
+        before it. The daemon does not touch the memory afterwards."""
+        good = self._rounds(keys, addresses, lengths, parent, True)
+        found = sum(good)
+        self._link.count("loaded_pages", found)
+        self._link.count("loaded_bytes", found * sum(lengths))
+        self._link.count("failed_loads", len(keys) - found)
+        return good
+
+    def put(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None = None) -> list[bool]:
+        """Stores pages. Returns when the daemon reads the memory no more."""
+        good = self._rounds(keys, addresses, lengths, parent, False)
+        stored = sum(good)
+        self._link.count("stored_pages", stored)
+        self._link.count("stored_bytes", stored * sum(lengths))
+        self._link.count("failed_stores", len(keys) - stored)
+        return good
+
+    def _rounds(self, keys: Sequence[bytes], addresses: Sequence[int], lengths: Sequence[int], parent: bytes | None,
+                is_get: bool) -> list[bool]:
+        good = [False] * len(keys)
+        if len(addresses) != len(keys) * len(lengths) or not lengths or min(lengths) <= 0:
+            raise ValueError(f"{len(keys)} pages of {len(lengths)} pieces, and {len(addresses)} addresses")
+        parts = parts_of(lengths, self._part_bytes)
+        step = max(1, self._link.round_bytes // sum(lengths))
+        deadline = time.monotonic() + self._link.timeout_s
+        for first in range(0, len(keys), step):
+            if not self._link.well:
+                self._link.count("unavailable", len(keys) - first)
+                break
+            left = deadline - time.monotonic() if is_get else self._link.timeout_s
+            if left <= 0:
+                self._link.count("timeouts")
+                break
+            some = keys[first:first + step]
+            if is_get and first + step < len(keys):  # the disk reads the next round while this one is copied
+                ahead = keys[first + step:first + 2 * step]
+                self._spaces.loads.prefetch([p for k in ahead for p in identity.parts_of(k, len(parts))], timeout=left)
+            at = addresses[first * len(lengths):(first + step) * len(lengths)]
+            said = self._round(some, at, len(lengths), parts, parent, is_get, deadline if is_get else None)
+            good[first:first + step] = said
+            parent = some[-1]
+            if is_get and not all(said):
+                break
+        return good
+
+    def _round(self, keys: Sequence[bytes], addresses: Sequence[int], pieces: int, parts: list[list[_Slice]], parent: bytes | None,
+               is_get: bool, deadline: float | None) -> list[bool]:
+        link, good = self._link, [True] * len(keys)
+        names = [identity.parts_of(k, len(parts)) for k in keys]
+        for number, part in enumerate(parts):
+            left = max(deadline - time.monotonic(), 0.001) if deadline is not None else link.timeout_s
+            places = _Addresses(array("Q", [addresses[page * pieces + s.piece] + s.offset for page in range(len(keys)) for s in part]),
+                                array("Q", [s.length for s in part]) * len(keys), len(part))
+            batch = Batch([n[number] for n in names], places)
+            above = parent if number == 0 else None
+            try:
+                if is_get:
+                    done = self._spaces.loads.get(batch, parent=above, timeout=left)
+                    link.heard(link.loads, done)
+                else:
+                    done = self._spaces.stores.put(batch, ack=self._ack, parent=above, timeout=left)
+                    link.heard(link.stores, done)
+                    self._settle(done.status, places)
+            except Error as e:
+                link.ail(str(e))
+                return [False] * len(keys)
+            whole = sum(s.length for s in part)
+            for i, status in enumerate(done.status):
+                if not status_ok(status):
+                    good[i] = False
+                elif is_get and done.lengths[i] != whole:
+                    good[i] = False
+                    link.count("wrong_lengths")
+            if not any(good) or not link.well and number + 1 < len(parts):
+                return [False] * len(keys)
+        return good
+
+    def _settle(self, status: bytes, places: _Addresses) -> None:
+        n = places.pieces
+        lost = [i for i, s in enumerate(status) if s in (PENDING, LOST)]
+        if lost:
+            self._link.settle([(places.addresses[j], places.lengths[j]) for i in lost for j in range(i * n, (i + 1) * n)])
+
+
+def describe(tensor: Any) -> tuple[int, int]:
+    """(address, bytes) of a contiguous tensor in the CPU's memory; ValueError for any other."""
+    if getattr(getattr(tensor, "device", None), "type", "cpu") != "cpu" or not tensor.is_contiguous():
+        raise ValueError("a page lies in contiguous memory of the CPU")
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()

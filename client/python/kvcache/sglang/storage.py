@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend: SGLang's HiCacheStorage over Pages, for SGLang 0.5.17 to 0.5.23.
+
+SGLang makes one for each rank, in the scheduler's process, and calls it from three threads: prefetch looks up, its I/O thread loads,
+the backup thread stores. Wrong options are named when it is made. After that nothing raises: what cannot be done was not found, or
+not stored, and is counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
+
+from . import identity
+from .link import Link
+from .pages import Pages, describe
+
+log = logging.getLogger("kvcache.sglang")
+
+ACKS = ("accepted", "written", "durable")
+MOST_SAMPLES = 1000  # of what SGLang's metrics have not taken yet
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def _answers(otherwise: Callable[..., Any]) -> Callable[[Call], Call]:
+    """What the call answers where it fails, for SGLang's threads end with an exception."""
+
+    def decorate(call: Call) -> Call:
+        @functools.wraps(call)
+        def guarded(self: KvcacheStorage, *arguments: Any, **named: Any) -> Any:
+            try:
+                return call(self, *arguments, **named)
+            except Exception as e:
+                self._link.count("errors")
+                self._link.complain(f"{call.__name__} failed: {type(e).__name__}: {e}")
+                log.debug("%s failed", call.__name__, exc_info=True)
+                return otherwise(*arguments, **named)
+
+        return guarded  # type: ignore[return-value]
+
+    return decorate
+
+
+def _none_of(keys: Sequence[str], *_: Any, **__: Any) -> list[bool]:
+    return [False] * len(keys)
+
+
+class _Indices(list):  # type: ignore[type-arg]
+    """The indices of one page, for a host pool that is asked for its pieces before there is a tensor."""
+
+    def tolist(self) -> list[int]:
+        return list(self)
+
+
+class _Pool:
+    """A host pool, and the pages of it that are stored."""
+
+    def __init__(self, pool: Any, lengths: tuple[int, ...], pages: Pages) -> None:
+        self.pool, self.lengths, self.pages = pool, lengths, pages
+
+    def pieces(self, count: int, host_indices: Any) -> list[int]:
+        """The addresses of the pieces of so many pages; ValueError where the pool says something else than it did at first."""
+        addresses, lengths = self.pool.get_page_buffer_meta(host_indices)
+        if len(addresses) != count * len(self.lengths) or list(lengths) != list(self.lengths) * count:
+            raise ValueError(f"{count} pages of pieces of {self.lengths[:4]} bytes, and the host pool has {len(addresses)} pieces of "
+                             f"{list(lengths)[:4]}")
+        return list(addresses)
+
+
+class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
+    """Options, all of them keys of --hicache-storage-backend-extra-config:
+
+    socket       the daemon's; default: $KVCACHE_SOCKET, else the usual places
+    namespace    what names of namespaces begin with ("sglang")
+    weights      says which weights the model has; default: found out (identity.weights_of)
+    ack          "accepted" (default: kept in memory first), "written" or "durable"
+    share        register the host pool, so that the daemon takes pages from where they lie (true)
+    part_bytes   longer pages are stored in parts (64 MiB)
+    timeout_s    of a load, and of a request to store (5)"""
+
+    def __init__(self, storage_config: Any, kwargs: Any = None) -> None:
+        options = dict(storage_config.extra_config or {})
+        self._ack, self._share = options.get("ack", "accepted"), options.get("share", True)
+        self._part_bytes, timeout_s = options.get("part_bytes", 64 << 20), options.get("timeout_s", 5.0)
+        self._prefix, socket = options.get("namespace", "sglang"), options.get("socket")
+        self._weights = options.get("weights")
+        if self._ack not in ACKS:
+            raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {self._ack!r}")
+        if not isinstance(self._share, bool):
+            raise ValueError(f"share is true or false, not {self._share!r}")
+        if not isinstance(self._part_bytes, int) or self._part_bytes < 4096 or self._part_bytes % 4096:
+            raise ValueError(f"part_bytes is a multiple of 4096, not {self._part_bytes!r}")
+        if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
+            raise ValueError(f"timeout_s is a number of seconds, 3600 at most, not {timeout_s!r}")
+        for name, value in (("namespace", self._prefix), ("weights", self._weights), ("socket", socket)):
+            if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
+                raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")
+        self._config = storage_config
+        self._in_pieces = bool(options.get("interface_v1", 0))
+        self._link = Link(socket, float(timeout_s))
+        self._pool: _Pool | None = None
+        self._values: Pages | None = None
+        self._sampling = threading.Lock()
+        self._samples: dict[str, list[float]] = {n: [] for n in ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")}
+
+    # --- memory ---
+
+    @_answers(lambda *_: None)
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        if self._pool is not None or self._values is not None:
+            return
+        pool = getattr(getattr(mem_pool_host, "anchor_entry", None), "host_pool", mem_pool_host)
+        lengths: tuple[int, ...] = ()
+        if self._in_pieces:
+            first = _Indices(range(getattr(pool, "logical_page_size", pool.page_size)))
+            lengths = tuple(int(n) for n in pool.get_page_buffer_meta(first)[1])
+            if self._share:
+                self._share_memory(pool)
+            self._pool = _Pool(pool, lengths, self._pages(pool, lengths))
+        self._values = self._pages(pool, ())
+        self._link.begin()
+
+    def _share_memory(self, pool: Any) -> None:
+        buffers = getattr(pool, "kv_buffer", None)
+        if not hasattr(buffers, "data_ptr") and not isinstance(buffers, (list, tuple)):
+            buffers = pool.get_hybrid_pool_buffer()
+        for tensor in buffers if isinstance(buffers, (list, tuple)) else [buffers]:
+            address, nbytes = describe(tensor)
+            memory = (ctypes.c_ubyte * nbytes).from_address(address)
+            memory._tensor = tensor  # type: ignore[attr-defined]  # which owns it
+            self._link.share(memory, address, nbytes)
+
+    def _pages(self, pool: Any, lengths: tuple[int, ...]) -> Pages:
+        model, revision = _model_of(self._config)
+        weights = self._weights or identity.weights_of(model)
+        if weights == "unknown" and lengths:
+            log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name do "
+                        "not find its pages", model)
+        fields = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights,
+                                    part_bytes=self._part_bytes)
+        name = identity.namespace_name(self._prefix, fields)
+        page = sum(lengths)
+        log.info("kvcache: %s, pages of %s bytes in %d pieces", name, page or "any number of", len(lengths))
+        self._link.largest_part = max(self._link.largest_part, min(page, self._part_bytes))
+        spaces = self._link.namespace(name, fields, min(page, self._part_bytes))
+        return Pages(self._link, spaces, self._part_bytes, self._ack)
+
+    # --- lookups ---
+
+    @_answers(lambda *_, **__: 0)
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        names = [identity.key_of(k) for k in keys]
+        if self._pool is not None:
+            return self._pool.pages.match(names, self._pool.lengths)
+        return self._values.match(names) if self._values is not None else 0
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    # --- pages in pieces: interface_v1 ---
+
+    @_answers(_none_of)
+    def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        if self._pool is None or not keys:
+            return [False] * len(keys)
+        started = time.monotonic()
+        good = self._pool.pages.get([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
+                                    self._pool.lengths, _parent_of(extra_info))
+        self._sample("prefetch", sum(good), sum(self._pool.lengths), time.monotonic() - started)
+        return good
+
+    @_answers(_none_of)
+    def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
+        if self._pool is None or not keys:
+            return [False] * len(keys)
+        started = time.monotonic()
+        good = self._pool.pages.put([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
+                                    self._pool.lengths, _parent_of(extra_info))
+        self._sample("backup", sum(good), sum(self._pool.lengths), time.monotonic() - started)
+        return good
+
+    # --- pages as one tensor each: the older calls ---
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        return self.batch_get([key], [target_location])[0]
+
+    @_answers(lambda keys, *_, **__: [None] * len(keys))
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        """The tensors of `target_locations` that were filled, in place; None for the others."""
+        if self._values is None or target_locations is None or len(target_locations) != len(keys):
+            return [None] * len(keys)
+        good = self._move(self._values.get, keys, target_locations)
+        return [t if ok else None for t, ok in zip(target_locations, good)]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        return self.batch_set([key], [value])
+
+    @_answers(lambda *_, **__: False)
+    def batch_set(self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
+        if self._values is None or values is None or len(values) != len(keys):
+            return False
+        return all(self._move(self._values.put, keys, values))
+
+    def _move(self, call: Callable[..., list[bool]], keys: Sequence[str], tensors: Sequence[Any]) -> list[bool]:
+        """Tensors of one length go together."""
+        good = [False] * len(keys)
+        of_length: dict[int, list[tuple[int, int]]] = {}
+        for i, tensor in enumerate(tensors):
+            if tensor is not None:
+                address, nbytes = describe(tensor)
+                of_length.setdefault(nbytes, []).append((i, address))
+        for nbytes, listed in of_length.items():
+            said = call([identity.key_of(keys[i]) for i, _ in listed], [a for _, a in listed], [nbytes])
+            for (i, _), ok in zip(listed, said):
+                good[i] = ok
+        return good
+
+    # --- pools of hybrid models: not stored ---
+
+    @_answers(lambda *_, **__: PoolTransferResult.empty())
+    def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
+        if pool_transfers:
+            self._link.complain("models with more than one host pool are not stored: nothing is found")
+            return PoolTransferResult.empty()
+        return PoolTransferResult(self.batch_exists(keys, extra_info), {})
+
+    @_answers(lambda *_, **__: {})
+    def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
+        return {t.name: [False] * len(t.keys or []) for t in transfers}
+
+    @_answers(lambda *_, **__: {})
+    def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
+        return {t.name: [False] * len(t.keys or []) for t in transfers}
+
+    # --- the rest ---
+
+    def clear(self) -> None:
+        """The daemon's contents are other engines', too."""
+        log.warning("the daemon keeps what it has; kvcachectl purge removes a namespace")
+
+    def _sample(self, what: str, pages: int, page_bytes: int, seconds: float) -> None:
+        if not pages or not getattr(self._config, "enable_storage_metrics", False):
+            return
+        with self._sampling:
+            for name, value in ((f"{what}_pgs", pages), (f"{what}_bandwidth", pages * page_bytes / max(seconds, 1e-9) / 1e9)):
+                if len(self._samples[name]) < MOST_SAMPLES:
+                    self._samples[name].append(value)
+
+    @_answers(lambda *_, **__: None)
+    def get_stats(self) -> Any:
+        """What SGLang's storage metrics have not seen yet: pages, and GB/s."""
+        from sglang.srt.observability.metrics_collector import StorageMetrics
+
+        metrics = StorageMetrics()
+        with self._sampling:
+            for name, values in self._samples.items():
+                getattr(metrics, name).extend(values)
+                values.clear()
+        return metrics
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What became of pages so far."""
+        return dict(self._link.counters)
+
+    @_answers(lambda *_, **__: None)
+    def close(self) -> None:
+        log.info("kvcache: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "nothing was asked")
+        self._link.close()
+
+
+def _parent_of(extra_info: Any) -> bytes | None:
+    """The page before the first, where SGLang passes those (hicache_storage_pass_prefix_keys)."""
+    before = getattr(extra_info, "prefix_keys", None)
+    return identity.key_of(before[-1]) if before else None
+
+
+def _model_of(config: Any) -> tuple[str, str]:
+    """(path, revision) of the model, which SGLang does not hand over: it names what it serves."""
+    try:
+        from sglang.srt.runtime_context import get_model
+
+        model = get_model()
+        return str(model.model_path), str(model.revision or "main")
+    except Exception:  # another version's, or a test's
+        return str(config.model_name or "unknown"), "unknown"

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must hold for the backend under SGLang's calls, whichever package they come from: the real one (sglang_check.py), or what
+stands in for it (tests/python/test_sglang_contract.py).
+
+Each function takes `make` (options of the backend, and of the host pool, -> a host) and a running daemon of
+tests/daemon/harness.py. A host has the backend, a host pool and its pages; it changes pages as soon as SGLang could."""
+
+import ctypes
+import hashlib
+import os
+import signal
+import threading
+import time
+
+import kvcache
+from kvcache.sglang import identity, link
+
+link.LOOKUP_S = 2.0  # on a busy machine
+BATCH = 128          # pages of a call
+
+
+def keys_of(name, count):
+    return [hashlib.sha256(f"{name} {i}".encode()).hexdigest() for i in range(count)]
+
+
+def value_of(key, length):
+    return hashlib.shake_128(key.encode()).digest(length)
+
+
+def wait_for(what, condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        time.sleep(0.005)
+
+
+def is_busy(client):
+    """Is another thread in a call?"""
+    if not client._lock.acquire(blocking=False):
+        return True
+    client._lock.release()
+    return False
+
+
+class Host:
+    """`storage` over `pool`, whose pages `first` to `first + count` are this host's."""
+
+    def __init__(self, storage, pool, indices, first=0, count=32):
+        self.storage, self.pool, self._indices = storage, pool, indices
+        self.pages = range(first, first + count)
+
+    @property
+    def link(self):
+        return self.storage._link
+
+    def _pieces(self, pages):
+        addresses, lengths = self.pool.get_page_buffer_meta(self._indices(pages))
+        n = len(addresses) // len(pages)
+        return [list(zip(addresses[i * n:(i + 1) * n], lengths[i * n:(i + 1) * n])) for i in range(len(pages))]
+
+    @property
+    def page_bytes(self):
+        return sum(n for _, n in self._pieces([self.pages[0]])[0])
+
+    def write(self, page, data):
+        at = 0
+        for address, length in self._pieces([page])[0]:
+            ctypes.memmove(address, data[at:at + length], length)
+            at += length
+
+    def read(self, page):
+        return b"".join(ctypes.string_at(a, n) for a, n in self._pieces([page])[0])
+
+    def store(self, keys):
+        """What was stored. The pages are another request's right afterwards."""
+        good = []
+        for first in range(0, len(keys), len(self.pages)):
+            some = keys[first:first + len(self.pages)]
+            pages = self.pages[:len(some)]
+            for page, key in zip(pages, some):
+                self.write(page, value_of(key, self.page_bytes))
+            said = self.storage.batch_set_v1(some, self._indices(pages))
+            assert isinstance(said, list) and len(said) == len(some) and set(said) <= {True, False}
+            for page in pages:
+                self.write(page, os.urandom(64).ljust(self.page_bytes, b"\xee"))
+            good += said
+        return good
+
+    def load(self, keys):
+        """How many were found, and which of those were loaded: right, or not at all."""
+        found = self.storage.batch_exists(keys)
+        assert isinstance(found, int) and 0 <= found <= len(keys)
+        good = []
+        for first in range(0, found, len(self.pages)):
+            some = keys[first:min(first + len(self.pages), found)]
+            pages = self.pages[:len(some)]
+            said = self.storage.batch_get_v1(some, self._indices(pages))
+            assert isinstance(said, list) and len(said) == len(some) and set(said) <= {True, False}
+            for page, key, ok in zip(pages, some, said):
+                if ok:
+                    assert self.read(page) == value_of(key, self.page_bytes), f"wrong bytes under {key}"
+                self.write(page, b"\xcc" * self.page_bytes)
+            good += said
+        return found, good
+
+    def wait_well(self):
+        wait_for("the backend connects", lambda: self.link.well)
+
+    @property
+    def counters(self):
+        return self.storage.counters
+
+    def close(self):
+        self.storage.close()
+
+
+def check_load(host, keys, found=None):
+    found = len(keys) if found is None else found
+    assert host.load(keys) == (found, [True] * found), host.counters
+
+
+def what_is_stored_is_loaded(make, daemon):
+    host = make()
+    assert host.link.well and all(r.registered for _, _, r in host.link._regions) and host.link._regions
+    keys = keys_of("stored", 40)
+    assert all(host.store(keys))
+    check_load(host, keys + keys_of("never", 2), found=40)
+    check_load(host, keys_of("never", 3) + keys, found=0)
+    assert host.storage.exists(keys[7]) and not host.storage.exists(keys_of("never", 1)[0])
+    counts = host.counters
+    assert counts["stored_pages"] == counts["loaded_pages"] == counts["hits"] - 1 == 40
+    assert counts["loaded_bytes"] == 40 * host.page_bytes and not counts["errors"]
+
+
+def every_layout_is_itself(make, daemon):
+    keys = keys_of("layouts", 6)
+    for kind in ("mha", "mla"):
+        for layout in ("layer_first", "page_first", "page_first_direct"):
+            host = make(pool={"kind": kind, "layout": layout})
+            check_load(host, keys, found=0)
+            assert all(host.store(keys))
+            check_load(host, keys)
+            host.close()
+
+
+def acknowledged_written_and_durable(make, daemon):
+    for ack in ("written", "durable"):
+        host = make(ack=ack)
+        keys = keys_of(ack, 12)
+        assert all(host.store(keys))
+        daemon.kill()
+        daemon.start()
+        host.wait_well()
+        check_load(host, keys)
+        host.close()
+
+
+def ranks_share_what_is_the_same(make, daemon):
+    keys = keys_of("ranks", 5)
+    first = make(config={"tp_size": 2, "tp_rank": 0})
+    assert all(first.store(keys))
+    for other in ({"tp_rank": 1, "tp_size": 2}, {"tp_rank": 0, "tp_size": 4}, {"pp_rank": 1, "pp_size": 2, "tp_size": 2},
+                  {"attn_cp_rank": 1, "attn_cp_size": 2, "tp_size": 2}, {"model_name": "tests/other", "tp_size": 2}):
+        host = make(config=other)
+        check_load(host, keys, found=0)
+        host.close()
+    latent = {"kind": "mla", "layout": "page_first"}
+    writer = make(pool=latent, config={"is_mla_model": True, "tp_size": 4, "tp_rank": 0})
+    assert all(writer.store(keys))
+    for tp in ({"tp_size": 4, "tp_rank": 3}, {"tp_size": 8, "tp_rank": 5}):
+        check_load(make(pool=latent, config={"is_mla_model": True, **tp}), keys)
+    check_load(make(config={"tp_size": 2}, weights="others"), keys, found=0)
+    check_load(make(config={"tp_size": 2}), keys)
+
+
+def pages_in_parts(make, daemon):
+    for layout in ("page_first", "layer_first"):
+        host = make(part_bytes=4096, pool={"layout": layout})
+        assert host.page_bytes > 2 * 4096
+        keys = keys_of("parts", 20)
+        assert all(host.store(keys))
+        check_load(host, keys)
+        part = identity.parts_of(identity.key_of(keys[9]), 3)[2]
+        evict(host, daemon, [part])
+        assert host.load(keys)[0] == 9
+        host.close()
+
+
+def evict(host, daemon, keys):
+    space = host.link._probed.loads
+    fields = dict(line.split("=", 1) for line in space._fingerprint.rstrip(b"\0").decode().splitlines())
+    with kvcache.Client(daemon.socket, required=True) as client:
+        client.namespace(space.name, fields).evict(keys)
+
+
+def evicted_in_between(make, daemon):
+    host = make()
+    keys = keys_of("evicted", 6)
+    assert all(host.store(keys))
+    exists, host.storage.batch_exists = host.storage.batch_exists, lambda k: len(k)
+    evict(host, daemon, [identity.key_of(keys[3])])
+    found, good = host.load(keys)
+    assert found == 6 and good[:3] == [True] * 3 and not good[3]
+    host.storage.batch_exists = exists
+    check_load(host, keys, found=3)
+    assert host.counters["failed_loads"] >= 1
+
+
+def chunks_of_another_length(make, daemon):
+    """Something else lies under the keys: shorter, longer, empty of a piece."""
+    host = make()
+    keys = keys_of("lengths", 4)
+    assert all(host.store(keys))
+    space = host.link._probed.stores
+    for key, length in zip(keys[1:], (host.page_bytes - 1, host.page_bytes + 4096, 1)):
+        own = identity.key_of(key)
+        space.evict([own])
+        assert space.put([own], [b"\xaa" * length], "written").ok
+    for i, key in enumerate(keys):
+        assert host.load([key]) == (1, [i == 0]), (i, host.counters)
+    assert host.counters["wrong_lengths"] >= 2 and host.link.well
+    assert all(host.store(keys_of("lengths", 8)[4:]))
+
+
+def a_daemon_that_comes_later(make, daemon):
+    daemon.kill()
+    host = make()
+    keys = keys_of("later", 4)
+    assert not any(host.store(keys))
+    check_load(host, keys, found=0)
+    daemon.start()
+    host.wait_well()
+    assert all(r.registered for _, _, r in host.link._regions)
+    assert all(host.store(keys))
+    check_load(host, keys)
+    assert host.counters["unavailable"] >= 8
+
+
+def killed_and_started_again(make, daemon):
+    host = make(ack="written")
+    keys = keys_of("kept", 12)
+    assert all(host.store(keys))
+    for n in range(3):
+        daemon.kill()
+        started = time.monotonic()
+        found, good = host.load(keys)
+        assert not any(good)
+        assert not any(host.store(keys_of("lost", 4)))
+        check_load(host, keys, found=0)
+        assert time.monotonic() - started < 5
+        daemon.start()
+        host.wait_well()
+        check_load(host, keys)
+        assert all(host.store(keys_of(f"again {n}", 4)))
+        check_load(host, keys_of(f"again {n}", 4))
+
+
+def killed_under_a_load_and_a_store(make, daemon):
+    host, other = make(ack="written"), make(ack="written", pages=(32, 8))
+    keys = keys_of("under", 8)
+    assert all(host.store(keys))
+    os.kill(daemon.pid, signal.SIGSTOP)
+    said = []
+    threads = [threading.Thread(target=lambda: said.append(host.load(keys)[1])),
+               threading.Thread(target=lambda: said.append(other.store(keys_of("under too", 8))))]
+    for thread in threads:
+        thread.start()
+    wait_for("both are under way", lambda: is_busy(host.link.loads) and is_busy(other.link.stores))
+    daemon.kill()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert not any(ok for good in said for ok in good)
+    daemon.start()
+    host.wait_well()
+    other.wait_well()
+    check_load(host, keys)
+    assert all(other.store(keys_of("under too", 8)))
+    check_load(host, keys_of("under too", 8))
+
+
+def hung_and_gone_on(make, daemon):
+    """A load ends at its deadline. A store ends when the daemon reads its pages no more, and what it stored then is right."""
+    host, other = make(timeout_s=1.0), make(timeout_s=1.0, pages=(32, 8))
+    keys, late = keys_of("hung", 8), keys_of("late", 8)
+    assert all(host.store(keys))
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        stored = []
+        storing = threading.Thread(target=lambda: stored.append(other.store(late)))
+        storing.start()
+        started = time.monotonic()
+        found, good = host.load(keys)
+        assert time.monotonic() - started < 6 and not any(good)
+        started = time.monotonic()
+        for _ in range(20):
+            check_load(host, keys, found=0)
+            assert not any(host.store(keys_of("new", 2)))
+        assert time.monotonic() - started < 2, "calls wait for a daemon that is known to hang"
+        wait_for("the store has seen it", lambda: other.counters["timeouts"])
+        assert not stored and storing.is_alive()
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    storing.join(20)
+    assert stored and not storing.is_alive()
+    host.wait_well()
+    other.wait_well()
+    check_load(host, keys)
+    host.load(late)  # right, or not there
+    assert all(other.store(late))
+    check_load(host, late)
+
+
+def more_than_there_is_room_for(make, daemon):
+    host = make(ack="written")
+    for n in range(6):
+        keys = keys_of(f"room {n}", 400)
+        assert isinstance(host.store(keys), list)
+        found, good = host.load(keys)
+        assert all(good[:good.index(False)] if False in good else good)
+    assert not host.counters["errors"]
+    assert all(host.store(keys_of("last", 4)))
+    check_load(host, keys_of("last", 4))
+
+
+def memory_that_is_not_shared(make, daemon):
+    for options in ({"pool": {"allocator": "default"}}, {"share": False}):
+        host = make(**options)
+        assert host.link.well and not any(r.registered for _, _, r in host.link._regions)
+        keys = keys_of("copied", 40)
+        assert all(host.store(keys))
+        check_load(host, keys)
+        host.close()
+
+
+def calls_of_nonsense(make, daemon):
+    host = make()
+    keys = keys_of("nonsense", 3)
+    assert host.storage.batch_set_v1(keys, host._indices([0, 1])) == [False] * 3
+    assert host.storage.batch_get_v1(keys, host._indices([0])) == [False] * 3
+    assert host.storage.batch_get_v1(keys, None) == [False] * 3
+    assert host.storage.batch_get_v1([], host._indices([])) == []
+    assert host.storage.batch_set_v1([7, None, keys[0]], host._indices([0, 1, 2])) == [False] * 3
+    assert host.storage.batch_exists([]) == 0 and host.storage.batch_exists([None]) == 0
+    assert host.storage.batch_get(keys) == [None] * 3 and host.storage.batch_set(keys) is False
+    assert host.storage.get(keys[0]) is None and host.storage.set(keys[0]) is False
+    assert host.storage.clear() is None
+    odd = ["", "x", "g" * 64, "0" * 64, "é" * 32]
+    assert all(host.store(odd))
+    check_load(host, odd)
+    assert host.counters["errors"] and host.link.well
+
+
+def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
+    """Lookups, loads and stores of one backend at once; the daemon is killed or stopped meanwhile. Never a wrong byte, no exception."""
+    host = make(ack="written", timeout_s=1.0)
+    loader = Host(host.storage, host.pool, host._indices, 32, 16)
+    ends, failures, loaded = time.monotonic() + seconds, [], [0]
+
+    def names(n):
+        return keys_of(f"mixed {n % 7}", 12)
+
+    def run(what):
+        n = 0
+        try:
+            while time.monotonic() < ends:
+                what(n)
+                n += 1
+        except BaseException as e:
+            failures.append(e)
+
+    def load(n):
+        loaded[0] += sum(loader.load(names(n))[1])
+
+    threads = [threading.Thread(target=run, args=(what,)) for what in
+               (lambda n: host.store(names(n)), load, lambda n: host.storage.batch_exists(names(n)))]
+    for thread in threads:
+        thread.start()
+    n = 0
+    while time.monotonic() < ends - 1:
+        before = loaded[0]
+        wait_for("something is loaded", lambda: loaded[0] > before or time.monotonic() > ends)
+        if n % 2:
+            os.kill(daemon.pid, signal.SIGSTOP)
+            wait_for("it is seen to hang", lambda: not host.link.well)
+            os.kill(daemon.pid, signal.SIGCONT)
+        else:
+            daemon.kill()
+            daemon.start()
+        host.wait_well()
+        n += 1
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert not failures, failures
+    host.wait_well()
+    assert loaded[0] and not host.counters["errors"], host.counters
+    assert all(host.store(names(0)))
+    check_load(host, names(0))
+
+
+SCENARIOS = [what_is_stored_is_loaded, every_layout_is_itself, acknowledged_written_and_durable, ranks_share_what_is_the_same,
+             pages_in_parts, evicted_in_between, chunks_of_another_length, a_daemon_that_comes_later, killed_and_started_again,
+             killed_under_a_load_and_a_store, hung_and_gone_on, more_than_there_is_room_for, memory_that_is_not_shared,
+             calls_of_nonsense, three_threads_and_a_daemon_that_dies]

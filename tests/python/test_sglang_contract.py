@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's storage backend under the recorded contract of SGLang 0.5.17 and 0.5.23, against a real daemon; SGLang is not needed. The
+scenarios are those that tests/engines/sglang_check.py runs over the real package."""
+
+import pathlib
+import sys
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tests" / "engines"))
+
+import fake_sglang  # noqa: E402
+import harness  # noqa: E402
+import sglang_scenarios  # noqa: E402
+from kvcache.sglang import identity, pages  # noqa: E402
+
+
+@pytest.fixture
+def module():
+    yield fake_sglang.install()
+    fake_sglang.remove()
+
+
+@pytest.fixture
+def make(module, daemon):
+    hosts = []
+
+    def make(config=None, pool=None, pages=(0, 32), kind=fake_sglang.Config23, **options):
+        config = kind(**(config or {}), extra_config={"socket": daemon.socket, "weights": "tests", "interface_v1": 1, **options})
+        host_pool = fake_sglang.HostPool(**(pool or {}))
+        storage = module.KvcacheStorage(config, {})
+        storage.register_mem_pool_host(host_pool)
+        hosts.append(sglang_scenarios.Host(storage, host_pool, host_pool.indices, *pages))
+        return hosts[-1]
+
+    yield make
+    for host in hosts:
+        host.close()
+        host.pool.close()
+
+
+@pytest.mark.parametrize("scenario", sglang_scenarios.SCENARIOS, ids=lambda f: f.__name__)
+def test_scenario(scenario, make, daemon):
+    scenario(make, daemon)
+
+
+def test_memory_that_is_not_shared_is_said_once(make, caplog):
+    host = make(pool={"allocator": "default"})
+    keys = sglang_scenarios.keys_of("said", 4)
+    for _ in range(3):
+        host.store(keys)
+    said = [r.getMessage() for r in caplog.records if "copied to the daemon" in r.getMessage()]
+    assert len(said) == 1 and '"allocator": "shm"' in said[0]
+
+
+def test_a_daemon_without_room_for_the_pool_copies(make_daemon, module, caplog):
+    small = make_daemon(settings={"limits.registered": "64KiB"}).start()
+    config = fake_sglang.Config23(extra_config={"socket": small.socket, "weights": "tests", "interface_v1": 1})
+    pool = fake_sglang.HostPool()
+    storage = module.KvcacheStorage(config)
+    try:
+        storage.register_mem_pool_host(pool)
+        assert "limits.registered" in caplog.text
+        host = sglang_scenarios.Host(storage, pool, pool.indices)
+        keys = sglang_scenarios.keys_of("small", 4)
+        assert all(host.store(keys))
+        sglang_scenarios.check_load(host, keys)
+    finally:
+        storage.close()
+        pool.close()
+
+
+def test_both_versions_find_each_other_s_pages(make):
+    keys = sglang_scenarios.keys_of("versions", 3)
+    assert all(make(kind=fake_sglang.Config17).store(keys))
+    sglang_scenarios.check_load(make(), keys)
+
+
+@pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
+                                     {"namespace": ""}, {"weights": 7}])
+def test_wrong_options_are_named(make, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make(**options)
+
+
+def test_the_older_calls(make):
+    host = make(interface_v1=0)
+    keys = sglang_scenarios.keys_of("flat", 5)
+
+    def tensors(data):
+        return [fake_sglang.Tensor(bytearray(d)) for d in data]
+
+    values = [sglang_scenarios.value_of(k, 8192) for k in keys]
+    assert host.storage.batch_exists(keys) == 0
+    assert host.storage.batch_set(keys[:4], tensors(values[:4])) is True
+    assert host.storage.set(keys[4], fake_sglang.Tensor(bytearray(values[4]))) is True
+    assert host.storage.batch_exists(keys) == 5
+    rooms = tensors([bytes(8192)] * 5)
+    assert host.storage.batch_get(keys, rooms) == rooms and [t.bytes() for t in rooms] == values
+    room = fake_sglang.Tensor(bytearray(8192))
+    assert host.storage.get(keys[2], room) is room and room.bytes() == values[2]
+    wrong = tensors([bytes(4096), bytes(8192), bytes(16384)])
+    assert host.storage.batch_get(keys[:3], wrong) == [None, wrong[1], None]
+    assert host.storage.batch_get(sglang_scenarios.keys_of("never", 1), tensors([bytes(8192)])) == [None]
+    assert host.storage.batch_set(keys, tensors(values[:4])) is False
+    draft = [f"{k}.draft" for k in keys]
+    assert host.storage.batch_set(draft, tensors([b"d" * 64] * 5)) is True
+    assert host.storage.batch_get(keys, rooms) == rooms and [t.bytes() for t in rooms] == values
+    assert host.storage.batch_get_v1(keys, host._indices(range(5))) == [False] * 5
+
+
+def test_pools_of_hybrid_models_are_refused(make):
+    host = make()
+    keys = sglang_scenarios.keys_of("hybrid", 3)
+    assert all(host.store(keys))
+    transfer = fake_sglang.PoolTransfer("mamba", host._indices([0]), keys[:1])
+    assert host.storage.batch_exists_v2(keys, [transfer]).kv_hit_pages == 0
+    assert host.storage.batch_exists_v2(keys).kv_hit_pages == 3
+    assert host.storage.batch_get_v2([transfer]) == host.storage.batch_set_v2([transfer]) == {"mamba": [False]}
+
+
+def test_stats_are_those_of_sglang(make):
+    host = make()
+    keys = sglang_scenarios.keys_of("stats", 4)
+    host.store(keys)
+    host.load(keys)
+    stats = host.storage.get_stats()
+    assert stats.prefetch_pgs == stats.backup_pgs == [4] and stats.prefetch_bandwidth[0] > 0 and stats.backup_bandwidth[0] > 0
+    assert host.storage.get_stats().prefetch_pgs == []
+
+
+def test_pages_after_a_prefix_continue_its_chain(make):
+    host = make()
+    keys = sglang_scenarios.keys_of("chain", 6)
+    stores, parents = host.link._probed.stores, []
+    put = stores.put
+    stores.put = lambda batch, ack, parent, timeout: parents.append(parent) or put(batch, ack=ack, parent=parent, timeout=timeout)
+    host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo(prefix_keys=keys[:2]))
+    assert parents == [bytes.fromhex(keys[1])]
+    host.storage.batch_set_v1(keys[2:], host._indices(range(4)), fake_sglang.ExtraInfo())
+    assert parents[1] is None
+
+
+def test_a_closed_backend_answers(make, daemon):
+    host = make()
+    keys = sglang_scenarios.keys_of("closed", 2)
+    host.close()
+    assert host.load(keys) == (0, []) and host.store(keys) == [False] * 2
+
+
+@pytest.mark.parametrize("lengths, part, expected", [
+    ([10, 10], 100, [[(0, 0, 10), (1, 0, 10)]]),
+    ([10, 10], 10, [[(0, 0, 10)], [(1, 0, 10)]]),
+    ([10, 10], 15, [[(0, 0, 10), (1, 0, 5)], [(1, 5, 5)]]),
+    ([25], 10, [[(0, 0, 10)], [(0, 10, 10)], [(0, 20, 5)]]),
+])
+def test_parts(lengths, part, expected):
+    assert [[tuple(s) for s in p] for p in pages.parts_of(lengths, part)] == expected
+
+
+def test_many_pieces_are_several_parts():
+    parts = pages.parts_of([1] * 2500, 1 << 20)
+    assert [len(p) for p in parts] == [1024, 1024, 452]
+
+
+def test_keys_never_meet():
+    names = ["0" * 64, "1" * 64, "x", "", "1" * 63, "1" * 65, "11" * 31 + "1x"]
+    keys = [identity.key_of(n) for n in names] + [identity.key_of(n, "mamba") for n in names]
+    assert len(set(keys)) == len(keys) and all(len(k) == 32 and any(k) for k in keys)
+    assert identity.key_of("1" * 64) == b"\x11" * 32
+
+
+def test_every_difference_in_bytes_is_another_namespace():
+    def name(lengths=(8, 8), part=65536, weights="w", model="org/m", revision="main", pool=None, **changed):
+        fields = identity.fields_of(fake_sglang.Config23(**changed), pool or fake_sglang.HostPool(pages=2), lengths, model=model,
+                                    revision=revision, weights=weights, part_bytes=part)
+        return identity.namespace_name("sglang", fields)
+
+    same = name()
+    others = [name(lengths=(16,)), name(lengths=()), name(part=4096), name(weights="x"), name(model="org/n"), name(revision="v2"),
+              name(tp_size=2), name(tp_size=2, tp_rank=1), name(pp_size=2), name(pp_size=2, pp_rank=1), name(attn_cp_size=2),
+              name(pool=fake_sglang.HostPool(layout="layer_first", pages=2)), name(pool=fake_sglang.HostPool(page_size=128, pages=2)),
+              name(is_mla_model=True), name(is_mla_model=True, tp_size=2, dcp_size=2, dcp_rank=1, tp_rank=1)]
+    assert same == name() and len({same, *others}) == 1 + len(others)
+    assert name(is_mla_model=True, tp_size=4, tp_rank=2) == name(is_mla_model=True)
+    assert all(len(n) < 256 and n.isascii() for n in others) and same.startswith("sglang/m-")
+
+
+def test_nothing_of_the_package_imports_sglang(module):
+    import subprocess
+    code = "import kvcache.sglang, kvcache.sglang.pages, sys; assert not any(m == 'sglang' for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**__import__("os").environ,
+                                                                 "PYTHONPATH": str(harness.SOURCE / "client" / "python")})
+
+
+def test_pages_longer_than_the_daemon_takes_are_named(make, caplog):
+    long = {"page_size": 32768, "pages": 2}
+    host = make(pool=long, pages=(0, 2))
+    keys = sglang_scenarios.keys_of("long", 2)
+    assert host.page_bytes == 8 << 20 and not host.link.well and "set part_bytes" in caplog.text
+    assert host.store(keys) == [False] * 2 and host.load(keys) == (0, [])
+    parted = make(pool=long, pages=(0, 2), part_bytes=1 << 20)
+    assert all(parted.store(keys))
+    sglang_scenarios.check_load(parted, keys)
+
+
+def test_a_load_goes_in_rounds_and_ends_with_the_first_that_fails(make, daemon):
+    host = make()
+    keys = sglang_scenarios.keys_of("rounds", 12)
+    assert all(host.store(keys))
+    host.link.round_bytes = 2 * host.page_bytes
+    loads, asked, prefetched = host.link._probed.loads, [], []
+    get, prefetch = loads.get, loads.prefetch
+    loads.get = lambda batch, **how: asked.append(len(batch)) or get(batch, **how)
+    loads.prefetch = lambda keys, **how: prefetched.append(len(keys)) or prefetch(keys, **how)
+    sglang_scenarios.check_load(host, keys)
+    assert asked == [2] * 6 and prefetched == [2] * 5
+    asked.clear()
+    sglang_scenarios.evict(host, daemon, [identity.key_of(keys[5])])
+    assert host.storage.batch_get_v1(keys, host._indices(range(12))) == [True] * 5 + [False] * 7
+    assert asked == [2] * 3
