@@ -9,3 +9,4 @@ extern const struct command command_simulate;                /* cmd-simulate.c *
 extern const struct command command_plan;                    /* kvbench/cmd-plan.c */
 extern const struct command command_profile;                 /* kvbench/cmd-profile.c */
 extern const struct command command_kvcache, command_iosize; /* kvbench/cmd-figures.c */
+extern const struct command command_session;                 /* session/cmd-session.c */

@@ -5,8 +5,8 @@
 #include "tool.h"
 
 static const struct command *const commands[] = {
-        &command_replay,  &command_simulate, &command_plan,
-        &command_profile, &command_kvcache,  &command_iosize,
+        &command_replay,  &command_simulate, &command_plan,    &command_profile,
+        &command_kvcache, &command_iosize,   &command_session,
 };
 
 static const char *const of_ctl[] = { "status", "top",       "ping",   "stats", "config",   "put",
@@ -27,6 +27,7 @@ static const struct tool kvcache_bench = {
                      "  4    the daemon refused or failed\n"
                      "  5    an input file is missing or malformed\n"
                      "  6    output cannot be written, or memory ran out\n"
+                     "  session has statuses of its own: see there\n"
                      "  130  interrupted (replay: after its report)\n",
         .other = "kvcachectl",
         .other_does = of_ctl,

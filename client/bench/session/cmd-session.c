@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* session: its options, and which action takes which of them. */
+#include <errno.h>
+#include <string.h>
+
+#include "../commands.h"
+#include "checked.h"
+#include "common.h"
+#include "compare.h"
+#include "export.h"
+#include "human.h"
+#include "output.h"
+#include "session.h"
+
+enum action { REPORT, EXPORT, COMPARE, TEST, ACTIONS };
+
+static const char *const action_names[] = { "report", "export", "compare", "test", NULL };
+
+enum option {
+        OPTION_SESSION = OPTION_LONG,
+        OPTION_FORMAT,
+        OPTION_PATH,
+        OPTION_LAYOUT,
+        OPTION_NO_CLOCK,
+        OPTION_COMPAT,
+        OPTION_BY,
+        OPTION_FAIL,
+        OPTION_COUNT,
+};
+
+static const struct option_row session_options[] = {
+        { OPTION_SESSION, "session", "NAME", "report, export: the session, or a file" },
+        { OPTION_FORMAT, "format", "FORMAT",
+          "report: text, json, csv, svg or html; export: json, csv or jsonl;\n"
+          "compare: text or json (default: the first of them)" },
+        { OPTION_PATH, "path", "PATH", "report: this path only, such as host_to_disk" },
+        { OPTION_LAYOUT, "layout", "LAYOUT", "report: this layout only, such as fully_contiguous" },
+        { OPTION_NO_CLOCK, "no-clock", NULL,
+          "report: leave out what changes while nothing is moved: two reports on\n"
+          "an idle session are the same, byte for byte" },
+        { 'o', "output", "FILE",
+          "report, export, compare: into FILE, which appears complete or not at\n"
+          "all; - is standard output (the default)" },
+        { OPTION_COMPAT, "compat", "TOOL",
+          "export: in the form of another tool; TOOL: dynamo (its layout benchmark)" },
+        { OPTION_BY, "by", "KIND",
+          "compare: by key (the default: the same path, layout and technology) or by\n"
+          "layout (on a path, each layout of A and B against fully contiguous)" },
+        { OPTION_FAIL, "fail-on-regress", "PERCENT",
+          "compare: end with status 5 if a rate, transfers/block or the share of\n"
+          "errors is worse by more" },
+        { OPTION_COUNT, "count", "N", "test: how many records (default: 100)" },
+        { 0 },
+};
+
+/* Which actions an option is of. */
+static unsigned actions_of(int option)
+{
+        switch (option) {
+        case OPTION_SESSION:
+                return 1 << REPORT | 1 << EXPORT;
+        case OPTION_FORMAT:
+        case 'o':
+                return 1 << REPORT | 1 << EXPORT | 1 << COMPARE;
+        case OPTION_PATH:
+        case OPTION_LAYOUT:
+        case OPTION_NO_CLOCK:
+                return 1 << REPORT;
+        case OPTION_COMPAT:
+                return 1 << EXPORT;
+        case OPTION_BY:
+        case OPTION_FAIL:
+                return 1 << COMPARE;
+        case OPTION_COUNT:
+                return 1 << TEST;
+        }
+        return 0;
+}
+
+static const char *name_of_option(int option)
+{
+        const struct option_row *row = session_options;
+
+        while (row->id != option)
+                row++;
+        return row->name;
+}
+
+/* --- the options --- */
+
+static bool name_option(struct ctl *ctl, const struct command *self, const char *option,
+                        const char *argument, const char *(*name_of)(unsigned), unsigned n,
+                        int *ret)
+{
+        for (unsigned i = 0; i < n; i++)
+                if (strcmp(name_of(i), argument) == 0) {
+                        *ret = (int)i;
+                        return true;
+                }
+        ctl->exit_status = usage_error(self, "--%s: there is no %s '%s'", option, option, argument);
+        return false;
+}
+
+static bool one_of(struct ctl *ctl, const struct command *self, const char *option,
+                   const char *argument, const char *first, const char *second, bool *ret_second)
+{
+        *ret_second = strcmp(argument, second) == 0;
+        if (*ret_second || strcmp(argument, first) == 0)
+                return true;
+        ctl->exit_status = usage_error(self, "--%s: '%s' is neither %s nor %s", option, argument,
+                                       first, second);
+        return false;
+}
+
+static bool percent_option(struct ctl *ctl, const struct command *self, const char *argument,
+                           double *ret)
+{
+        if (human_parse_number(argument, ret) == 0)
+                return true;
+        ctl->exit_status =
+                usage_error(self, "--fail-on-regress: '%s' is not a number of 0 or more", argument);
+        return false;
+}
+
+static bool take_option(struct ctl *ctl, const struct command *self, int option,
+                        const char *argument, struct session_arguments *a)
+{
+        switch (option) {
+        case OPTION_SESSION:
+                a->session = argument;
+                return true;
+        case OPTION_FORMAT:
+                a->format = argument;
+                return true;
+        case 'o':
+                a->output = argument;
+                return true;
+        case OPTION_PATH:
+                return name_option(ctl, self, "path", argument, transfer_path_name, TRANSFER_PATHS,
+                                   &a->report.path);
+        case OPTION_LAYOUT:
+                return name_option(ctl, self, "layout", argument, transfer_layout_name,
+                                   TRANSFER_LAYOUTS, &a->report.layout);
+        case OPTION_NO_CLOCK:
+                a->report.no_clock = true;
+                return true;
+        case OPTION_COMPAT:
+                return one_of(ctl, self, "compat", argument, "dynamo", "dynamo", &a->dynamo);
+        case OPTION_BY:
+                return one_of(ctl, self, "by", argument, "key", "layout", &a->by_layout);
+        case OPTION_FAIL:
+                return percent_option(ctl, self, argument, &a->most_percent);
+        case OPTION_COUNT:
+                return option_count(ctl, "--count", argument, 1, 100000000, &a->count);
+        }
+        return true;
+}
+
+/* The action, or -1: end with ctl->exit_status. */
+static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
+                          struct session_arguments *a)
+{
+        static const int most_operands[ACTIONS] = { 1, 1, 2, 0 };
+        const char *argument;
+        uint64_t given = 0;
+        int r, first, action;
+
+        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0) {
+                if (!take_option(ctl, self, r, argument, a))
+                        return -1;
+                for (unsigned i = 0; session_options[i].id; i++)
+                        if (session_options[i].id == r)
+                                given |= UINT64_C(1) << i;
+        }
+        if (r < 0)
+                return -1;
+        if (first == argc) {
+                ctl->exit_status = usage_error(self, "which action?");
+                return -1;
+        }
+        action = action_index(ctl, self, action_names, argv[first++]);
+        for (unsigned i = 0; action >= 0 && session_options[i].id; i++)
+                if (given & UINT64_C(1) << i &&
+                    !(actions_of(session_options[i].id) & 1u << action)) {
+                        ctl->exit_status = usage_error(self, "--%s is no option of %s",
+                                                       name_of_option(session_options[i].id),
+                                                       action_names[action]);
+                        return -1;
+                }
+        if (action >= 0 && argc - first > most_operands[action]) {
+                ctl->exit_status =
+                        usage_error(self, "%s: '%s' is one operand too many", action_names[action],
+                                    argv[first + most_operands[action]]);
+                return -1;
+        }
+        for (; action >= 0 && first < argc; first++)
+                a->operands[a->n_operands++] = argv[first];
+        return action;
+}
+
+/* Which of the names it is; -1: none, which has been said. */
+static int format_of(struct ctl *ctl, const struct command *self, const struct session_arguments *a,
+                     const char *const *names)
+{
+        const char *wanted = a->format ? a->format : ctl->json ? "json" : names[0];
+        char all[64] = "";
+
+        for (int i = 0; names[i]; i++) {
+                size_t used = strlen(all);
+
+                if (strcmp(names[i], wanted) == 0)
+                        return i;
+                snprintf(all + used, sizeof(all) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
+        }
+        ctl->exit_status = usage_error(self, "--format: '%s' is none of %s", wanted, all);
+        return -1;
+}
+
+/* --- the actions --- */
+
+static bool is_file(const char *name)
+{
+        size_t n = strlen(name);
+
+        return strchr(name, '/') || strcmp(name, "-") == 0 ||
+               (n >= 5 && strcmp(name + n - 5, ".json") == 0);
+}
+
+int session_load(struct ctl *ctl, const char *name, struct snapshot **ret)
+{
+        char error[SNAPSHOT_ERROR_BYTES];
+        int r;
+
+        if (!name)
+                return complain(SESSION_WRONG_USAGE, "which session? Name a file");
+        if (!is_file(name))
+                return complain(SESSION_UNKNOWN, "'%s' is not a file: write ./%s", name, name);
+        r = snapshot_read(name, ret, error);
+        if (r == 0)
+                return SESSION_OK;
+        return complain(r == -ENOENT ? SESSION_UNKNOWN : SESSION_FAILED, "%s", error);
+}
+
+/* --session, or the operand. */
+static int load_one(struct ctl *ctl, const struct command *self, const struct session_arguments *a,
+                    struct snapshot **ret)
+{
+        if (a->session && a->n_operands > 0)
+                return usage_error(self, "--session and '%s': which of them?", a->operands[0]);
+        return session_load(ctl, a->session ? a->session : a->operands[0], ret);
+}
+
+static int finish(struct output *out, int r, int status)
+{
+        int closed = output_close(out, r >= 0);
+
+        if (r < 0)
+                return complain_memory();
+        return closed != EXIT_OK ? closed : status;
+}
+
+static int run_report(struct ctl *ctl, const struct command *self, struct session_arguments *a)
+{
+        static const char *const formats[] = { "text", "json", "csv", "svg", "html", NULL };
+        _cleanup_(snapshot_freep) struct snapshot *s = NULL;
+        struct output out;
+        int format = format_of(ctl, self, a, formats), status;
+
+        if (format < 0)
+                return ctl->exit_status;
+        a->report.format = (enum report_format)format;
+        a->report.one_line = ctl->json;
+        status = load_one(ctl, self, a, &s);
+        if (status == SESSION_OK)
+                status = output_open(&out, a->output);
+        if (status != SESSION_OK)
+                return status;
+        return finish(&out, session_report(s, &a->report, out.file), SESSION_OK);
+}
+
+static int run_export(struct ctl *ctl, const struct command *self, struct session_arguments *a)
+{
+        static const char *const formats[] = { "json", "csv", "jsonl", NULL };
+        _cleanup_(snapshot_freep) struct snapshot *s = NULL;
+        struct output out;
+        int format = format_of(ctl, self, a, formats), status;
+
+        if (format < 0)
+                return ctl->exit_status;
+        if (a->dynamo && format != EXPORT_JSON)
+                return usage_error(self, "--compat dynamo is JSON");
+        if (!a->output)
+                return usage_error(self, "export: --output says where to; - is standard output");
+        status = load_one(ctl, self, a, &s);
+        if (status == SESSION_OK)
+                status = output_open(&out, a->output);
+        if (status != SESSION_OK)
+                return status;
+        return finish(
+                &out,
+                session_export(s, a->dynamo ? EXPORT_DYNAMO : (enum export_format)format, out.file),
+                SESSION_OK);
+}
+
+static int run_compare(struct ctl *ctl, const struct command *self, struct session_arguments *a)
+{
+        static const char *const formats[] = { "text", "json", NULL };
+        _cleanup_(snapshot_freep) struct snapshot *first = NULL, *second = NULL;
+        struct compare_options options = { .by_layout = a->by_layout,
+                                           .most_percent = a->most_percent,
+                                           .one_line = ctl->json };
+        int format = format_of(ctl, self, a, formats), status, r;
+        struct output out;
+
+        if (format < 0)
+                return ctl->exit_status;
+        if (a->n_operands != 2)
+                return usage_error(self, "compare: which two sessions?");
+        if (strcmp(a->operands[0], "-") == 0 && strcmp(a->operands[1], "-") == 0)
+                return usage_error(self, "compare: standard input has one session only");
+        options.json = format == 1;
+        status = session_load(ctl, a->operands[0], &first);
+        if (status == SESSION_OK)
+                status = session_load(ctl, a->operands[1], &second);
+        if (status == SESSION_OK)
+                status = output_open(&out, a->output);
+        if (status != SESSION_OK)
+                return status;
+        r = session_compare(first, second, &options, out.file);
+        return finish(&out, r, r > 0 ? SESSION_PAST_THRESHOLD : SESSION_OK);
+}
+
+/* The exit statuses of this command are its own: what other commands tell apart is 1 here. */
+static int own_status(int status)
+{
+        return status > SESSION_PAST_THRESHOLD && status != EXIT_INTERRUPTED ? SESSION_FAILED
+                                                                             : status;
+}
+
+static int run_session(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        struct session_arguments a = {
+                .report = { .path = -1, .layout = -1 },
+                .most_percent = -1,
+                .count = 100,
+        };
+
+        switch (read_arguments(ctl, self, argc, argv, &a)) {
+        case REPORT:
+                return own_status(run_report(ctl, self, &a));
+        case EXPORT:
+                return own_status(run_export(ctl, self, &a));
+        case COMPARE:
+                return own_status(run_compare(ctl, self, &a));
+        case TEST:
+                return own_status(session_test(ctl, &a));
+        }
+        return ctl->exit_status;
+}
+
+const struct command command_session = {
+        .name = "session",
+        .arguments = "ACTION [SESSION...]",
+        .summary = "which memory layout costs what: transfers by path and layout",
+        .help = "Reads benchmark sessions: counters of the transfers on each path (host_to_disk,\n"
+                "disk_to_host, host_to_host, ...), by the layout of the blocks in memory (fully\n"
+                "contiguous, or a buffer for each layer) and by what moved them.\n"
+                "\n"
+                "  report [SESSION]   the figures, as text, JSON, CSV, a chart, or a page with "
+                "one\n"
+                "  export [SESSION]   the counters as they are\n"
+                "  compare A B        two sessions, by key or by layout\n"
+                "  test               is the arithmetic right?\n"
+                "\n"
+                "SESSION is a file, a snapshot or an export: its name has a '/' or ends with\n"
+                "\".json\"; - is standard input.\n"
+                "\n"
+                "Exit status: 1 failure, 2 wrong usage, 4 no such session, 5 compare: worse than\n"
+                "--fail-on-regress allows.",
+        .options = session_options,
+        .run = run_session,
+};

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A benchmark session as its snapshot has it: JSON of the schema kvcache.bench.v1, which the daemon
+ * writes. A snapshot may come from anywhere, so that every member is checked: its type, its range,
+ * and that it is there once. What is wrong is named with its place, "metrics[3].busy_secs". Members
+ * that this version does not know are ignored. Any thread. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "cleanup.h"
+#include "transfer-counts.h"
+
+#define SNAPSHOT_SCHEMA "kvcache.bench.v1"
+
+enum {
+        SNAPSHOT_TEXT = 128,
+        SNAPSHOT_ERROR_BYTES = 512,
+        SNAPSHOT_MAX_LAYOUTS = 256,
+        SNAPSHOT_MAX_BYTES = 16 << 20,
+};
+
+struct snapshot_layout {
+        unsigned layout; /* enum transfer_layout */
+        uint64_t blocks, layers, outer, page_tokens, inner, dtype_bytes, alignment;
+};
+
+struct snapshot_metric {
+        unsigned path, layout, technology; /* the enums of transfer.h */
+        struct transfer_counts counts;     /* but latency_ns, which is in seconds here */
+        double latency_secs, busy_secs;
+};
+
+struct snapshot {
+        char name[SNAPSHOT_TEXT];
+        char hostname[SNAPSHOT_TEXT], kernel[SNAPSHOT_TEXT], daemon_version[SNAPSHOT_TEXT];
+        uint64_t cpus;
+        bool active, enabled, idle;
+        char created[SNAPSHOT_TEXT], updated[SNAPSHOT_TEXT];
+        double enabled_secs;
+        struct snapshot_layout *layouts;
+        size_t n_layouts;
+        struct snapshot_metric *metrics; /* by path, layout, technology */
+        size_t n_metrics;
+};
+
+struct snapshot *snapshot_free(struct snapshot *s);
+DEFINE_CLEANUP(struct snapshot *, snapshot_free);
+
+/* `what` names it in messages. 0; -EBADMSG: `ret_error` says what is wrong and where; -ENOMEM. */
+int snapshot_parse(const char *text, size_t bytes, const char *what, struct snapshot **ret,
+                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
+/* "-" is standard input. The same, or -errno of the file. */
+int snapshot_read(const char *file, struct snapshot **ret,
+                  char ret_error[static SNAPSHOT_ERROR_BYTES]);
+/* The schema's form; parsing it gives the same snapshot. NULL: no memory. */
+cJSON *snapshot_json(const struct snapshot *s);
+/* [A-Za-z0-9._-]{1,64}, without a leading dot. */
+bool snapshot_name_valid(const char *name);
