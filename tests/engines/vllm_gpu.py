@@ -37,25 +37,26 @@ def model():
     return folder
 
 
-def engine(kind):
+def engine(kind, most_tokens=TOKENS + 1024, cpu_bytes=8 << 30, policy=os.environ.get("POLICY", "always"), **more):
+    """`kind`: none for vLLM without offloading; the others as above."""
     from vllm import LLM
     from vllm.config import KVTransferConfig
 
-    options = dict(cpu_bytes_to_use=8 << 30)
+    options = dict(cpu_bytes_to_use=cpu_bytes)
     if kind == "cpu":
         options.update(spec_name="CPUOffloadingSpec")
     elif kind == "spec":
         options.update(spec_name="KvcacheOffloadingSpec", spec_module_path="kvcache.vllm.spec", kvcache_socket=os.environ["KVSOCK"],
-                       load_policy=os.environ.get("POLICY", "always"))
-    else:
+                       load_policy=policy)
+    elif kind != "none":
         tier = dict(type="fs", root_dir=os.environ["FSDIR"]) if kind == "fs" else dict(
-            type="kvcache", socket=os.environ["KVSOCK"], load_policy=os.environ.get("POLICY", "always"))
+            type="kvcache", socket=os.environ["KVSOCK"], load_policy=policy)
         options.update(spec_name="TieringOffloadingSpec", secondary_tiers=[tier])
-    return LLM(model=model(), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", max_model_len=TOKENS + 1024,
+    if kind != "none":
+        more["kv_transfer_config"] = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both", kv_connector_extra_config=options)
+    return LLM(model=model(), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", max_model_len=most_tokens,
                enforce_eager=True, gpu_memory_utilization=0.45, enable_prefix_caching=True, max_num_seqs=8,
-               max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
-               kv_transfer_config=KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
-                                                   kv_connector_extra_config=options))
+               max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False, **more)
 
 
 def main(kind):

@@ -4,6 +4,8 @@
 #
 #     vllm_gpu.sh FOLDER
 #
+# KINDS: what to run, in order: those of vllm_gpu.py, and of vllm_traffic.py with "traffic-" before them; TRACE: its trace.
+#
 # FOLDER holds site.tar.xz (vLLM and what it needs, this package's wheel included), daemon/kvcache-daemon and lib/ with the shared
 # libraries that it needs. Logs go to $OUT, else to a scratch folder.
 set -u
@@ -11,7 +13,13 @@ folder=$(cd "$1" && pwd) here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) || exit 1
 logs=${OUT:-$work}
 daemon=''
-end() { [ -n "$daemon" ] && kill "$daemon"; rm -rf "$work"; }
+end() {
+        if [ -n "$daemon" ]; then
+                kill "$daemon" "$(cat "$work/pid")"
+                wait "$daemon"
+        fi
+        rm -rf "$work"
+}
 trap end EXIT
 trap 'exit 1' INT TERM
 mkdir "$work/site" "$work/fs"
@@ -20,13 +28,24 @@ export PYTHONPATH="$work/site" PYTHONUNBUFFERED=1 FSDIR="$work/fs" KVSOCK="$work
 for wheel in "$folder"/*.whl; do
         [ -f "$wheel" ] && python3 -m zipfile -e "$wheel" "$work/site"
 done
-LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$folder/daemon/kvcache-daemon" --set "listen.socket=$KVSOCK" \
-        --set listen.http=off --set "store.path=$work/store" --set store.limit=16GiB --set memory.pool=12GiB \
-        --set limits.registered=16GiB --set limits.uid_registered=16GiB >"$logs/daemon.log" 2>&1 &
+# Started again when it has been killed, as systemd would: its process number is in $DAEMON_PID.
+serve() {
+        while [ -d "$work/site" ]; do
+                LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$folder/daemon/kvcache-daemon" --set "listen.socket=$KVSOCK" \
+                        --set listen.http=off --set "store.path=$work/store" --set "store.limit=${STORE_LIMIT:-16GiB}" --set memory.pool=12GiB \
+                        --set limits.registered=16GiB --set limits.uid_registered=16GiB >>"$logs/daemon.log" 2>&1 &
+                echo $! >"$DAEMON_PID"
+                wait $!
+        done
+}
+export DAEMON_PID="$work/pid"
+serve &
 daemon=$!
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
 engine() {
-        timeout "${LIMIT:-150}" python3 "$here/vllm_gpu.py" $1 >"$logs/$1.log" 2>&1
+        program=vllm_gpu.py
+        case $1 in traffic-*) program=vllm_traffic.py ;; esac
+        timeout "${LIMIT:-150}" python3 "$here/$program" "${1#traffic-}" >"$logs/$1.log" 2>&1
         echo "$1: status $?, $(cut -d' ' -f1 /proc/uptime) s up"
         grep -E '^(figure|tokens|disk only)|kvcache.*(WARN|INFO)|Error|assert' "$logs/$1.log" | tail -n 16 | cut -c1-240
 }

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traffic on a GPU: real vLLM with random weights of the Llama-3.1-8B shape. One process is one engine:
+
+    vllm_traffic.py policy | none | cpu | fs | kvcache | spec | spec-killed
+
+policy: our spec; prompts of 256 to 16,384 tokens that lie in the daemon's memory or on its disk only: computing them, loading them,
+and what load_policy "auto" does, in turns. The others, with a GPU cache of 36,864 tokens: the time between tokens while 8 requests
+decode and their blocks are stored, then 200 requests of the conversation trace ($TRACE), one after the other; spec-killed: the
+daemon is killed in the middle of them. Lines "figure NAME ..."; the tokens of the 200 go to $OUT/tokens-KIND.json.
+"""
+
+import gc
+import json
+import os
+import pathlib
+import random
+import signal
+import statistics
+import sys
+import time
+
+from vllm_gpu import engine
+
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+ROUNDS = int(os.environ.get("ROUNDS", "3"))
+REQUESTS, BLOCK = 200, 64  # the trace's blocks have 512 tokens: an eighth of them
+GPU_BLOCKS = 2304
+
+
+def sampling(count):
+    from vllm import SamplingParams
+
+    return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+
+
+def prompt_of(seed, count):
+    numbers = random.Random(seed)
+    return [numbers.randrange(10, 128000) for _ in range(count)]
+
+
+class Engine:
+    def __init__(self, kind, **how):
+        self.llm = engine(kind, **how)
+        self.fresh = 10**6
+        self.ask(self.new_prompt(256))
+
+    def new_prompt(self, count):
+        self.fresh += 1
+        return prompt_of(self.fresh, count)
+
+    def ask(self, tokens, count=8):
+        out = self.llm.generate([dict(prompt_token_ids=tokens)], sampling(count), use_tqdm=False)[0]
+        return out.metrics.first_token_latency * 1e3, list(out.outputs[0].token_ids), out.num_cached_tokens
+
+    def settle(self):
+        for _ in range(4):
+            self.ask(self.new_prompt(32), 3)
+
+    def forget_all(self):
+        for _ in range(50):
+            if self.llm.reset_prefix_cache(reset_connector=True):
+                return
+            self.settle()
+        raise RuntimeError("vLLM does not reset its prefix cache")
+
+
+# --- is loading worth it? ---
+
+
+class Stored:
+    """The keys that the spec's manager stores, and where they are."""
+
+    def __init__(self):
+        from kvcache.vllm import identity, spec
+
+        self.keys, self.manager = set(), None
+        prepare, stored = spec.KvcacheManager.prepare_store, self
+
+        def watch(manager, keys, context):
+            stored.manager = manager
+            stored.keys.update(identity.parts_of(k, 1)[0] for k in keys)
+            return prepare(manager, keys, context)
+
+        spec.KvcacheManager.prepare_store = watch
+
+    def tiers(self, keys, on_disk_only):
+        """Where they are; with `on_disk_only` once none is in memory any more."""
+        [space] = self.manager._promises._namespaces.values()
+        deadline = time.monotonic() + 20
+        while True:
+            if on_disk_only:
+                space.evict(keys, memory_only=True)
+            where = space.tiers(keys)
+            if not on_disk_only or not any(t & 1 for t in where) or time.monotonic() > deadline:
+                return where
+            time.sleep(0.02)
+
+
+def policy():
+    stored = Stored()
+    it = Engine("spec", most_tokens=17408, policy="auto")
+    from kvcache.vllm.policy import LoadPolicy
+
+    def loads(always):
+        for one in [o for o in gc.get_objects() if isinstance(o, LoadPolicy)]:
+            one.always = always
+
+    def measure(tokens, keys, on_disk_only):
+        it.forget_all()
+        where = stored.tiers(keys, on_disk_only)
+        ms, _, cached = it.ask(tokens)
+        it.settle()
+        return ms, cached, sum(t == 2 if on_disk_only else t & 1 for t in where)
+
+    for length in LENGTHS:
+        tokens = it.new_prompt(length)
+        stored.keys.clear()
+        it.ask(tokens)
+        it.settle()
+        keys = list(stored.keys)[:length // 16 + 8]
+        for tier in ("memory", "disk"):
+            times = {"prefill": [], "loading": [], "auto": []}
+            cached = {}
+            for _ in range(ROUNDS):
+                it.forget_all()
+                times["prefill"].append(it.ask(it.new_prompt(length))[0])
+                it.settle()
+                for name in ("loading", "auto"):
+                    loads(name == "loading")
+                    ms, cached[name], there = measure(tokens, keys, tier == "disk")
+                    times[name].append(ms)
+            middle = {name: statistics.median(of) for name, of in times.items()}
+            print(f"figure policy {length} {tier}: prefill {middle['prefill']:.1f} loading {middle['loading']:.1f} (cached {cached['loading']})"
+                  f" auto {middle['auto']:.1f} (cached {cached['auto']}), {middle['auto'] / min(middle['prefill'], middle['loading']):.2f} of the"
+                  f" better; {there} of {len(keys)} keys there", flush=True)
+
+
+# --- decoding, and the trace ---
+
+
+def decode(it, kind):
+    """Between the tokens of 8 requests while all of them decode."""
+    core = it.llm.llm_engine
+    highest, middle = [], []
+    for turn in range(4):
+        names = [f"decode-{turn}-{i}" for i in range(8)]
+        for name in names:
+            core.add_request(name, dict(prompt_token_ids=it.new_prompt(2048)), sampling(256))
+        begun, times, last = set(), [], None
+        while core.has_unfinished_requests():
+            outputs = [o for o in core.step() if o.request_id in names]
+            now = time.perf_counter()
+            if last is not None and len(outputs) == 8:
+                times.append((now - last) * 1e3)
+            begun |= {o.request_id for o in outputs if o.outputs and o.outputs[0].token_ids}
+            last = now if len(begun) == 8 else None
+        if turn:  # the first one warms up
+            times.sort()
+            highest.append(times[len(times) * 99 // 100])
+            middle.append(statistics.median(times))
+        it.settle()
+    print(f"figure decode {kind}: p50 {statistics.median(middle):.2f} p99 {statistics.median(highest):.2f} of {len(times)} steps:",
+          *(f"{t:.2f}" for t in highest), flush=True)
+
+
+def requests():
+    """Those of sessions with at least four turns, in the trace's order."""
+    rows = [json.loads(line) for line in open(os.environ["TRACE"])]
+    owner, session = {}, []
+    for i, row in enumerate(rows):
+        ids, n = row["hash_ids"], 0
+        while n < len(ids) and ids[n] in owner:
+            n += 1
+        session.append(owner[ids[n - 1]] if n > 1 else i)
+        for one in ids:
+            owner.setdefault(one, session[-1])
+    turns = {s: session.count(s) for s in set(session)}
+    return [[t for one in row["hash_ids"] for t in prompt_of(one, BLOCK)] for s, row in zip(session, rows) if turns[s] >= 4][:REQUESTS]
+
+
+def killed_daemon():
+    pid = pathlib.Path(os.environ["DAEMON_PID"])
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def trace(it, kind):
+    it.forget_all()
+    answers, latencies, cached = [], [], 0
+    prompts = requests()
+    began = time.monotonic()
+    for n, tokens in enumerate(prompts):
+        if kind.endswith("-killed") and n == len(prompts) // 2:
+            killed_daemon()
+        ms, said, hit = it.ask(tokens)
+        answers.append(said)
+        latencies.append(ms)
+        cached += hit
+    total = time.monotonic() - began
+    latencies.sort()
+    print(f"figure trace {kind}: {len(prompts)} requests, {sum(map(len, prompts))} tokens, {cached} cached, {total:.1f} s in all, to the first"
+          f" token mean {statistics.mean(latencies):.1f} p50 {statistics.median(latencies):.1f} p90 {latencies[len(prompts) * 9 // 10]:.1f} ms",
+          flush=True)
+    (pathlib.Path(os.environ.get("OUT", ".")) / f"tokens-{kind}.json").write_text(json.dumps(answers))
+
+
+def traffic(kind):
+    it = Engine(kind.partition("-")[0], most_tokens=16384, cpu_bytes=12 << 30, policy="auto", num_gpu_blocks_override=GPU_BLOCKS)
+    if not kind.endswith("-killed"):
+        decode(it, kind)
+    trace(it, kind)
+
+
+if __name__ == "__main__":
+    policy() if sys.argv[1] == "policy" else traffic(sys.argv[1])
+    sys.stdout.flush()
+    os._exit(0)
