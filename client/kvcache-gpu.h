@@ -116,7 +116,8 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_SYMBOL = 4,     /* it lacks a function */
         KVCACHE_GPU_GDS_DRIVER = 5,     /* its driver does not open */
         KVCACHE_GPU_GDS_COMPATIBLE = 6, /* it would copy through host memory by itself */
-        KVCACHE_GPU_GDS_BUFFER = 7,     /* no device memory, or cuFile does not register it */
+        KVCACHE_GPU_GDS_BUFFER = 7,     /* no device memory, or cuFile does not register it; or all
+                                           of it waits for leases */
         KVCACHE_GPU_GDS_UNVERIFIED = 8, /* not read back since the daemon started; it is now */
         KVCACHE_GPU_GDS_VOLUME = 9,     /* its volume has no O_DIRECT, or cannot lend */
         KVCACHE_GPU_GDS_LIMIT = 10,     /* the daemon has lent enough */

@@ -101,13 +101,19 @@ static uint32_t batch_size(const struct operation *op, uint64_t room)
         return n;
 }
 
+static void batch_release_device_part(struct kvcache_gpu *gpu, struct batch *b)
+{
+        if (b->device_part >= 0)
+                gds_part_release(&gpu->gds, b->device_part);
+        b->device_part = -1;
+}
+
 static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
 {
         if (b->part >= 0)
                 staging_part_release(&gpu->staging, b->part);
-        if (b->device_part >= 0)
-                gds_part_release(&gpu->gds, b->device_part);
-        b->part = b->device_part = -1;
+        batch_release_device_part(gpu, b);
+        b->part = -1;
         b->op = NULL;
         b->state = BATCH_FREE;
         TAILQ_REMOVE(&gpu->active, b, link);
@@ -472,6 +478,14 @@ static void get_judge(struct batch *b, uint32_t i, int status)
         b->is_judged[i] = true;
 }
 
+/* All that it got has its status: what others can use meanwhile is theirs. */
+static void get_pace(struct kvcache_gpu *gpu, struct batch *b)
+{
+        pace_give_back(gpu, b, true);
+        batch_release_device_part(gpu, b);
+        b->state = BATCH_PACED;
+}
+
 static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
 {
         bool may_be_used = false, again;
@@ -481,8 +495,10 @@ static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
                 may_be_used = batch_take_results(gpu, b) && b->part >= 0;
         get_count(gpu, b);
         again = pace_begin(b);
-        if (b->state == BATCH_PACED)
+        if (b->state == BATCH_PACED) {
+                batch_release_device_part(gpu, b);
                 return;
+        }
         for (uint32_t i = 0; i < b->n; i++) {
                 cu_address host;
                 int status;
@@ -498,8 +514,7 @@ static void get_answered(struct kvcache_gpu *gpu, struct batch *b)
         }
         b->is_settling = may_be_used;
         if (again && n == 0) { /* of another length, all that it got */
-                pace_give_back(gpu, b, true);
-                b->state = BATCH_PACED;
+                get_pace(gpu, b);
                 return;
         }
         b->op->unissued += again; /* there will be more copies */
@@ -530,8 +545,7 @@ static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
                 *way += !b->is_failed;
         }
         if (again && !b->is_failed) {
-                pace_give_back(gpu, b, true);
-                b->state = BATCH_PACED;
+                get_pace(gpu, b);
                 return;
         }
         b->op->unissued -= again; /* there are no more copies */
@@ -540,8 +554,7 @@ static void get_scattered(struct kvcache_gpu *gpu, struct batch *b)
 
 /* --- going on --- */
 
-/* No earlier operation of its direction has copies to put into the stream. */
-static bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *op)
+bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *op)
 {
         const struct operation *o;
 

@@ -19,6 +19,8 @@ bool batch_take_answer(struct kvcache_gpu *gpu, struct batch *b,
                        const struct kvcache_result *results, uint32_t n);
 /* The same, into its results. */
 bool batch_take_results(struct kvcache_gpu *gpu, struct batch *b);
+/* No earlier operation of its direction has copies to put into the stream. */
+bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *op);
 uint64_t block_bytes(const struct operation *op, size_t i);
 /* Of the chunk, what the operation moves. */
 void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
@@ -44,6 +46,8 @@ void pace_give_back(struct kvcache_gpu *gpu, struct batch *b, bool is_used);
  * changed. */
 bool pace_step(struct kvcache_gpu *gpu, struct batch *b);
 bool pace_holds_up_gets(const struct kvcache_gpu *gpu);
+/* What has the device memory keeps it until a batch that is BATCH_PACED has gone on. */
+bool pace_holds_up_device_memory(const struct kvcache_gpu *gpu);
 
 /* Goes on with a batch as far as can be now. True: something has changed. */
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b);

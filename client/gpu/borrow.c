@@ -11,6 +11,7 @@
  *
  * Order: a read does not touch the engine's memory, so it need wait for nothing. The parts of the
  * device memory are taken in the order of the batches: none waits for one that a later batch has.
+ * Where leases are short, that is not enough (pace.c): then a batch may do without a part.
  *
  * Failures: a block that is not lent, or not read, or not given back well, is got the ordinary way,
  * all such blocks of the batch by one request, and counted with its reason. */
@@ -159,23 +160,6 @@ static bool borrow_is_next(const struct kvcache_gpu *gpu, const struct batch *b)
         return true;
 }
 
-static bool borrow_read(struct kvcache_gpu *gpu, struct batch *b)
-{
-        uint64_t at;
-
-        if (!borrow_is_next(gpu, b))
-                return false;
-        b->device_part = gds_part_acquire(&gpu->gds);
-        if (b->device_part < 0)
-                return false;
-        at = (uint64_t)b->device_part * gpu->gds.part_bytes;
-        for (uint32_t k = 0; k < b->n_asked; k++)
-                borrow_plan(gpu, b, b->asked[k], &at);
-        b->state = BATCH_READING;
-        gds_submit(&gpu->gds, &b->group, b->reads, b->n_reads);
-        return true;
-}
-
 /* --- given back, and what is left --- */
 
 /* Blocks that have come neither way yet are got; without any, that was it. */
@@ -250,6 +234,30 @@ static void borrow_give_back(struct kvcache_gpu *gpu, struct batch *b)
                 b->state = BATCH_ASKING;
         else
                 borrow_settle(gpu, b, NULL);
+}
+
+static bool borrow_read(struct kvcache_gpu *gpu, struct batch *b)
+{
+        uint64_t at;
+
+        if (!borrow_is_next(gpu, b))
+                return false;
+        b->device_part = gds_part_acquire(&gpu->gds);
+        if (b->device_part < 0) {
+                /* Those that have it would wait for leases, and the leases may be this batch's. */
+                if (!pace_holds_up_device_memory(gpu))
+                        return false;
+                for (uint32_t k = 0; k < b->n_asked; k++)
+                        b->borrowed[b->asked[k]].reason = KVCACHE_GPU_GDS_BUFFER;
+                borrow_give_back(gpu, b);
+                return true;
+        }
+        at = (uint64_t)b->device_part * gpu->gds.part_bytes;
+        for (uint32_t k = 0; k < b->n_asked; k++)
+                borrow_plan(gpu, b, b->asked[k], &at);
+        b->state = BATCH_READING;
+        gds_submit(&gpu->gds, &b->group, b->reads, b->n_reads);
+        return true;
 }
 
 bool borrow_step(struct kvcache_gpu *gpu, struct batch *b)

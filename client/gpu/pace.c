@@ -8,7 +8,8 @@
  * Order: only a batch of the first operation that is not issued yet asks again, and only when no
  * other batch has leases or may get any. Those of its own operation end by themselves. Those of
  * later operations cannot, for they are behind it in their streams: they give their leases back and
- * are asked for again in their turn.
+ * are asked for again in their turn. One that has leases and waits for device memory, which those
+ * of later operations have, does without (borrow.c).
  *
  * Failures: one that asked alone and was leased nothing is answered QUOTA: others hold what the
  * limit allows, or a block is longer than it. */
@@ -42,6 +43,21 @@ bool pace_holds_up_gets(const struct kvcache_gpu *gpu)
         if (b->is_paced)
                 return true;
         return false;
+}
+
+bool pace_holds_up_device_memory(const struct kvcache_gpu *gpu)
+{
+        const struct batch *b;
+
+        TAILQ_FOREACH(b, &gpu->active, link)
+        {
+                bool waits = b->state == BATCH_PACED ||
+                             (is_answered(b) && !operation_may_issue(gpu, b->op));
+
+                if (b->device_part >= 0 && !waits)
+                        return false;
+        }
+        return pace_holds_up_gets(gpu);
 }
 
 bool pace_begin(struct batch *b)

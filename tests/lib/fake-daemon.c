@@ -300,7 +300,8 @@ static void get_one(struct fake_daemon *d, unsigned session, const struct wire_b
         }
         r->tier = WIRE_TIER_MEMORY;
         r->length = length;
-        if ((b->hdr.flags & WIRE_F_LEND) && d->not_lent == WIRE_LEND_NONE) {
+        if ((b->hdr.flags & WIRE_F_LEND) && d->not_lent == WIRE_LEND_NONE &&
+            (unsigned)i >= d->o.in_memory) {
                 lend_one(d, i, r);
                 return;
         }

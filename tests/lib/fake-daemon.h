@@ -51,7 +51,8 @@ struct fake_options {
         bool tally;                  /* and a tally of it: see tally_fd */
         bool cancel;            /* it can cancel: a held PUT or GET that is named is released, with
                                    each key cancelled */
-        bool lends;             /* all of its chunks, from files that it writes for that */
+        bool lends;             /* its chunks, from files that it writes for that */
+        unsigned in_memory;     /* but for so many of the first, which are leased */
         unsigned lend_per_file; /* so many chunks of each file; 0: any number */
         uint64_t lease_bytes;   /* a session may hold so much, QUOTA beyond; 0: any number */
         bool lend_indirect;     /* the files' descriptors are without O_DIRECT */

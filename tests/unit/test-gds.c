@@ -213,6 +213,90 @@ static void detaching_waits_for_reads(void **state)
                 assert_true(block_is(f, i, 1 + i));
 }
 
+/* --- with a limit of leases --- */
+
+enum { PART_BLOCKS = 10, IN_MEMORY = 2, LEASED = 3 };
+
+/* Keys 1, 2 are in memory, the others on disk. A part of the device memory is of 10 blocks. */
+static void begin_limited(struct fixture *f)
+{
+        struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_AUTO);
+        char why[CUFILE_TEXT] = "";
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = POOL,
+                                              .lends = true,
+                                              .in_memory = IN_MEMORY,
+                                              .lease_bytes = LEASED * BLOCK });
+        o.gds_bytes = 1 << 20;
+        if (kvcache_gpu_attach(&f->gpu, f->kv, &o, why, sizeof(why)) < 0)
+                fail_msg("%s", why);
+        put_keys(f, BLOCKS, 1);
+        clear(f);
+}
+
+/* The limit holds up more batches than the device memory has parts, which the others need. */
+static void batches_that_wait_for_leases_keep_no_device_memory(void **state)
+{
+        struct fixture *f = *state;
+        struct job *j;
+
+        begin_limited(f);
+        j = job_of(f, 16 * PART_BLOCKS, 3, 0);
+        for (unsigned i = 0; i < 16 * PART_BLOCKS; i++) {
+                j->blocks[i].key = rig_key(i % PART_BLOCKS == 0 ? 1 : 3 + i % 22);
+                j->blocks[i].block = i % PART_BLOCKS == 0 ? 0 : 2 + i % 22;
+        }
+        assert_int_equal(get(f, j), 0);
+        assert_statuses(j, KVCACHE_OK);
+        for (unsigned i = 0; i < BLOCKS; i++)
+                assert_true(i == 1 || block_is(f, i, 1 + i));
+        assert_true(f->rig->d->most_leased <= LEASED * BLOCK);
+        assert_true(info_of(f).blocks_paced > 8);
+        assert_int_equal(info_of(f).gds.blocks, 16 * (PART_BLOCKS - 1));
+        assert_fallbacks(f, KVCACHE_GPU_GDS_NONE, 0);
+}
+
+/* The daemon answers it first. So it reads into all of the device memory, and its last blocks have
+ * all leases: neither is of use before the earlier one has its block. */
+static void a_later_request_with_all_device_memory_gives_way(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_gpu_completion c;
+        struct fake_daemon *d;
+        struct job *j[2];
+        size_t n = GDS_PARTS * PART_BLOCKS;
+
+        begin_limited(f);
+        d = f->rig->d;
+        fake_daemon_hold(d, 1u << WIRE_GET);
+        j[0] = job_of(f, 1, 2, 1);
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j[0]->q), 0);
+        assert_true(fake_daemon_wait(d, &d->requests[WIRE_GET], 1));
+        fake_daemon_lock(d);
+        d->hold_ops = 0;
+        fake_daemon_unlock(d);
+        j[1] = job_of(f, n + LEASED + 1, 3, 2);
+        for (size_t i = 0; i < n + LEASED + 1; i++) {
+                bool on_disk = i < n || i == n + LEASED;
+
+                j[1]->blocks[i].key = rig_key(on_disk ? 3 + i % 22 : 1);
+                j[1]->blocks[i].block = on_disk ? 2 + i % 22 : 0;
+        }
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j[1]->q), 0);
+        assert_true(fake_daemon_wait(d, &d->leases_held, LEASED));
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 10), 0);
+        fake_daemon_hold(d, 0);
+        for (unsigned i = 0; i < 2; i++) {
+                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                assert_int_equal(c.error, 0);
+                assert_statuses(j[i], KVCACHE_OK);
+        }
+        for (unsigned i = 0; i < BLOCKS; i++)
+                assert_true(block_is(f, i, 1 + i));
+        assert_true(d->most_leased <= LEASED * BLOCK);
+        assert_true(fallbacks_of(f, KVCACHE_GPU_GDS_BUFFER) > 0);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup_gds, teardown_gds)
@@ -224,6 +308,8 @@ int main(void)
                 TEST(nothing_is_scattered_before_it_has_been_read),
                 TEST(many_requests_do_not_meet_in_the_device_memory),
                 TEST(detaching_waits_for_reads),
+                TEST(batches_that_wait_for_leases_keep_no_device_memory),
+                TEST(a_later_request_with_all_device_memory_gives_way),
         };
 
         if (!gpu_rig_open() || !stub_cufile_load(&cufile))
