@@ -163,8 +163,8 @@ static int keep_block(struct keeper *keeper, struct llama_context *ctx,
         request.parent = i > 0 ? keys + i - 1 : NULL;
         r = entry.length > 0 ? kvcache_submit_and_wait(keeper->kv, &request, NULL) : -EIO;
         kvcache_staging_release(keeper->kv, entry.data);
-        if (r >= 0 && result.status == KVCACHE_TOO_LARGE)
-                r = -E2BIG;
+        if (r >= 0 && !kvcache_status_ok(result.status))
+                r = result.status == KVCACHE_TOO_LARGE ? -E2BIG : -ENOSPC;
 out:
         llama_memory_seq_rm(memory, SCRATCH, -1, -1);
         if (r == -E2BIG)
@@ -208,10 +208,26 @@ static int hash_file(const char *path, char ret_hex[2 * SHA256_DIGEST_LENGTH + 1
         return SHA256File(path, ret_hex) ? 0 : -errno;
 }
 
+/* Whether the context is longer than the one that the model was first trained with. Some models
+ * (LongRoPE) have RoPE factors for either, by which llama.cpp computes all cells. */
+static bool is_long(const struct llama_context *ctx, const struct llama_model *model)
+{
+        long original = llama_model_n_ctx_train(model);
+        char arch[64], key[128], value[32];
+
+        if (llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch)) > 0) {
+                snprintf(key, sizeof(key), "%s.rope.scaling.original_context_length", arch);
+                if (llama_model_meta_val_str(model, key, value, sizeof(value)) > 0)
+                        original = strtol(value, NULL, 10);
+        }
+        return (long)llama_n_ctx(ctx) > original;
+}
+
 /* All that the cells depend on but the tokens: another model, other types, other positions are
- * another namespace. */
+ * another namespace. `params` are those that the context was made with. */
 static int open_keeper(struct keeper *keeper, const char *socket_path, const char *model_id,
-                       const struct llama_model *model, const struct llama_context_params *params)
+                       const struct llama_context *ctx, const struct llama_model *model,
+                       const struct llama_context_params *params)
 {
         struct kvcache_options options = { .size = sizeof(options), .socket_path = socket_path };
         struct kvcache_namespace_options ns_options = { .size = sizeof(ns_options) };
@@ -221,15 +237,15 @@ static int open_keeper(struct keeper *keeper, const char *socket_path, const cha
 
         llama_model_desc(model, desc, sizeof(desc));
         r = snprintf(fingerprint, sizeof(fingerprint),
-                     "block_tokens=%u\ndesc=%s\nengine=llama.cpp\nmodel=%s\nparams=%llu\n"
+                     "block_tokens=%u\ndesc=%s\nengine=llama.cpp\nlong=%d\nmodel=%s\nparams=%llu\n"
                      "rope_base=%a\nrope_scale=%a\nrope_scaling=%d\ntype_k=%d\ntype_v=%d\n"
                      "weights_bytes=%llu\nyarn=%a,%a,%a,%a,%u\n",
-                     keeper->block, desc, model_id, (unsigned long long)llama_model_n_params(model),
-                     params->rope_freq_base, params->rope_freq_scale,
-                     (int)params->rope_scaling_type, (int)params->type_k, (int)params->type_v,
-                     (unsigned long long)llama_model_size(model), params->yarn_ext_factor,
-                     params->yarn_attn_factor, params->yarn_beta_fast, params->yarn_beta_slow,
-                     params->yarn_orig_ctx);
+                     keeper->block, desc, is_long(ctx, model), model_id,
+                     (unsigned long long)llama_model_n_params(model), params->rope_freq_base,
+                     params->rope_freq_scale, (int)params->rope_scaling_type, (int)params->type_k,
+                     (int)params->type_v, (unsigned long long)llama_model_size(model),
+                     params->yarn_ext_factor, params->yarn_attn_factor, params->yarn_beta_fast,
+                     params->yarn_beta_slow, params->yarn_orig_ctx);
         if (r < 0 || (size_t)r >= sizeof(fingerprint)) {
                 fprintf(stderr, "the model's name is too long\n");
                 return -EINVAL;
@@ -391,15 +407,15 @@ static int load_and_run(const struct arguments *arguments)
         params.kv_unified = true; /* so that both share cells */
         if (arguments->n_threads > 0)
                 params.n_threads = params.n_threads_batch = (int32_t)arguments->n_threads;
+        ctx = llama_init_from_model(model, params);
+        if (!ctx)
+                goto out;
         if (llama_model_is_recurrent(model) || llama_model_is_hybrid(model) ||
             llama_model_has_encoder(model))
                 fprintf(stderr,
                         "the state of this model has no blocks of tokens, all is computed\n");
-        else if (open_keeper(&keeper, arguments->socket_path, arguments->model_id, model, &params) <
-                 0)
-                goto out;
-        ctx = llama_init_from_model(model, params);
-        if (!ctx)
+        else if (open_keeper(&keeper, arguments->socket_path, arguments->model_id, ctx, model,
+                             &params) < 0)
                 goto out;
         r = run(arguments, &keeper, ctx, llama_model_get_vocab(model));
 out:
@@ -409,18 +425,20 @@ out:
         return r;
 }
 
-static unsigned number(const char *text, unsigned most)
+static bool number(const char *text, unsigned least, unsigned most, unsigned *ret)
 {
         char *end;
         unsigned long value = strtoul(text, &end, 10);
 
-        return *end == '\0' && end != text && value <= most ? (unsigned)value : 0;
+        *ret = (unsigned)value;
+        return *end == '\0' && end != text && value >= least && value <= most;
 }
 
 int main(int argc, char **argv)
 {
         struct arguments arguments = { .block = 64, .n_ctx = 4096, .n_predict = 32 };
         char hash[2 * SHA256_DIGEST_LENGTH + 1];
+        bool good = true;
         int c, r;
 
         while ((c = getopt(argc, argv, "s:m:b:c:n:j:t")) != -1)
@@ -432,24 +450,24 @@ int main(int argc, char **argv)
                         arguments.model_id = optarg;
                         break;
                 case 'b':
-                        arguments.block = number(optarg, 65536);
+                        good &= number(optarg, 1, 65536, &arguments.block);
                         break;
                 case 'c':
-                        arguments.n_ctx = number(optarg, 1 << 24);
+                        good &= number(optarg, 1, 1 << 24, &arguments.n_ctx);
                         break;
                 case 'n':
-                        arguments.n_predict = number(optarg, 1 << 20);
+                        good &= number(optarg, 0, 1 << 20, &arguments.n_predict);
                         break;
                 case 'j':
-                        arguments.n_threads = number(optarg, 1024);
+                        good &= number(optarg, 0, 1024, &arguments.n_threads);
                         break;
                 case 't':
                         arguments.ids = true;
                         break;
                 default:
-                        argc = 0;
+                        good = false;
                 }
-        if (argc - optind != 2 || arguments.block == 0 || arguments.n_ctx == 0) {
+        if (!good || argc - optind != 2) {
                 fprintf(stderr,
                         "usage: %s [-s SOCKET] [-m MODEL-ID] [-b BLOCK-TOKENS] [-c CONTEXT-TOKENS] "
                         "[-n TOKENS-TO-PREDICT] [-j THREADS] [-t] MODEL.gguf PROMPT\n"

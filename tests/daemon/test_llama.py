@@ -91,6 +91,24 @@ def test_a_sliding_window_keeps_and_uses_only_what_is_whole(daemon, tmp_path):
     assert run(daemon, model, TEXT)[0] == first
 
 
+def test_a_context_for_which_the_model_has_other_factors_finds_nothing(daemon, tmp_path):
+    model = tmp_path / "long"
+    model.write_bytes(b"lthe weights")
+    short = run(daemon, model, TEXT[:180], "-c", "256")
+    assert short[3] == (180 + 24) // 16
+    found = run(daemon, model, TEXT[:180], "-c", "257")
+    assert found[2] == 0 and found[0] != short[0]
+    assert run(daemon, model, TEXT[:180], "-c", "8192")[2] == 176  # the factors are the same, so are the cells
+    assert run(daemon, model, TEXT[:180], "-c", "255")[2] == 176
+
+
+def test_what_is_refused_is_not_counted_and_ends_the_keeping(daemon, model):
+    found = run(daemon, model, TEXT, LLAMA_STUB_REFUSE="3")
+    assert found[3] == 2
+    again = run(daemon, model, TEXT)
+    assert again[2] == 32 and again[0] == found[0] and again[3] == (len(TEXT) + 24) // 16 - 2
+
+
 def test_a_recurrent_model_is_computed(daemon, tmp_path):
     model = tmp_path / "recurrent"
     model.write_bytes(b"rthe weights")
@@ -114,7 +132,7 @@ def test_a_block_too_large_for_the_daemon_says_so(daemon, model):
     assert found[3] == 0 and "too large for the daemon" in found[4]
 
 
-@pytest.mark.parametrize("arguments", [["-b", "0"], ["-b", "x"], ["-c", "0"]])
+@pytest.mark.parametrize("arguments", [["-b", "0"], ["-b", "x"], ["-c", "0"], ["-n", "x"], ["-n", "-1"], ["-j", ""], ["-c", "99999999999"]])
 def test_bad_options(model, arguments):
     done = subprocess.run([PROGRAM, *arguments, model, "x"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and done.stderr.startswith("usage: ")

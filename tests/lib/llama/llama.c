@@ -4,7 +4,8 @@
  * at another position changes what is generated.
  *
  * The first byte of the model's file says what it is: 'w': a window of 100 tokens (earlier cells
- * are dropped), 'r': recurrent; any other: plain. The rest is its weights. LLAMA_STUB_DAMAGE=N has
+ * are dropped), 'r': recurrent, 'l': cells are others in a context of more than 256 tokens; any
+ * other: plain. The rest is its weights. LLAMA_STUB_DAMAGE=N has
  * the N-th state that is set be refused half-way. */
 #include "llama.h"
 
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SEQ = 2, N_VOCAB = 1000, CELL_BYTES = 1024, WINDOW = 100 };
+enum { N_SEQ = 2, N_VOCAB = 1000, CELL_BYTES = 1024, WINDOW = 100, ORIGINAL = 256 };
 
 struct cell {
         uint64_t value;
@@ -108,6 +109,24 @@ uint32_t llama_n_batch(const struct llama_context *ctx)
 {
         (void)ctx;
         return 50;
+}
+uint32_t llama_n_ctx(const struct llama_context *ctx)
+{
+        return ctx->n_ctx;
+}
+int32_t llama_model_n_ctx_train(const struct llama_model *model)
+{
+        (void)model;
+        return 8192;
+}
+int32_t llama_model_meta_val_str(const struct llama_model *model, const char *key, char *buffer,
+                                 size_t bytes)
+{
+        if (strcmp(key, "general.architecture") == 0)
+                return snprintf(buffer, bytes, "stub");
+        if (model->kind == 'l' && strcmp(key, "stub.rope.scaling.original_context_length") == 0)
+                return snprintf(buffer, bytes, "%d", ORIGINAL);
+        return -1;
 }
 int32_t llama_model_desc(const struct llama_model *model, char *buffer, size_t bytes)
 {
@@ -263,7 +282,7 @@ struct llama_batch llama_batch_get_one(llama_token *tokens, int32_t n_tokens)
 
 static uint64_t over_all(const struct llama_context *ctx, llama_pos end)
 {
-        uint64_t sum = ctx->model->weights;
+        uint64_t sum = ctx->model->weights + (ctx->model->kind == 'l' && ctx->n_ctx > ORIGINAL);
 
         for (llama_pos p = 0; p < end; p++)
                 if (ctx->has[0][p])

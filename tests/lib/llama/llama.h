@@ -52,6 +52,10 @@ struct llama_context *llama_init_from_model(struct llama_model *model,
                                             struct llama_context_params params);
 void llama_free(struct llama_context *ctx);
 uint32_t llama_n_batch(const struct llama_context *ctx);
+uint32_t llama_n_ctx(const struct llama_context *ctx);
+int32_t llama_model_n_ctx_train(const struct llama_model *model);
+int32_t llama_model_meta_val_str(const struct llama_model *model, const char *key, char *buffer,
+                                 size_t bytes);
 int32_t llama_model_desc(const struct llama_model *model, char *buffer, size_t bytes);
 uint64_t llama_model_n_params(const struct llama_model *model);
 uint64_t llama_model_size(const struct llama_model *model);
