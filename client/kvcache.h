@@ -262,6 +262,14 @@ enum kvcache_op {
          * be anything, as the chunk was purged or found bad, its volume failed or the daemon ended
          * meanwhile: discard them. */
         KVCACHE_OP_GIVE_BACK = 10,
+        /* When a chain will be used again, as far as the caller knows: in about `return_s` seconds,
+         * or, with 0, never: it is final, and is evicted first. The keys are those of a chain, root
+         * first; what another chain goes on from is left as it is. Advice, for the daemon's
+         * eviction policy: it learns how far such hints hold, nothing is evicted or kept because of
+         * it alone, leases and data stay as they are, and the next use of a key ends it. Submit it
+         * when the requests that use the chain are complete. Per key: KVCACHE_OK: it is there;
+         * KVCACHE_MISS. -EOPNOTSUPP: the daemon is too old; nothing is lost but the hint. */
+        KVCACHE_OP_HINT = 11,
 };
 
 struct kvcache_lease {
@@ -352,15 +360,15 @@ struct kvcache_request {
         uint32_t tiers;       /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
-                                           TOUCH, EVICT, STAT, PREFETCH */
+                                           TOUCH, EVICT, STAT, PREFETCH, HINT */
         size_t count; /* any; more than a message holds are sent as several, as one chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
         struct kvcache_result *results;   /* `count` of them, the caller's; written by the time the
-                                             completion is reaped. May be NULL for MATCH, TOUCH and
-                                             PREFETCH */
+                                             completion is reaped. May be NULL for MATCH, TOUCH,
+                                             PREFETCH and HINT */
         uint64_t user_data;               /* comes back with the completion */
         int timeout_ms;    /* 0: the handle's; then the key's status is KVCACHE_PENDING */
-        uint32_t reserved; /* 0 */
+        uint32_t return_s; /* HINT: seconds, 0: final; else 0 */
         const struct kvcache_loan *loans; /* GIVE_BACK: `count` of them; else NULL */
 };
 
@@ -458,6 +466,16 @@ static inline void kvcache_prep_prefetch(struct kvcache_request *request, uint32
 {
         kvcache_prep(request, KVCACHE_OP_PREFETCH, namespace_handle, count, results);
         request->keys = keys;
+}
+
+/* `return_s`: 0: the chain is final. `results` may be NULL. */
+static inline void kvcache_prep_hint(struct kvcache_request *request, uint32_t namespace_handle,
+                                     const struct kvcache_key *keys, size_t count,
+                                     uint32_t return_s, struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_HINT, namespace_handle, count, results);
+        request->keys = keys;
+        request->return_s = return_s;
 }
 
 static inline void kvcache_prep_give_back(struct kvcache_request *request,

@@ -87,6 +87,10 @@ static const struct op_info {
                              .entry_bytes = sizeof(struct wire_lease),
                              .result_bytes = sizeof(uint16_t),
                              .batch = true },
+        [WIRE_HINT] = { .name = "HINT",
+                        .entry_bytes = sizeof(struct key),
+                        .result_bytes = sizeof(uint16_t),
+                        .batch = true },
 };
 
 static const char *const status_names[WIRE_STATUS_END] = {
@@ -287,6 +291,17 @@ static const char *check_gets(const struct wire_batch *m)
         return NULL;
 }
 
+static const char *check_hint(const struct wire_batch *m)
+{
+        if (m->hint == 0 || m->hint >= WIRE_HINT_END)
+                return "HINT of an unknown kind";
+        if ((m->hint == WIRE_HINT_RETURN) != (m->return_s != 0))
+                return "HINT with a time that does not fit its kind";
+        if (m->tiers != 0 || !key_is_root(&m->parent))
+                return "HINT with fields of other batches";
+        return NULL;
+}
+
 static const char *check_batch(const struct wire_batch *m, size_t bytes)
 {
         const struct op_info *op;
@@ -304,6 +319,8 @@ static const char *check_batch(const struct wire_batch *m, size_t bytes)
                 return "batch of a wrong length";
         if (m->pieces != 0 && !(m->hdr.flags & WIRE_F_PIECES))
                 return "batch with pieces and without the flag for them";
+        if (m->hdr.op == WIRE_HINT)
+                return check_hint(m);
         if (m->hdr.op == WIRE_PUT ? m->ack > WIRE_DURABLE : m->ack != 0)
                 return "batch with an unknown acknowledgement";
         if (m->hdr.op == WIRE_EVICT ? m->tiers != WIRE_TIER_MEMORY && m->tiers != WIRE_TIER_ALL

@@ -63,6 +63,7 @@ enum wire_op {
         WIRE_CANCEL = 24,           /* a batch's keys that wait need not be done any more */
         WIRE_LENT_FILE = 25,        /* a data file that chunks were lent of; reply carries its fd */
         WIRE_GIVE_BACK = 26,        /* ends loans: was what they were of there all the time? */
+        WIRE_HINT = 27,             /* when a chain comes back, or that it does not: advice */
         WIRE_OP_END,
 };
 
@@ -113,6 +114,13 @@ enum wire_ack {
         WIRE_DURABLE = 2,  /* survives power loss */
 };
 
+/* What a HINT says of its keys. */
+enum wire_hint {
+        WIRE_HINT_FINAL = 1,  /* the chain that they are will not be used again: evict it first */
+        WIRE_HINT_RETURN = 2, /* they will be used again, in about `return_s` */
+        WIRE_HINT_END,
+};
+
 /* Bits: where a chunk is. */
 enum wire_tier {
         WIRE_TIER_MEMORY = 1 << 0,
@@ -156,7 +164,7 @@ struct wire_hello {
 };
 static_assert(sizeof(struct wire_hello) == 64, "wire format");
 
-/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH, GIVE_BACK: this head, then
+/* PUT, GET, RELEASE, EXISTS, MATCH, TOUCH, EVICT, STAT, PREFETCH, GIVE_BACK, HINT: this head, then
  * `count` entries of the op's size, then `pieces`, then `releases` leases that end with this
  * message, whatever becomes of the rest of it. */
 struct wire_batch {
@@ -164,10 +172,17 @@ struct wire_batch {
         uint32_t namespace_id; /* 16  RELEASE, GIVE_BACK: ignored */
         uint16_t count;        /* 20  1 to WIRE_MAX_KEYS; RELEASE: 0 */
         uint16_t releases;     /* 22 */
-        uint32_t timeout_ms;   /* 24  how long it may wait for room; 0: the daemon's default */
-        uint8_t ack;           /* 28  PUT: enum wire_ack; others: zero */
-        uint8_t tiers;         /* 29  EVICT: enum wire_tier, memory or all; others: zero */
-        uint16_t pieces;       /* 30  with WIRE_F_PIECES; else zero */
+        union {
+                uint32_t
+                        timeout_ms; /* 24  how long it may wait for room; 0: the daemon's default */
+                uint32_t return_s;  /* 24  HINT: in so many seconds, at least 1; final: zero */
+        };
+        union {
+                uint8_t ack;  /* 28  PUT: enum wire_ack; others: zero */
+                uint8_t hint; /* 28  HINT: enum wire_hint */
+        };
+        uint8_t tiers;     /* 29  EVICT: enum wire_tier, memory or all; others: zero */
+        uint16_t pieces;   /* 30  with WIRE_F_PIECES; else zero */
         struct key parent; /* 32  PUT, GET, TOUCH, PREFETCH: key before the first; zero: the first
                               is a root; others: zero */
 };
@@ -363,6 +378,7 @@ enum wire_feature {
         WIRE_FEATURE_CANCEL = 1 << 4,     /* CANCEL */
         WIRE_FEATURE_LEND = 1 << 5,       /* GET with WIRE_F_LEND, LENT_FILE, GIVE_BACK */
         WIRE_FEATURE_LENDS = 1 << 6,      /* ... and, as of now, to this client */
+        WIRE_FEATURE_HINT = 1 << 7,       /* HINT */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
@@ -423,8 +439,9 @@ struct wire_get_result {
 };
 static_assert(sizeof(struct wire_get_result) == 32, "wire format");
 
-/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT, PREFETCH: one uint16_t
- * a key, a status. GIVE_BACK: one a loan: OK; MISS, what was read of it may be anything; STALE. */
+/* EXISTS: one byte a key, enum wire_tier bits, 0: not there. TOUCH, EVICT, PREFETCH, HINT: one
+ * uint16_t a key, a status. GIVE_BACK: one a loan: OK; MISS, what was read of it may be anything;
+ * STALE. */
 
 struct wire_stat_result {
         uint16_t status;      /*  0 */

@@ -14,6 +14,7 @@
 #include "progress.h"
 #include "checked.h"
 #include "replay.h"
+#include "simulate.h"
 #include "table.h"
 #include "workload-source.h"
 
@@ -29,6 +30,7 @@ enum {
         OPTION_ACK,
         OPTION_ACKS,
         OPTION_RECONNECT,
+        OPTION_ANNOUNCE,
 };
 
 static const struct option_row replay_options[] = {
@@ -52,6 +54,9 @@ static const struct option_row replay_options[] = {
           "append each key to FILE as soon as its put is answered; `kvcachectl\n"
           "exists --from FILE` reads it" },
         { 'n', "namespace", "NS", "the namespace (default: replay)" },
+        { OPTION_ANNOUNCE, "announce-ends", "SHARE",
+          "tell the daemon that a session has ended after its last request, for this\n"
+          "share of the sessions: 50%; it evicts those first (default: 0%)" },
         { OPTION_RECONNECT, "reconnect", "SECONDS",
           "how long to try to reach a daemon that does not answer (default: 2)" },
         { 0 },
@@ -61,6 +66,7 @@ struct arguments {
         struct workload_source source;
         const char *acks;
         unsigned long long block_bytes, clients;
+        double announced;
         struct replay_options replay;
 };
 
@@ -120,6 +126,8 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
         case 'n':
                 a->replay.namespace_name = argument;
                 return true;
+        case OPTION_ANNOUNCE:
+                return workload_source_share(ctl, self, "--announce-ends", argument, &a->announced);
         case OPTION_RECONNECT:
                 if (human_parse_number(argument, &seconds) < 0 || seconds > 1e6) {
                         ctl->exit_status = usage_error(
@@ -208,6 +216,7 @@ static int report_json(const struct arguments *a, struct replay_result *result, 
         cJSON_AddNumberToObject(object, "lost", (double)n->lost);
         cJSON_AddNumberToObject(object, "busy", (double)n->busy);
         cJSON_AddNumberToObject(object, "not_durable", (double)n->not_durable);
+        cJSON_AddNumberToObject(object, "ends_announced", (double)n->ends_announced);
         cJSON_AddNumberToObject(object, "reconnects", (double)n->reconnects);
         if (result->evictions_known)
                 cJSON_AddNumberToObject(object, "evictions", (double)result->evictions);
@@ -332,6 +341,10 @@ static void report(const struct arguments *a, struct replay_result *result)
         line("bytes", "%s got, %s put: %.2f GB/s", x, y,
              result->seconds > 0 ? (double)(n->bytes_got + n->bytes_put) / result->seconds / 1e9
                                  : 0);
+        if (n->ends_announced) {
+                human_things(n->ends_announced, "session", x);
+                line("announced", "the end of %s", x);
+        }
         if (result->evictions_known) {
                 human_count(result->evictions, x);
                 line("evictions", "%s", x);
@@ -388,6 +401,22 @@ static int final_status(const struct replay_result *result)
         return result->counts.errors > 0 ? EXIT_REFUSED : EXIT_OK;
 }
 
+static int choose_ends(const struct workload *workload, double announced, uint8_t **ret)
+{
+        struct simulation simulation;
+        int r = simulation_init(&simulation, workload);
+
+        if (r == -E2BIG)
+                return complain(EXIT_BAD_INPUT,
+                                "too many different blocks to tell which sessions end");
+        if (r < 0)
+                return complain_memory();
+        simulation.announced = announced;
+        r = simulation_choose_ends(&simulation, ret);
+        simulation_fini(&simulation);
+        return r < 0 ? complain_memory() : EXIT_OK;
+}
+
 static int run_replay(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct arguments a = {
@@ -402,6 +431,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                 },
         };
         _cleanup_(workload_freep) struct workload *workload = NULL;
+        _cleanup_(freep) uint8_t *ends = NULL;
         _cleanup_(closep) int acks_fd = -1;
         struct replay_result result;
         struct progress progress;
@@ -412,6 +442,9 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         if (r || end)
                 return r;
         r = workload_source_load(&a.source, CHAT_REQUESTS, &workload);
+        if (r)
+                return r;
+        r = choose_ends(workload, a.announced, &ends);
         if (r)
                 return r;
         if (a.acks) {
@@ -431,6 +464,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
         a.replay.block_bytes = a.block_bytes;
         a.replay.clients = (unsigned)a.clients;
         a.replay.acks_fd = acks_fd;
+        a.replay.ends = ends;
         a.replay.userdata = &progress;
         replay_run(&a.replay, workload, &result);
         progress_end(&progress);

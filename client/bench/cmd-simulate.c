@@ -155,26 +155,6 @@ static bool add_disk(struct ctl *ctl, const struct command *self, const char *te
         return true;
 }
 
-static bool announce_option(struct ctl *ctl, const struct command *self, const char *text,
-                            struct arguments *a)
-{
-        size_t n = strlen(text);
-        char number[24];
-        double value;
-
-        if (n > 0 && n <= sizeof(number) && text[n - 1] == '%') {
-                memcpy(number, text, n - 1);
-                number[n - 1] = '\0';
-                if (human_parse_number(number, &value) == 0 && value <= 100) {
-                        a->announced = value / 100;
-                        return true;
-                }
-        }
-        ctl->exit_status =
-                usage_error(self, "--announce-ends: '%s' is not a share from 0%% to 100%%", text);
-        return false;
-}
-
 static bool simulate_option(struct ctl *ctl, const struct command *self, int option,
                             const char *argument, struct arguments *a)
 {
@@ -192,7 +172,7 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
                 return option_count(ctl, "--requests", argument, 1, 1000000000,
                                     &a->source.requests);
         case OPTION_ANNOUNCE:
-                return announce_option(ctl, self, argument, a);
+                return workload_source_share(ctl, self, "--announce-ends", argument, &a->announced);
         case OPTION_SYNTHETIC:
                 return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:

@@ -90,7 +90,8 @@ static int client_call(struct replay_client *c, struct kvcache_request *request,
         before = latency_now_ns();
         r = kvcache_submit_and_wait(c->kv, request, ret_value);
         if (r >= 0) {
-                latency_add(latency, latency_now_ns() - before);
+                if (latency)
+                        latency_add(latency, latency_now_ns() - before);
                 return 0;
         }
         if (r == -ENOBUFS)
@@ -446,6 +447,19 @@ static int client_match(struct replay_client *c, uint64_t *ret)
         return 0;
 }
 
+/* The session has ended with this request: its blocks will not be asked for again. */
+static int client_announce_end(struct replay_client *c)
+{
+        struct kvcache_request request;
+        int r;
+
+        kvcache_prep_hint(&request, c->namespace, c->keys, c->n_blocks, 0, NULL);
+        r = client_call(c, &request, NULL, NULL);
+        if (r == 0)
+                c->counts.ends_announced++;
+        return r > 0 ? client_recover(c) : r;
+}
+
 /* Until a request's time has come, by the workload's clock. */
 static void client_wait(struct replay_client *c, const struct workload_request *request)
 {
@@ -497,6 +511,12 @@ int replay_client_play(struct replay_client *c, const struct workload_request *r
         if (r < 0)
                 return r;
         client_release_held(c);
+        if (s->options->ends && s->options->ends[request - s->workload->requests] &&
+            c->n_blocks > 0) {
+                r = client_announce_end(c);
+                if (r < 0)
+                        return r;
+        }
 
         tokens = c->n_blocks * (uint64_t)WORKLOAD_BLOCK_TOKENS;
         if (request->input_tokens > 0)

@@ -23,8 +23,9 @@ struct replay_options {
                        */
         unsigned clients;
         enum kvcache_ack ack;
-        int acks_fd;                              /* opened with O_APPEND; -1: none */
-        int reconnect_ms;                         /* how long to try when the daemon has ended */
+        const uint8_t *ends; /* by request: is it announced as its session's last? NULL: none is */
+        int acks_fd;         /* opened with O_APPEND; -1: none */
+        int reconnect_ms;    /* how long to try when the daemon has ended */
         const volatile sig_atomic_t *interrupted; /* may be NULL */
         void (*progress)(
                 void *userdata,
@@ -46,6 +47,7 @@ struct replay_counts {
         uint64_t lost;   /* of those: because the daemon went away */
         uint64_t busy;   /* blocks for which there was no room; not an error */
         uint64_t not_durable;
+        uint64_t ends_announced;
         uint64_t reconnects;
         uint64_t tokens_asked, tokens_saved; /* saved: of leading runs only, what an engine would
                                                 not compute again */

@@ -148,13 +148,15 @@ static uint32_t mark_request(struct cache *c, const uint32_t *blocks, size_t n)
         return c->blocks[blocks[n - 1]].turn;
 }
 
-/* Of what is cached, the last. */
+/* Of what is cached, from the end to what another session goes on from. */
 static void announce_end(struct cache *c, const uint32_t *blocks, size_t n)
 {
-        while (n > 0 && c->blocks[blocks[n - 1]].item == EVICT_NONE)
-                n--;
-        if (n > 0)
-                evict_final(c->evict, c->blocks[blocks[n - 1]].item);
+        while (n-- > 0) {
+                uint32_t item = c->blocks[blocks[n]].item;
+
+                if (item != EVICT_NONE && !evict_hint(c->evict, item, EVICT_HINT_FINAL))
+                        return;
+        }
 }
 
 static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
@@ -190,9 +192,7 @@ static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
 
 static int find_next_uses(const struct simulation *s, uint32_t **ret);
 
-/* A session goes on with a request that repeats all but the last, partial block of this one. Of
- * those that do not, a share that is always the same. */
-static int choose_ends(const struct simulation *s, uint8_t **ret)
+int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
 {
         _cleanup_(freep) uint32_t *next = NULL;
         uint8_t *ends;
@@ -232,7 +232,7 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                 return r;
         blocks = calloc(s->n_blocks, sizeof(*blocks));
         held = calloc(capacity, sizeof(*held));
-        if (!blocks || !held || choose_ends(s, &ends) < 0)
+        if (!blocks || !held || simulation_choose_ends(s, &ends) < 0)
                 return -ENOMEM;
         for (uint32_t i = 0; i < s->n_blocks; i++)
                 blocks[i].item = EVICT_NONE;

@@ -33,6 +33,11 @@ struct simulation_result {
 int simulation_init(struct simulation *s, const struct workload *workload);
 void simulation_fini(struct simulation *s);
 
+/* By request of the workload: is it announced as its session's last? A session goes on with a
+ * request that repeats all but the last, partial block of this one; of those that do not, a share
+ * that is always the same is. NULL: none is. 0, -ENOMEM. */
+int simulation_choose_ends(const struct simulation *s, uint8_t **ret);
+
 /* "lru", "cq" or "opt". */
 bool simulation_policy_exists(const char *policy);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "common.h"
+#include "human.h"
 
 bool workload_source_kind(struct ctl *ctl, const struct command *self, const char *argument,
                           struct workload_source *source)
@@ -14,6 +15,26 @@ bool workload_source_kind(struct ctl *ctl, const struct command *self, const cha
                 return true;
         ctl->exit_status =
                 usage_error(self, "--synthetic: '%s' is not known; there is: chat", argument);
+        return false;
+}
+
+bool workload_source_share(struct ctl *ctl, const struct command *self, const char *option,
+                           const char *text, double *ret)
+{
+        size_t n = strlen(text);
+        char number[24];
+        double value;
+
+        if (n > 0 && n <= sizeof(number) && text[n - 1] == '%') {
+                memcpy(number, text, n - 1);
+                number[n - 1] = '\0';
+                if (human_parse_number(number, &value) == 0 && value <= 100) {
+                        *ret = value / 100;
+                        return true;
+                }
+        }
+        ctl->exit_status =
+                usage_error(self, "%s: '%s' is not a share from 0%% to 100%%", option, text);
         return false;
 }
 

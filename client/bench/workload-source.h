@@ -15,6 +15,9 @@ struct workload_source {
 /* --synthetic KIND. False: end with ctl->exit_status. */
 bool workload_source_kind(struct ctl *ctl, const struct command *self, const char *argument,
                           struct workload_source *source);
+/* A share, as "50%", from 0 to 1. False: end with ctl->exit_status. */
+bool workload_source_share(struct ctl *ctl, const struct command *self, const char *option,
+                           const char *text, double *ret);
 /* The operand, when all options were read: a trace, unless the workload is synthetic. EXIT_OK, or
  * the status to end with. */
 int workload_source_operand(const struct command *self, int argc, char **argv, int first,

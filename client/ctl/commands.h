@@ -12,6 +12,7 @@ extern const struct command command_exists, command_stat, command_ls; /* cmd-loo
 extern const struct command command_evict, command_purge;             /* cmd-evict.c */
 extern const struct command command_namespace;                        /* cmd-namespace.c */
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */
+extern const struct command command_hint;                             /* cmd-hint.c */
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

@@ -76,7 +76,10 @@ int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command
         } else {
                 kvcache_prep(&request, op, batch->namespace_handle, batch->n, results);
                 request.keys = batch->keys;
-                request.tiers = tiers;
+                if (op == KVCACHE_OP_HINT)
+                        request.return_s = tiers;
+                else
+                        request.tiers = tiers;
                 r = kvcache_submit_and_wait(ctl->kv, &request, NULL);
                 if (r < 0)
                         return complain_call(ctl, r, command);
@@ -99,12 +102,18 @@ bool keys_options(struct ctl *ctl, const struct command *self, int argc, char **
                         ret->from = argument;
         if (r < 0)
                 return false;
-        if (!ret->from == (first == argc)) {
+        return keys_operands(ctl, self, argc, argv, first, ret);
+}
+
+bool keys_operands(struct ctl *ctl, const struct command *self, int argc, char **argv, int first,
+                   struct keys_wanted *wanted)
+{
+        if (!wanted->from == (first == argc)) {
                 ctl->exit_status = usage_error(self, "either keys or --from FILE are needed");
                 return false;
         }
-        ret->operands = argv + first;
-        ret->n_operands = argc - first;
+        wanted->operands = argv + first;
+        wanted->n_operands = argc - first;
         return true;
 }
 

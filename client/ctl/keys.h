@@ -26,7 +26,8 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
         }
 
 /* What the daemon says of each key, in their order; of a namespace that is missing: KVCACHE_MISS.
- * `tiers` is for KVCACHE_OP_EVICT. The caller frees `ret`. Complains in the name of `command`. */
+ * `tiers` is for KVCACHE_OP_EVICT, and return_s for KVCACHE_OP_HINT. The caller frees `ret`.
+ * Complains in the name of `command`. */
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
 
@@ -41,5 +42,8 @@ struct keys_wanted {
  */
 bool keys_options(struct ctl *ctl, const struct command *self, int argc, char **argv,
                   struct keys_wanted *ret);
+/* The operands alone, from `first` on, after a command has read its options itself. */
+bool keys_operands(struct ctl *ctl, const struct command *self, int argc, char **argv, int first,
+                   struct keys_wanted *wanted);
 /* Connects first. */
 int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn each, void *userdata);

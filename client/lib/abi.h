@@ -23,7 +23,7 @@ enum {
         ABI_BUFFER_OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_buffer_options, base),
         ABI_ENTRY_MIN = ABI_BYTES_TO(struct kvcache_entry, reserved),
         ABI_RESULT_MIN = ABI_BYTES_TO(struct kvcache_result, leases),
-        ABI_REQUEST_MIN = ABI_BYTES_TO(struct kvcache_request, reserved),
+        ABI_REQUEST_MIN = ABI_BYTES_TO(struct kvcache_request, return_s),
         ABI_COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_completion, count),
         ABI_NAMESPACE_INFO_MIN = ABI_BYTES_TO(struct kvcache_namespace_info, may_remove),
         ABI_LISTED_MIN = ABI_BYTES_TO(struct kvcache_listed, reserved),

@@ -40,6 +40,8 @@ unsigned encode_wire_op(enum kvcache_op op)
                 return WIRE_PREFETCH;
         case KVCACHE_OP_GIVE_BACK:
                 return WIRE_GIVE_BACK;
+        case KVCACHE_OP_HINT:
+                return WIRE_HINT;
         }
         return 0;
 }
@@ -205,7 +207,11 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         m = message_new(op, sizeof(*batch) + count * entry + pieces * sizeof(struct wire_piece));
         if (!m)
                 return -ENOMEM;
-        TAILQ_INSERT_TAIL(&b->messages, m, link);
+        /* Hints go from the end of a chain to its root. */
+        if (op == WIRE_HINT)
+                TAILQ_INSERT_HEAD(&b->messages, m, link);
+        else
+                TAILQ_INSERT_TAIL(&b->messages, m, link);
         m->request = b->request;
         m->first = first;
         m->count = (uint16_t)count;
@@ -250,6 +256,10 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         default:
                 if (op == WIRE_EVICT)
                         batch->tiers = (uint8_t)(u->tiers ? u->tiers : KVCACHE_TIER_ALL);
+                if (op == WIRE_HINT) {
+                        batch->hint = u->return_s ? WIRE_HINT_RETURN : WIRE_HINT_FINAL;
+                        batch->return_s = u->return_s;
+                }
                 for (uint32_t i = 0; i < count; i++)
                         memcpy(m->data + sizeof(*batch) + i * entry, resolved_key(u, first + i),
                                entry);

@@ -32,6 +32,8 @@ static int prepare(struct kvcache *kv, const struct kvcache_request *user, struc
                 return r;
         if (user->op == KVCACHE_OP_PREFETCH && !(kv->conn->features & WIRE_FEATURE_PREFETCH))
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
+        if (user->op == KVCACHE_OP_HINT && !(kv->conn->features & WIRE_FEATURE_HINT))
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon takes no hints");
         if (user->op != KVCACHE_OP_GIVE_BACK)
                 r = admin_namespace_ready(kv, user->namespace_handle, ret_namespace);
         if (r < 0)
@@ -171,7 +173,8 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
 
         if (!user || !abi_size_is_valid(user->size, ABI_REQUEST_MIN))
                 return handle_fail(kv, -EINVAL, "the request's size is not set");
-        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 || u.reserved != 0)
+        if (abi_copy_in(&u, sizeof(u), user, user->size) < 0 ||
+            (u.return_s != 0 && u.op != KVCACHE_OP_HINT))
                 return handle_is_newer(kv, "request");
 
         if (encode_wire_op(u.op) == 0)
@@ -211,7 +214,7 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
         if (!u.entries && (u.op == KVCACHE_OP_PUT || u.op == KVCACHE_OP_GET_INTO))
                 return handle_fail(kv, -EINVAL, "this operation needs entries");
         if (!u.results && u.op != KVCACHE_OP_MATCH && u.op != KVCACHE_OP_TOUCH &&
-            u.op != KVCACHE_OP_PREFETCH)
+            u.op != KVCACHE_OP_PREFETCH && u.op != KVCACHE_OP_HINT)
                 return handle_fail(kv, -EINVAL, "this operation needs room for its results");
         if (u.results && !abi_size_is_valid(u.result_size, ABI_RESULT_MIN))
                 return handle_fail(kv, -EINVAL, "the request's result_size is not set");

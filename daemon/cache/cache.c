@@ -365,6 +365,25 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
         store_touch(c->params.store, place->ref, use);
 }
 
+bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint)
+{
+        const struct pool_chunk *pc;
+        struct write *w;
+
+        /* The store has all of a chain, the pool a part of it: what the store knows comes first. */
+        if (!store_hint(c->params.store, place->ref, hint))
+                return false;
+        if (place->chunk == POOL_NONE)
+                return true;
+        if (!pool_hint(c->params.pool, place->chunk, place->generation, hint))
+                return false;
+        pc = pool_chunk(c->params.pool, place->chunk);
+        w = pc->generation == place->generation ? write_of(pc) : NULL;
+        if (w)
+                w->store.hint = hint; /* it may not be handed to the store yet */
+        return true;
+}
+
 bool cache_wants_chains(const struct cache *c)
 {
         return pool_wants_chains(c->params.pool);

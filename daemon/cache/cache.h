@@ -168,6 +168,10 @@ uint32_t cache_next_use(struct cache *c);
 /* Recency of both tiers. */
 void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use);
 
+/* What a client says of a chunk, to the eviction policies of both tiers; of a chain, from its end
+ * to its root. False: EVICT_HINT_FINAL, and something else goes on from it, as of evict.h. */
+bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
+
 /* A walk through the places of a chain from its root on, before they are touched: the eviction
  * policies learn what comes before what, and which turn of a session has brought it. A turn adds
  * what it puts to what is there: the turn is one more than that of the last key that was. */

@@ -568,6 +568,11 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
                 evict_link(p->evict, chunk, parent);
 }
 
+bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint)
+{
+        return is_at(p, chunk, generation) ? evict_hint(p->evict, chunk, hint) : true;
+}
+
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
 {
         const uint32_t *left = pool_namespace_chunks(p, namespace_id);

@@ -118,7 +118,9 @@ int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_
  * of another generation, there is no link. */
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
                 uint32_t use, unsigned turn, bool is_end);
-/* Are the two above of any use? */
+/* As evict_hint(). True: it is of another generation. */
+bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint);
+/* Are turns and places of any use? */
 bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
 

@@ -6,13 +6,17 @@
  * what a session adds in its third turn or later mostly returns with the fourth, what a new prompt
  * begins with mostly does not, and the end of a chain, which the next turn continues, least of all.
  * Items that were used twice or more are in lists by the count: 2, 3, 4 to 5, 6 to 11, 12 and more.
- * What is said to come back no more is in a list of its own, whatever its count: how far that can
- * be believed is learned as everything is.
+ * What clients give a hint of is in lists of its own, whatever its count: three by when it is said
+ * to return, and one for what is said to come back no more. How far that can be believed is learned
+ * as everything is, so that false hints soon count for nothing. Until a list of those that are to
+ * return has been learned of, what is in it counts as if there were no hint; before it is learned
+ * of the last one, it is believed.
  *
- * A touch takes an item to the young end of its list: O(1). Of the nine old ends, the one of the
- * least density at its age is worth least; of equal ones the older. Leaf first holds within a list,
- * as a chain is touched from its end to its root. Across lists it holds for items that were linked:
- * the victim is the end of the chain that goes on from what is worth least. What was evicted stays
+ * A touch takes an item to the young end of its list: O(1). Of the twelve old ends, the one of the
+ * least density at its age is worth least; of equal ones what is final, or else the older. Leaf
+ * first holds within a list, as a chain is touched from its end to its root. Across lists it holds
+ * for items that were linked: the victim is the end of the chain that goes on from what is worth
+ * least. What was evicted stays
  * a ghost, so that its next use is learned from as well, and counts on; without ghosts the policy
  * learns only what it keeps.
  *
@@ -41,6 +45,7 @@
 enum {
         LISTS = DENSITY_CLASSES,
         FINAL = LISTS - 1,
+        FIRST_HINT = FINAL - (EVICT_HINT_FINAL - EVICT_HINT_SOON),
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
@@ -53,10 +58,9 @@ enum {
         /* Counts fade by half after so many stays for each item. */
         MEMORY_PER_ITEM = 64,
         MEMORY_LEAST = 1 << 18,
-        /* Of a chain, to its end: clients make chains, and may make them circles. */
-        MAX_STEPS = 1024,
-        /* All such steps of a search for a victim: recency is leaf-first, so that few are taken but
-         * by chains that were touched root-first. */
+        /* From items to the ends of their chains, in a search for a victim: clients make chains,
+         * and may make them circles. Recency is leaf-first, so that few are taken but by chains
+         * that were touched root-first. */
         SEARCH_STEPS = 64,
         SESSION_GOES_ON = EVICT_LAST_TURN,
 };
@@ -111,7 +115,7 @@ static uint8_t class_of(unsigned uses, unsigned place)
 {
         enum { TWICE = EVICT_PLACE_END + 1 };
 
-        static_assert(TWICE + 5 == (int)FINAL, "a list each");
+        static_assert(TWICE + 5 == (int)FIRST_HINT, "a list each");
         if (uses <= 1)
                 return (uint8_t)place;
         if (uses <= 3)
@@ -307,6 +311,11 @@ static unsigned cq_turn(const struct evict *e, uint32_t item, uint32_t use)
         return i->turn == 0 && !is_of_use(i, use) ? 1 : i->turn;
 }
 
+static bool has_hint(const struct cq_item *i)
+{
+        return i->class >= FIRST_HINT;
+}
+
 /* The touch that is to come puts it into its order there. */
 static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
                         bool is_end)
@@ -316,7 +325,7 @@ static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t
 
         if (i->turn == 0)
                 i->turn = turn & 0xf;
-        if (!is_of_use(i, use))
+        if (!is_of_use(i, use) || has_hint(i))
                 return;
         cq_unlink(q, item);
         i->class = class_of(1, is_end                    ? EVICT_PLACE_END
@@ -377,25 +386,30 @@ static void cq_link(struct evict *e, uint32_t item, uint32_t parent)
         p->last_child = item + 1;
 }
 
-/* From the end of the chain on up to what something else goes on from. */
-static void cq_final(struct evict *e, uint32_t item)
+static void set_class(struct cq *q, uint32_t item, unsigned class)
+{
+        cq_unlink(q, item);
+        q->items[item].class = class & 0xf;
+        cq_append(q, item, q->items[item].group);
+}
+
+/* Does anything go on from it but one chain that is final? */
+static bool is_continued(const struct cq *q, const struct cq_item *i)
+{
+        return i->child != 0 &&
+               (i->child != i->last_child || q->items[i->child - 1].class != FINAL);
+}
+
+static bool cq_hint(struct evict *e, uint32_t item, unsigned hint)
 {
         struct cq *q = cq(e);
-        struct cq_item *i = &q->items[item];
+        unsigned class = FIRST_HINT + hint - EVICT_HINT_SOON;
 
-        for (unsigned steps = MAX_STEPS; steps > 0; steps--) {
-                struct cq_item *p = parent_of(q, i);
-
-                if (i->class == FINAL)
-                        return;
-                cq_unlink(q, item);
-                i->class = FINAL;
-                cq_append(q, item, i->group);
-                if (!p || p->child != p->last_child)
-                        return;
-                i = p;
-                item = (uint32_t)(p - q->items);
-        }
+        if (class == FINAL && is_continued(q, &q->items[item]))
+                return false;
+        if (q->items[item].class != class)
+                set_class(q, item, class);
+        return true;
 }
 
 static void leave_family(struct cq *q, uint32_t item)
@@ -465,6 +479,8 @@ static struct old_end old_end_at(const struct cq *q, unsigned class, uint32_t li
         if (link & END)
                 return end;
         end.touched = q->items[link - 1].touched;
+        if (class >= FIRST_HINT && class != FINAL && !q->density.is_known[class])
+                class = class_of(q->items[link - 1].uses, EVICT_PLACE_UNKNOWN);
         end.density = density_at(&q->density, class, cq_time(q) - end.touched);
         return end;
 }
@@ -480,7 +496,7 @@ static unsigned worth_least(const struct old_end ends[static LISTS])
                 if (a->link & END)
                         continue;
                 if (least == LISTS || a->density < b->density ||
-                    (a->density == b->density && a->touched < b->touched))
+                    (a->density == b->density && (class == FINAL || a->touched < b->touched)))
                         least = class;
         }
         return least;
@@ -571,7 +587,7 @@ const struct evict_policy evict_policy_cq = {
         .populate = cq_populate,
         .unpopulate = cq_unpopulate,
         .link = cq_link,
-        .final = cq_final,
+        .hint = cq_hint,
         .remove = cq_remove,
         .contains = cq_contains,
         .victim = cq_victim,

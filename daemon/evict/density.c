@@ -9,6 +9,8 @@
 
 #include "checked.h"
 
+enum { KNOWN_STAYS = 64 };
+
 static unsigned bin_of(uint32_t age)
 {
         unsigned log;
@@ -96,11 +98,22 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from)
         return best;
 }
 
+/* Stays of the class that were counted, as far as they have not faded. */
+static double ended(const struct density *d, unsigned class)
+{
+        double n = 0;
+
+        for (unsigned b = 0; b < DENSITY_BINS; b++)
+                n += d->hits[class][b] + d->losses[class][b];
+        return n;
+}
+
 void density_learn(struct density *d, const struct density_stays *stays)
 {
         double hazard[DENSITY_BINS];
 
         for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
+                d->is_known[c] = ended(d, c) >= KNOWN_STAYS;
                 hazards(d, stays, c, hazard);
                 for (unsigned b = 0; b < DENSITY_BINS; b++)
                         d->value[c][b] = (float)best_from(hazard, b);

@@ -11,10 +11,11 @@
  * Ages are counted in touches of the whole cache. Bins grow by the half of a power of two. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum {
-        DENSITY_CLASSES = 9,
+        DENSITY_CLASSES = 12,
         DENSITY_BINS = 64, /* two a power of two: all ages of 32 bits */
 };
 
@@ -23,6 +24,7 @@ struct density {
         double losses[DENSITY_CLASSES][DENSITY_BINS];
         double events, max_events; /* beyond which all counts are halved: old ones fade */
         float value[DENSITY_CLASSES][DENSITY_BINS];
+        bool is_known[DENSITY_CLASSES]; /* from enough stays to go by its values */
 };
 
 /* Stays that still last, by class and age. */

@@ -121,11 +121,10 @@ void evict_link(struct evict *e, uint32_t item, uint32_t parent)
                 e->policy->link(e, item, parent);
 }
 
-void evict_final(struct evict *e, uint32_t item)
+bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint)
 {
-        assert(evict_contains(e, item));
-        if (e->policy->final)
-                e->policy->final(e, item);
+        assert(evict_contains(e, item) && hint != EVICT_HINT_NONE);
+        return e->policy->hint ? e->policy->hint(e, item, hint) : true;
 }
 
 void evict_warm(const struct evict *e, uint32_t item, unsigned step)

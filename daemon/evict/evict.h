@@ -61,9 +61,27 @@ bool evict_wants_chains(const struct evict *e);
  * second link of an item changes nothing. A policy may then keep a parent as long as its children.
  */
 void evict_link(struct evict *e, uint32_t item, uint32_t parent);
-/* The chain that ends with the item is said to come back no more. What no other chain goes on from
- * may go first then; a policy may ignore it. */
-void evict_final(struct evict *e, uint32_t item);
+
+/* What a client says of an item. Advice: it changes which of a group's items is the next victim and
+ * nothing else, and the item's next use ends it. A policy may ignore it. */
+enum evict_hint {
+        EVICT_HINT_NONE = 0,
+        EVICT_HINT_SOON, /* it will be used again within a minute */
+        EVICT_HINT_LATER,
+        EVICT_HINT_MUCH_LATER,
+        EVICT_HINT_FINAL, /* the chain that ends with it will not be used again */
+};
+enum { EVICT_SOON_S = 60, EVICT_LATER_S = 600 };
+/* The hint that an item will be used again after so many seconds. */
+static inline enum evict_hint evict_hint_return(uint32_t seconds)
+{
+        return seconds <= EVICT_SOON_S    ? EVICT_HINT_SOON
+               : seconds <= EVICT_LATER_S ? EVICT_HINT_LATER
+                                          : EVICT_HINT_MUCH_LATER;
+}
+/* Of a chain, from its end to its root. False: EVICT_HINT_FINAL, but another chain goes on from the
+ * item. It is as before then, and so should be what comes before it. */
+bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
 /* For many touches in a row: step 0 for each, a little later step 1, a little later evict_touch().
  */
 void evict_warm(const struct evict *e, uint32_t item, unsigned step);

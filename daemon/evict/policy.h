@@ -28,7 +28,7 @@ struct evict_policy {
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: nothing to do */
-        void (*final)(struct evict *e, uint32_t item);                 /* likewise */
+        bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* likewise */
         void (*remove)(struct evict *e, uint32_t item, uint64_t id);   /* id 0: dropped */
         bool (*contains)(const struct evict *e, uint32_t item);
         uint32_t (*victim)(struct evict *e, uint32_t group,

@@ -205,6 +205,8 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->tenant_request_bytes[i] = (double)usage.used[QUOTA_REQUEST_BYTES];
                 s->tenant_unread_fds[i] = (double)usage.used[QUOTA_UNREAD_FDS];
                 s->chains_split += (double)of->traffic.chains_split;
+                for (unsigned h = 0; h < METRICS_HINTS; h++)
+                        s->hints[h] += (double)of->traffic.hints[h];
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
                 s->tenant_pool_bytes_limit[i] = (double)pool.bytes;

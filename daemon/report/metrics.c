@@ -44,6 +44,7 @@ static const char *status_value(const struct metrics *s, unsigned i)
 
 VALUES(tier_value, "memory", "disk");
 VALUES(lookup_value, "daemon", "client");
+VALUES(hint_value, "final", "return", "shared");
 VALUES(form_value, "map", "into");
 VALUES(ack_value, "accepted", "written", "durable");
 VALUES(io_value, "read", "write", "sync", "copy", "call");

@@ -50,6 +50,40 @@ static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *
         return tiers ? WIRE_OK : WIRE_MISS;
 }
 
+/* From the end of the chain to its root: hint_reverse(). */
+static enum wire_status look_up_hint(struct batch *b, uint32_t i, struct cache *cache,
+                                     const struct key *key, uint64_t hash)
+{
+        bool is_final = b->head.hint == WIRE_HINT_FINAL;
+        struct cache_place place;
+        enum wire_status status = WIRE_MISS;
+
+        if (cache_find(cache, b->head.namespace_id, key, hash, &place, NULL)) {
+                status = WIRE_OK;
+                if (!b->is_shared)
+                        b->is_shared = !cache_hint(cache, &place,
+                                                   is_final ? EVICT_HINT_FINAL
+                                                            : evict_hint_return(b->head.return_s));
+                b->request.client->tenant->traffic.hints[b->is_shared ? HINTS_SHARED
+                                                         : is_final   ? HINTS_FINAL
+                                                                      : HINTS_RETURN]++;
+        }
+        *(uint16_t *)batch_result(b, b->head.count - 1 - i) = (uint16_t)status;
+        return status;
+}
+
+static void hint_reverse(struct batch *b)
+{
+        struct key *keys = (struct key *)b->entries;
+
+        for (uint32_t i = 0; i < b->head.count / 2u; i++) {
+                struct key key = keys[i];
+
+                keys[i] = keys[b->head.count - 1u - i];
+                keys[b->head.count - 1u - i] = key;
+        }
+}
+
 static void look_up(struct batch *b, uint32_t i)
 {
         const struct key *key = batch_entry(b, i);
@@ -84,6 +118,9 @@ static void look_up(struct batch *b, uint32_t i)
                 status = batch_status(
                         cache_evict(cache, ns, key, hash, b->head.tiers == WIRE_TIER_MEMORY));
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
+                break;
+        case WIRE_HINT:
+                status = look_up_hint(b, i, cache, key, hash);
                 break;
         case WIRE_GIVE_BACK:
                 status = loan_end(b->request.client, batch_entry(b, i));
@@ -143,6 +180,8 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         if (wire_op_is_chained(op))
                 b->part = chain_join(client, msg, ns, batch_entry(b, msg->count - 1u),
                                      req.received_ns, b->part_room);
+        if (op == WIRE_HINT)
+                hint_reverse(b);
         b->regions = batch_regions(client, msg);
         buffers_use(client, b->regions);
         client->keys_inflight += msg->count;

@@ -257,7 +257,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .staging_max = tenant->service->staging_max,
                 .features =
                         WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_CANCEL |
-                        WIRE_FEATURE_LEND |
+                        WIRE_FEATURE_LEND | WIRE_FEATURE_HINT |
                         (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };

@@ -154,6 +154,13 @@ void store_chain(struct store *s, struct store_ref ref, struct store_ref parent,
                              is_end);
 }
 
+bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        return v ? volume_hint(v, ref, hint) : true;
+}
+
 static int put_to(struct store *s, struct store_put *req, unsigned volume, unsigned placement)
 {
         int r = volume_put(s->volumes[volume].volume, req);

@@ -44,6 +44,10 @@ struct service {
         void *userdata;
 };
 
+/* What became of a hint to a key that is there: it was given to the eviction policies; or it was
+ * final, and another chain goes on from the key. */
+enum { HINTS_FINAL, HINTS_RETURN, HINTS_SHARED, HINTS };
+
 /* Counted for all clients of a tenant together. */
 struct traffic {
         uint64_t requests[WIRE_OP_END];
@@ -52,6 +56,7 @@ struct traffic {
         uint64_t get_bytes_map, get_bytes_into;
         uint64_t not_lent[WIRE_LEND_END];      /* GETs that were to lend, and found it on disk */
         uint64_t chains_split;                 /* touched in parts */
+        uint64_t hints[HINTS];                 /* keys of HINTs that were there */
         struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
 };
 

@@ -21,6 +21,7 @@ FEATURE_NAMESPACES = 8
 FEATURE_CANCEL = 16
 FEATURE_LEND = 32
 FEATURE_LENDS = 64
+FEATURE_HINT = 128
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -56,6 +57,7 @@ class Op(enum.IntEnum):
     CANCEL = 24
     LENT_FILE = 25
     GIVE_BACK = 26
+    HINT = 27
 
 
 class Flag(enum.IntFlag):

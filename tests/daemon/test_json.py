@@ -22,7 +22,7 @@ SUCCEEDS = [
     ("kvcachectl", ["put", "-n", "a", "k2", "FILE"]), ("kvcachectl", ["get", "-n", "a", "-o", "OUT", "k"]),
     ("kvcachectl", ["exists", "-n", "a", "k"]), ("kvcachectl", ["exists", "-n", "a", "--from", "KEYS"]),
     ("kvcachectl", ["stat", "-n", "a", "k"]), ("kvcachectl", ["ls", "a"]), ("kvcachectl", ["ls", "--namespaces"]),
-    ("kvcachectl", ["prefetch", "-n", "a", "k"]), ("kvcachectl", ["namespace", "ls"]), ("kvcachectl", ["namespace", "stat", "a"]),
+    ("kvcachectl", ["hint", "-n", "a", "final", "k"]), ("kvcachectl", ["prefetch", "-n", "a", "k"]), ("kvcachectl", ["namespace", "ls"]), ("kvcachectl", ["namespace", "stat", "a"]),
     ("kvcachectl", ["device", "ls"]), ("kvcachectl", ["device", "resume", "0"]), ("kvcachectl", ["gds"]), ("kvcachectl", ["verify"]),
     ("kvcachectl", ["evict", "-n", "a", "k"]), ("kvcachectl", ["namespace", "rm", "--purge", "gone"]), ("kvcachectl", ["purge", "a"]),
     ("kvcache-bench", ["replay", "--synthetic", "chat", "--requests", "3", "--block-bytes", "4KiB"]),
@@ -36,7 +36,7 @@ FAILS = [
     ("kvcachectl", ["config", "--nothing"], 2), ("kvcachectl", ["put", "-n", "a", "k3", "/nowhere"], 5),
     ("kvcachectl", ["get", "-n", "a", "-o", "OUT", "none"], 1), ("kvcachectl", ["get", "-n", "a", "k"], 2),
     ("kvcachectl", ["exists", "--from", "/nowhere"], 5), ("kvcachectl", ["exists"], 2), ("kvcachectl", ["stat", "-n", "none\n\x1b", "hex:1"], 2),
-    ("kvcachectl", ["ls", "none"], 1), ("kvcachectl", ["prefetch", "hex:1"], 2), ("kvcachectl", ["namespace", "stat", "none"], 1),
+    ("kvcachectl", ["ls", "none"], 1), ("kvcachectl", ["hint", "k"], 2), ("kvcachectl", ["prefetch", "hex:1"], 2), ("kvcachectl", ["namespace", "stat", "none"], 1),
     ("kvcachectl", ["namespace", "what"], 2), ("kvcachectl", ["device", "suspend", "/nowhere"], 1), ("kvcachectl", ["gds", "operand"], 2), ("kvcachectl", ["verify", "--volume", "99"], 2),
     ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
@@ -98,10 +98,10 @@ def test_failure_is_an_object_on_standard_error(filled, tool, words, status):
         assert result.stdout == "" and "error" in messages(result.stderr), result
 
 
-@pytest.mark.parametrize("command", ["status", "top", "ping", "stats", "config", "get", "exists", "stat", "ls", "prefetch", "evict", "purge",
+@pytest.mark.parametrize("command", ["status", "top", "ping", "stats", "config", "get", "exists", "stat", "ls", "prefetch", "hint", "evict", "purge",
                                      "namespace", "device", "verify"])
 def test_no_daemon_is_an_object_too(directory, command):
-    operands = {"get": ["-o", directory / "out", "k"], "exists": ["k"], "stat": ["k"], "prefetch": ["k"], "evict": ["k"], "purge": ["a"]}
+    operands = {"get": ["-o", directory / "out", "k"], "exists": ["k"], "stat": ["k"], "prefetch": ["k"], "hint": ["final", "k"], "evict": ["k"], "purge": ["a"]}
     result = ctl("--socket", directory / "none", "--json", command, *operands.get(command, []))
     assert result.returncode in (2, 3) and messages(result.stderr) and (result.stdout == "" or one_object(result.stdout))
 

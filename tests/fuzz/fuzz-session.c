@@ -449,9 +449,9 @@ static void say_lent_file(int fd)
 static void say_batch(int fd)
 {
         const struct store_namespace *ns = find_namespace('a');
-        static const uint16_t ops[] = { WIRE_PUT,      WIRE_GET,      WIRE_RELEASE, WIRE_EXISTS,
-                                        WIRE_MATCH,    WIRE_TOUCH,    WIRE_EVICT,   WIRE_STAT,
-                                        WIRE_PREFETCH, WIRE_GIVE_BACK };
+        static const uint16_t ops[] = { WIRE_PUT,      WIRE_GET,       WIRE_RELEASE, WIRE_EXISTS,
+                                        WIRE_MATCH,    WIRE_TOUCH,     WIRE_EVICT,   WIRE_STAT,
+                                        WIRE_PREFETCH, WIRE_GIVE_BACK, WIRE_HINT };
         static struct {
                 struct wire_batch head;
                 uint8_t bytes[32 * 64];
@@ -466,6 +466,10 @@ static void say_batch(int fd)
         msg.head.timeout_ms = flags >> 4 & 1 ? 1 : 0;
         if (msg.head.hdr.op == WIRE_PUT)
                 msg.head.ack = (uint8_t)(x >> 4) % 3;
+        if (msg.head.hdr.op == WIRE_HINT) {
+                msg.head.hint = x >> 4 & 1 ? WIRE_HINT_RETURN : WIRE_HINT_FINAL;
+                msg.head.return_s = x >> 4 & 1 ? 1u << (x >> 5) : 0;
+        }
         if (msg.head.hdr.op == WIRE_EVICT)
                 msg.head.tiers = x >> 4 & 1 ? WIRE_TIER_ALL : WIRE_TIER_MEMORY;
         for (unsigned i = 0; i < msg.head.count; i++) {

@@ -95,6 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 case WIRE_EVICT:
                 case WIRE_STAT:
                 case WIRE_PREFETCH:
+                case WIRE_HINT:
                         read_batch((struct wire_batch *)msg);
                         break;
                 default:

@@ -367,6 +367,11 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                         reply->value += run;
                         break;
                 case WIRE_TOUCH:
+                case WIRE_HINT:
+                        if (i == 0)
+                                d->hinted = *(const struct key *)e;
+                        *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
+                        break;
                 case WIRE_PREFETCH:
                 case WIRE_EVICT:
                         *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
@@ -445,11 +450,12 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.pool_bytes = d->o.pool_bytes + d->o.pool_lie;
         m.result.max_chunk = d->o.max_chunk;
         m.result.staging_max = d->o.staging_max;
-        m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
-                            (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
-                            (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
-                            (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
-                            (d->o.is_old ? 0 : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES);
+        m.result.features =
+                (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) | (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
+                (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
+                (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
+                (d->o.is_old ? 0
+                             : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 

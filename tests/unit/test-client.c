@@ -409,6 +409,8 @@ static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
         struct kvcache_request q;
 
         start(f, &(struct fake_options){ .is_old = true });
+        q = request_of(f, KVCACHE_OP_HINT, &key, 1, NULL);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
         q = request_of(f, KVCACHE_OP_PREFETCH, &key, 1, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
         assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
@@ -470,6 +472,19 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         for (unsigned i = 0; i < 6; i++)
                 assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
         q.flags = KVCACHE_NOWAIT;
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
+
+        /* Of several messages the one with the end of the chain goes first. */
+        q = request_of(f, KVCACHE_OP_HINT, keys, 6, r);
+        for (unsigned return_s = 0; return_s < 2; return_s++) {
+                memset(r, 0xee, sizeof(r));
+                q.return_s = return_s;
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+                for (unsigned i = 0; i < 6; i++)
+                        assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
+                assert_memory_equal(f->d->hinted.bytes, keys[0].bytes, KEY_BYTES);
+        }
+        q.flags = KVCACHE_MORE;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
         q = request_of(f, KVCACHE_OP_STAT, keys, 6, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);

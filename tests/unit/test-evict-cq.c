@@ -433,12 +433,20 @@ static void the_turn_stays_with_the_item_and_its_ghost(void **state)
         assert_int_equal(evict_turn(e, 2, 9), 1);
 }
 
+/* As a client's hint does: from the end to what another chain goes on from. */
+static void finish(struct evict *e, const uint32_t *chain, size_t n)
+{
+        while (n > 0 && evict_hint(e, chain[n - 1], EVICT_HINT_FINAL))
+                n--;
+}
+
 /* Of a chain that is final all goes first, from its end on, but for what another chain goes on
  * from; what is used again after all is like anything else. */
 static void what_is_final_goes_first(void **state)
 {
         enum { N = 8 };
         static const uint32_t parents[N] = { EVICT_NONE, 0, 1, 2, 1, 4, EVICT_NONE, 6 };
+        static const uint32_t chain[] = { 0, 1, 2, 3 };
         _cleanup_(evict_freep) struct evict *e = make(N, 1);
 
         /* 6-7 is older than 0-1-2-3 and 0-1-4-5. */
@@ -451,10 +459,9 @@ static void what_is_final_goes_first(void **state)
                 if (parents[i] != EVICT_NONE)
                         evict_link(e, i, parents[i]);
         assert_int_equal(victim(e), 7);
-        evict_final(e, 3);
-        evict_final(e, 3);
-        /* Before anything is learned the oldest goes; from what is learned, never hit is worth
-         * nothing. */
+        finish(e, chain, 4);
+        finish(e, chain, 4);
+        assert_int_equal(victim(e), 3); /* before anything is learned, and after it */
         for (int i = 0; i < 100; i++)
                 density_hit(&cq(e)->density, EVICT_PLACE_UNKNOWN, 1000);
         learn(cq(e));
@@ -465,15 +472,20 @@ static void what_is_final_goes_first(void **state)
         assert_int_not_equal(victim(e), 1);
         assert_int_equal(class_at(e, 1), EVICT_PLACE_UNKNOWN);
 
-        evict_final(e, 7);
+        assert_true(evict_hint(e, 7, EVICT_HINT_FINAL));
+        assert_true(evict_hint(e, 6, EVICT_HINT_FINAL));
+        /* The use that has brought it in says no more; another one ends the hint. */
+        evict_set_turn(e, 7, 0, 7, 1, true);
+        evict_touch(e, 7, 0, 7);
+        assert_int_equal(class_at(e, 7), FINAL);
         evict_touch(e, 6, 0, 8);
         evict_touch(e, 7, 0, 8);
         assert_int_not_equal(class_at(e, 6), FINAL);
         assert_int_not_equal(class_at(e, 7), FINAL);
 }
 
-/* In a circle of parents each is marked once. */
-static void a_final_circle_ends(void **state)
+/* In a circle of parents something goes on from each. */
+static void a_circle_is_not_final(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
 
@@ -481,9 +493,57 @@ static void a_final_circle_ends(void **state)
                 evict_insert_known(e, i, 0, 1, i + 1, 7, EVICT_PLACE_UNKNOWN);
         for (uint32_t i = 0; i < 4; i++)
                 evict_link(e, i, (i + 1) % 4);
-        evict_final(e, 1);
-        for (uint32_t i = 0; i < 4; i++)
-                assert_int_equal(class_at(e, i), FINAL);
+        for (uint32_t i = 0; i < 4; i++) {
+                assert_false(evict_hint(e, i, EVICT_HINT_FINAL));
+                assert_int_equal(class_at(e, i), EVICT_PLACE_UNKNOWN);
+        }
+}
+
+static float worth(const struct evict *e, uint32_t item)
+{
+        return old_end_at(cq(e), cq(e)->items[item].class, item + 1).density;
+}
+
+/* The hint of a return counts for nothing before such hints were learned of; then it counts for
+ * what they were worth, so that those who say it of everything gain nothing. */
+static void the_hint_of_a_return_is_worth_what_such_hints_were(void **state)
+{
+        enum { N = 4, SOON = FIRST_HINT };
+        _cleanup_(evict_freep) struct evict *e = make(N, 1);
+        struct density *d = &cq(e)->density;
+        float without;
+
+        for (uint32_t i = 0; i < N; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, 7 + i, EVICT_PLACE_UNKNOWN);
+        assert_true(evict_hint(e, 0, evict_hint_return(EVICT_SOON_S)));
+        assert_int_equal(class_at(e, 0), SOON);
+        assert_true(evict_hint(e, 1, evict_hint_return(EVICT_LATER_S)));
+        assert_int_equal(class_at(e, 1), SOON + 1);
+        assert_true(evict_hint(e, 1, evict_hint_return(UINT32_MAX)));
+        assert_int_equal(class_at(e, 1), SOON + 2);
+        evict_touch(e, 1, 0, 20);
+        assert_true(class_at(e, 1) < FIRST_HINT);
+
+        for (int i = 0; i < 1000; i++) {
+                density_hit(d, EVICT_PLACE_UNKNOWN, 8);
+                density_loss(d, EVICT_PLACE_UNKNOWN, 8);
+                density_hit(d, class_of(2, 0), 8);
+        }
+        learn(cq(e));
+        without = density_at(d, EVICT_PLACE_UNKNOWN, cq_time(cq(e)) - cq(e)->items[0].touched);
+        assert_true(worth(e, 0) > 0);
+        assert_true(worth(e, 0) == without);
+
+        for (int i = 0; i < 1000; i++)
+                density_hit(d, SOON, 8);
+        learn(cq(e));
+        assert_true(worth(e, 0) > without); /* such hints have held */
+
+        for (int i = 0; i < 100000; i++)
+                density_loss(d, SOON, 8);
+        learn(cq(e));
+        assert_true(worth(e, 0) < without);
+        assert_int_equal(victim(e), 0);
 }
 
 struct refusals {
@@ -607,7 +667,8 @@ int main(void)
                 cmocka_unit_test(a_touch_of_the_same_use_counts_for_the_order),
                 cmocka_unit_test(the_turn_stays_with_the_item_and_its_ghost),
                 cmocka_unit_test(what_is_final_goes_first),
-                cmocka_unit_test(a_final_circle_ends),
+                cmocka_unit_test(a_circle_is_not_final),
+                cmocka_unit_test(the_hint_of_a_return_is_worth_what_such_hints_were),
                 cmocka_unit_test(a_search_is_bounded),
                 cmocka_unit_test(a_pinned_end_keeps_nothing_but_itself),
                 cmocka_unit_test(the_coldest_of_a_group_is_that_of_any_list),

@@ -1198,7 +1198,11 @@ static struct work work_of(struct peer_end *c, enum wire_op op, uint16_t flags, 
         if (op == WIRE_GET) {
                 submit_gets(c, n, 1, flags, flags & WIRE_F_INTO ? LENGTH : 0);
         } else {
-                *(struct key *)(batch(c, op, flags, 1) + 1) = key_of(n);
+                struct wire_batch *b = batch(c, op, flags, 1);
+
+                *(struct key *)(b + 1) = key_of(n);
+                if (op == WIRE_HINT)
+                        b->hint = WIRE_HINT_FINAL;
                 send_batch(c);
         }
         assert_int_equal(reply(c, op, NULL)->status, WIRE_OK);
@@ -1225,6 +1229,8 @@ static void each_key_is_looked_up_once_in_each_index(void **state)
                 { WIRE_MATCH, 0, false, { .pool = 1, .index = 1 } },
                 { WIRE_TOUCH, 0, true, { .pool = 1, .index = 1 } },
                 { WIRE_STAT, 0, false, { .pool = 1, .index = 1 } },
+                { WIRE_HINT, 0, true, { .pool = 1, .index = 1 } },
+                { WIRE_HINT, 0, false, { .pool = 1, .index = 1 } },
         };
         struct peer_end c;
 

@@ -81,6 +81,7 @@ static void batch(union message *m, unsigned op, unsigned flags, unsigned count,
                 .namespace_id = 3,
                 .count = (uint16_t)count,
                 .releases = (uint16_t)releases,
+                .hint = op == WIRE_HINT ? WIRE_HINT_FINAL : 0,
                 .tiers = op == WIRE_EVICT ? WIRE_TIER_ALL : 0,
         };
         m->hdr.len = (uint32_t)(sizeof(m->batch) + count * wire_entry_bytes(op) +
@@ -101,9 +102,9 @@ static void open_namespace(union message *m, const char *name, const char *finge
         memcpy((char *)(&m->namespace + 1) + n, fingerprint, f);
 }
 
-static const unsigned batch_ops[] = { WIRE_GIVE_BACK, WIRE_PUT,     WIRE_GET,   WIRE_RELEASE,
-                                      WIRE_EXISTS,    WIRE_MATCH,   WIRE_TOUCH, WIRE_EVICT,
-                                      WIRE_STAT,      WIRE_PREFETCH };
+static const unsigned batch_ops[] = { WIRE_GIVE_BACK, WIRE_PUT,      WIRE_GET,   WIRE_RELEASE,
+                                      WIRE_EXISTS,    WIRE_MATCH,    WIRE_TOUCH, WIRE_EVICT,
+                                      WIRE_STAT,      WIRE_PREFETCH, WIRE_HINT };
 
 /* Flags by op, written down a second time: the specification's table. */
 static unsigned flags_of(unsigned op)
@@ -469,7 +470,8 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
                 for (unsigned ack = 1; ack < 256; ack++) {
                         minimal(&m, op);
                         m.batch.ack = (uint8_t)ack;
-                        if (op == WIRE_PUT && ack <= WIRE_DURABLE)
+                        if ((op == WIRE_PUT && ack <= WIRE_DURABLE) ||
+                            (op == WIRE_HINT && ack == WIRE_HINT_FINAL))
                                 assert_accepted(&m);
                         else
                                 assert_refused(&m);
@@ -484,10 +486,32 @@ static void fields_that_an_op_does_not_use_are_zero(void **state)
                                 assert_refused(&m);
                 }
                 minimal(&m, op);
-                m.batch.timeout_ms = UINT32_MAX;
+                m.batch.timeout_ms = op == WIRE_HINT ? 0 : UINT32_MAX;
                 m.batch.namespace_id = UINT32_MAX;
                 assert_accepted(&m);
         }
+}
+
+/* A return has a time, and what is final has none. */
+static void a_hint_has_a_time_if_and_only_if_it_is_of_a_return(void **state)
+{
+        for (unsigned hint = 0; hint < 256; hint++)
+                for (unsigned time = 0; time < 3; time++) {
+                        minimal(&m, WIRE_HINT);
+                        m.batch.hint = (uint8_t)hint;
+                        m.batch.return_s = time == 2 ? UINT32_MAX : time;
+                        if (hint == WIRE_HINT_FINAL ? time == 0
+                                                    : hint == WIRE_HINT_RETURN && time > 0)
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                }
+        minimal(&m, WIRE_HINT);
+        m.batch.hdr.flags = WIRE_F_MORE;
+        assert_refused(&m);
+        minimal(&m, WIRE_HINT);
+        m.batch.count = 0;
+        assert_refused(&m);
 }
 
 static void a_put_keeps_its_reserved_words_zero_in_every_entry(void **state)
@@ -1102,6 +1126,8 @@ static void a_reply_to_the_largest_request_fits_a_message(void **state)
         assert_int_equal(wire_result_bytes(WIRE_TOUCH), 2);
         assert_int_equal(wire_result_bytes(WIRE_EVICT), 2);
         assert_int_equal(wire_result_bytes(WIRE_PREFETCH), 2);
+        assert_int_equal(wire_entry_bytes(WIRE_HINT), 32);
+        assert_int_equal(wire_result_bytes(WIRE_HINT), 2);
         assert_int_equal(wire_result_bytes(WIRE_STAT), 40);
         assert_int_equal(wire_result_bytes(WIRE_MATCH), 0);
         assert_int_equal(wire_result_bytes(UINT32_MAX), 0);
@@ -1254,6 +1280,7 @@ int main(void)
                 cmocka_unit_test(a_ping_carries_up_to_its_limit),
                 cmocka_unit_test(batches_are_counted_exactly),
                 cmocka_unit_test(fields_that_an_op_does_not_use_are_zero),
+                cmocka_unit_test(a_hint_has_a_time_if_and_only_if_it_is_of_a_return),
                 cmocka_unit_test(a_put_keeps_its_reserved_words_zero_in_every_entry),
                 cmocka_unit_test(a_get_names_a_target_only_with_the_flag),
                 cmocka_unit_test(pieces_are_counted_exactly),

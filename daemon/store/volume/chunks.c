@@ -121,6 +121,11 @@ void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref
                 evict_link(v->evict, ref.index, parent->index);
 }
 
+bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint)
+{
+        return group_of(v, ref) >= 0 ? evict_hint(v->evict, ref.index, hint) : true;
+}
+
 /* The tombstone comes first: what cannot be dropped for good is not dropped. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing)

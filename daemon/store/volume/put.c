@@ -277,6 +277,8 @@ int volume_put(struct volume *v, struct store_put *req)
         index_link(v->index, i, req->hash);
         evict_insert_known(v->evict, i, (uint32_t) class, req->length, evict_id(req->hash),
                            req->use, EVICT_PLACE_UNKNOWN);
+        if (req->hint != EVICT_HINT_NONE)
+                (void)evict_hint(v->evict, i, req->hint);
         chunk_pin(v, i);
 
         r = list_empty(&v->slot_waiting) ? room_acquire(v, i, (unsigned)class) : ROOM_WAIT;

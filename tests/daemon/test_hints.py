@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hints of clients: what is final goes first, what another chain goes on from stays, and nothing else changes because of one."""
+
+import json
+
+import pytest
+
+import kvwire
+from harness import KIB, ctl, items, key_of, put_all
+from kvwire import Ack, Op, Status, Tier
+
+FINAL, RETURN = 1, 2
+
+
+def hint(c, ns, keys, kind=FINAL, seconds=0, **how):
+    reply = c.wait(c.submit_batch(Op.HINT, ns, keys, ack=kind, timeout_ms=seconds, **how))
+    assert len(reply.body) == 2 * len(keys)
+    return [Status(int.from_bytes(reply.body[i:i + 2], "little")) for i in range(0, len(reply.body), 2)]
+
+
+def fill(c, ns, name, chains, keys=8, bytes=32 * KIB):
+    """Chains of so many keys, each put in one message."""
+    for i in range(chains):
+        c.put(ns, items(f"{name}-{i}", keys, bytes), ack=Ack.WRITTEN)
+
+
+@pytest.fixture
+def small(make_daemon):
+    return make_daemon(settings={"store.limit": "32MiB", "memory.pool": "16MiB"}).start()
+
+
+def hinted(daemon, kind):
+    return daemon.metric(f'kvcache_hints_total{{hint="{kind}"}}')
+
+
+@pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN])
+def test_what_is_final_is_evicted_first_though_it_is_the_youngest(small, ack):
+    """What was put before it stays: also where the store has not been handed the chunk yet."""
+    kept, final = items("kept", 64, 32 * KIB), items("final", 64, 32 * KIB)
+    with small.client() as c:
+        assert c.features & kvwire.FEATURE_HINT
+        ns = c.namespace("n")
+        c.put(ns, kept, ack=Ack.WRITTEN)
+        c.put(ns, final, ack=ack)
+        assert hint(c, ns, [k for k, _ in final] + [key_of("stranger")]) == [Status.OK] * 64 + [Status.MISS]
+        assert hinted(small, "final") == 64
+        for i in range(200):
+            fill(c, ns, f"more-{i}", 1, 8)
+            left = sum(bool(t) for t in c.exists(ns, [k for k, _ in final]))
+            here = sum(bool(t) for t in c.exists(ns, [k for k, _ in kept]))
+            assert here == 64 or left == 0, f"{left} of the final chain are there, and {64 - here} of the others are not"
+            if left == 0:
+                break
+        assert left == 0
+
+
+def test_what_another_chain_goes_on_from_is_not_final(small):
+    shared, one, two = items("shared", 4, KIB), items("one", 4, KIB), items("two", 4, KIB)
+    with small.client() as c:
+        ns = c.namespace("n")
+        c.put(ns, shared + one, ack=Ack.WRITTEN)
+        c.get(ns, [k for k, _ in shared], more=True)
+        c.put(ns, two, parent=shared[-1][0], ack=Ack.WRITTEN)
+        keys = [k for k, _ in shared + one]
+        assert hint(c, ns, keys) == [Status.OK] * 8
+        assert (hinted(small, "final"), hinted(small, "shared")) == (4, 4)
+        # Once the other chain ends, too, nothing goes on from it.
+        assert hint(c, ns, [k for k, _ in two]) == [Status.OK] * 4
+        assert hinted(small, "final") == 8
+
+
+def test_a_hint_changes_no_byte_ends_no_lease_and_reaches_no_other_namespace(small):
+    pairs = items("chain", 8, 32 * KIB)
+    keys = [k for k, _ in pairs]
+    with small.client() as c, small.client() as other:
+        ns = c.namespace("n")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        leased = c.get(ns, keys)
+        assert hint(c, ns, keys) == [Status.OK] * 8
+        fill(c, ns, "more", 200)
+        assert [bytes(r.data) for r in leased] == [v for _, v in pairs], "what is leased stays where it is"
+        c.release([r.lease for r in leased])
+
+        strange = other.namespace("strange")
+        assert hint(other, strange, keys) == [Status.MISS] * 8, "the same keys, in another namespace"
+        with pytest.raises(kvwire.Refused, match="NO_NAMESPACE"):
+            hint(other, strange + 1, keys)
+        assert hinted(small, "final") == 8
+
+
+def test_the_hint_of_a_return_is_taken_and_counted(small):
+    pairs = items("chain", 8, KIB)
+    keys = [k for k, _ in pairs]
+    with small.client() as c:
+        ns = c.namespace("n")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        for seconds in (1, 60, 61, 600, 601, 2**32 - 1):
+            assert hint(c, ns, keys, RETURN, seconds) == [Status.OK] * 8
+        assert hinted(small, "return") == 48
+        assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in pairs]
+
+
+@pytest.mark.parametrize("kind, seconds, how", [
+    (0, 0, {}), (3, 0, {}), (255, 1, {}), (FINAL, 1, {}), (RETURN, 0, {}), (FINAL, 0, {"tiers": 1}), (FINAL, 0, {"flags": 1}),
+    (FINAL, 0, {"parent": key_of("p")})])
+def test_a_malformed_hint_ends_the_session(small, kind, seconds, how):
+    with small.client() as c, small.client() as bystander:
+        ns = c.namespace("n")
+        with pytest.raises(kvwire.SessionEnded):
+            hint(c, ns, [key_of("k")], kind, seconds, **how)
+        bystander.ping()
+
+
+def test_hints_are_given_by_kvcachectl(small):
+    with small.client() as c:
+        put_all(c, c.namespace("default"), items("k", 3, KIB))
+    keys = [k.hex() for k, _ in items("k", 3, KIB)]
+    assert ctl("hint", "final", *keys, daemon=small, check=0).stdout == "3 hinted, 0 missing\n"
+    assert ctl("hint", "return", "120", keys[0], "00" * 31 + "01", daemon=small, check=1).stdout == "1 hinted, 1 missing\n"
+    assert json.loads(ctl("hint", "final", *keys, "--json", daemon=small, check=0).stdout) == {"hinted": 3, "missing": 0}
+    assert hinted(small, "final") == 6 and hinted(small, "return") == 1
+    for wrong in (["hint"], ["hint", "final"], ["hint", "return"], ["hint", "return", "0", keys[0]], ["hint", "return", "x", keys[0]],
+                  ["hint", "soon", keys[0]], ["hint", "final", "--from", "f", keys[0]]):
+        assert "hint" in ctl(*wrong, daemon=small, check=2).stderr
