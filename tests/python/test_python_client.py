@@ -52,6 +52,10 @@ def test_lookups(blocks):
     assert set(blocks.evict(keys[:2], memory_only=True)) == {kvcache.OK}
     assert set(blocks.tiers(keys[:2])) == {kvcache.TIER_DISK}
     assert set(blocks.prefetch(keys[:2])) == {kvcache.OK}
+    assert set(blocks.hint(keys[:2])) == set(blocks.hint(keys[:2], 60)) == {kvcache.OK}
+    for wrong in (-1, 1.5, 1 << 32):
+        with pytest.raises(kvcache.ArgumentError, match="return_s"):
+            blocks.hint(keys[:2], wrong)
     wait_until(lambda: set(blocks.tiers(keys[:2])) == {kvcache.TIER_ALL}, "the chunks are in memory")
     assert set(blocks.touch(keys[:2])) == {kvcache.OK} and blocks.touch(keys[7:8]) == bytes([kvcache.MISS])
     assert set(blocks.evict(keys)) == {kvcache.OK, kvcache.MISS}
@@ -345,10 +349,11 @@ def test_submitted_requests_come_back_with_their_tags(client, blocks):
     for i in range(16):
         blocks.submit_get(keys[4 * i:4 * i + 4], room[4 * i:4 * i + 4], tag=i)
     blocks.submit_get_map(keys[:2], tag="map")
+    blocks.submit_hint(keys, 5, tag="hint")
     blocks.submit_prefetch(keys, tag="prefetch")
     blocks.submit_touch(keys, tag="touch")
     done = {d.tag: d for d in reap_all(client)}
-    assert all(d.ok for d in done.values()) and room == values and len(done) == 19
+    assert all(d.ok for d in done.values()) and room == values and len(done) == 20
     with done["map"].leased as leased:
         assert bytes(leased[1]) == values[1]
     assert client.reap(5) == [] and client.inflight == 0

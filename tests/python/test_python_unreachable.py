@@ -29,7 +29,7 @@ def rooms():
 
 def assert_all_miss(client, blocks):
     assert blocks.match(KEYS) == 0
-    for statuses in (blocks.exists(KEYS), blocks.touch(KEYS), blocks.prefetch(KEYS), blocks.evict(KEYS)):
+    for statuses in (blocks.exists(KEYS), blocks.touch(KEYS), blocks.prefetch(KEYS), blocks.evict(KEYS), blocks.hint(KEYS)):
         assert len(statuses) == 16 and not any(kvcache.status_ok(s) for s in statuses)
     for done in (blocks.put(KEYS, VALUES), blocks.get(KEYS, rooms())):
         assert done.found == 0 and done.error and done.reason and not done.ok

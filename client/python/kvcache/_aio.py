@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import _library as c
-from ._arguments import ack_number, batch_of
+from ._arguments import ack_number, batch_of, return_seconds
 from ._client import Client
 from ._leases import Leased
 from ._namespace import Namespace
@@ -135,6 +135,10 @@ class AsyncNamespace:
 
     async def prefetch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         return (await self._client._await(self.namespace, c.OP_PREFETCH, Keys(keys), timeout=timeout)).status
+
+    async def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:
+        seconds = return_seconds(return_s)
+        return (await self._client._await(self.namespace, c.OP_HINT, Keys(keys), timeout=timeout, tiers=seconds)).status
 
     async def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
         tiers = c.TIER_MEMORY if memory_only else c.TIER_ALL

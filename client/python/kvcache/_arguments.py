@@ -70,6 +70,12 @@ def batch_of(keys: Batch | KeysLike, places: PlacesLike | None, is_get: bool) ->
     return batch
 
 
+def return_seconds(seconds: int) -> int:
+    if not isinstance(seconds, int) or not 0 <= seconds < 1 << 32:
+        raise ArgumentError(f"return_s is whole seconds, 0 or more, not {seconds!r}")
+    return seconds
+
+
 def ack_number(name: str) -> int:
     try:
         return c.ACKS[name]

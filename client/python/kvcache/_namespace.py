@@ -10,7 +10,7 @@ from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from . import _library as c
-from ._arguments import ack_number, batch_of, fingerprint_text
+from ._arguments import ack_number, batch_of, fingerprint_text, return_seconds
 from ._errors import ArgumentError
 from ._leases import Leased, statuses
 from ._memory import Batch, Keys
@@ -82,6 +82,12 @@ class Namespace:
         """Has them read from disk to memory, for a get that will come, and does not wait for that; one status a key."""
         return statuses(self._ask(c.OP_PREFETCH, keys, timeout))[0]
 
+    def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:
+        """Says when the chain, root first, will be used again: in about so many seconds, or, with 0, never: it is final, and is
+        evicted first, but for what another chain goes on from. Advice, which the chain's next use ends; one status a key. Give it
+        when the requests that use the chain are complete."""
+        return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
+
     def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
         """Forgets them, or only their copies in memory; one status a key."""
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]
@@ -133,6 +139,9 @@ class Namespace:
 
     def submit_prefetch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
         self._submit_keys(c.OP_PREFETCH, keys, tag, timeout)
+
+    def submit_hint(self, keys: KeysLike, return_s: int = 0, tag: Hashable = 0, timeout: float | None = None) -> None:
+        self._submit_keys(c.OP_HINT, keys, tag, timeout, return_seconds(return_s))
 
     def submit_touch(self, keys: KeysLike, tag: Hashable = 0, timeout: float | None = None) -> None:
         self._submit_keys(c.OP_TOUCH, keys, tag, timeout)
