@@ -202,7 +202,7 @@ void kvcache_staging_release(struct kvcache *kv, void *place);
  * and the next request tries again. */
 struct kvcache_buffer_options {
         uint32_t size;  /* sizeof(struct kvcache_buffer_options) */
-        uint32_t flags; /* 0 */
+        uint32_t flags; /* 0, KVCACHE_BUFFER_FILE */
         int fd; /* a memfd, sealed against shrinking or not, or a file on tmpfs or hugetlbfs, open
                    for reading and writing. Stays the caller's: the library keeps a duplicate */
         uint64_t offset, bytes; /* of the part of the file: multiples of its page size, and not
@@ -212,10 +212,21 @@ struct kvcache_buffer_options {
         void *base; /* where the caller has mapped the part, shared; NULL: the library maps it,
                        and a child after fork() does not have it */
 };
+enum {
+        /* `fd` is of a file on a disk (ext4 or XFS), open for reading and writing with O_DIRECT,
+         * from which puts are taken: the program writes chunks there by its own means,
+         * cuFileWrite() for one, each at a multiple of 4,096. `*ret_base` is an address to name
+         * them by, as `data` of a put's entries; nothing is mapped there, so it may be neither read
+         * nor written, and `base` has to be NULL. Puts with `pieces`, gets and requests that have
+         * such are KVCACHE_INVALID there. The daemon copies what it puts: the file is not part of
+         * the store. */
+        KVCACHE_BUFFER_FILE = 1 << 0,
+};
 /* Shares [offset, offset + bytes) of the file with the daemon. `*ret_buffer` is the handle's own
  * number for it, `*ret_base` (may be NULL where `base` is given) where it is mapped. -EINVAL: it is
  * not what it must be, overlaps a registered buffer, or there are too many, 64; kvcache_error()
- * says which. -EDQUOT, -EBUSY: limits.registered; -EIO: the daemon could not map it. */
+ * says which. -EDQUOT, -EBUSY: limits.registered; -EIO: the daemon could not map it; -EOPNOTSUPP,
+ * -EACCES: it takes no such files, or not of this user (io.gds_puts). */
 int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
                             uint32_t *ret_buffer, void **ret_base);
 /* Ends the sharing, and unmaps what the library has mapped. Waits for requests in flight that name

@@ -65,7 +65,7 @@ struct quota_limits server_all_limits(const struct server *s);
 struct quota_limits server_user_limits(const struct server *s);
 struct lease_limits server_lease_limits(const struct server *s, unsigned tenant);
 struct store_scrub server_scrub(const struct server *s);
-/* To whom the data files are lent. */
-enum service_gds server_gds(const struct server *s);
+/* To whom the data files are lent, and whose files puts may be taken from. */
+void server_apply_gds(struct server *s);
 /* After a reload. */
 void server_apply_limits(struct server *s);

@@ -11,6 +11,7 @@
 
 enum {
         MAX_REGIONS = 16384,   /* a quarter of the mappings that a process may have */
+        MAX_FILES = 64,        /* registered ones, which one thread reads */
         BYTES_OF_A_KEY = 1024, /* of limits.request_memory */
         REQUEST_MEMORY_MIN = 2 << 20,
         UNREAD_FDS_MIN = 64,
@@ -41,6 +42,7 @@ struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant
                 [QUOTA_DEFERRED_FDS] = or_none(t->connections),
                 [QUOTA_LOANS] = QUOTA_NO_LIMIT,
                 [QUOTA_LOANED_BYTES] = QUOTA_NO_LIMIT,
+                [QUOTA_FILES] = QUOTA_NO_LIMIT,
         } };
 }
 
@@ -87,6 +89,7 @@ struct quota_limits server_all_limits(const struct server *s)
                 [QUOTA_LOANS] = STORE_LOANS_MAX,
                 /* What is lent cannot be evicted. */
                 [QUOTA_LOANED_BYTES] = c->store.limit / 4,
+                [QUOTA_FILES] = MAX_FILES,
         } };
 }
 
@@ -117,6 +120,7 @@ struct quota_limits server_user_limits(const struct server *s)
                 { QUOTA_REGIONS, 0 },
                 { QUOTA_LOANS, 0 },
                 { QUOTA_LOANED_BYTES, 0 },
+                { QUOTA_FILES, 0 },
                 { QUOTA_REQUESTS, c->limits.uid_requests },
                 { QUOTA_REQUEST_BYTES, c->limits.uid_request_memory },
                 { QUOTA_UNREAD_FDS, c->limits.uid_unread_fds },
@@ -203,11 +207,16 @@ struct store_scrub server_scrub(const struct server *s)
         };
 }
 
-enum service_gds server_gds(const struct server *s)
+static enum service_gds gds_of(const char *text)
 {
-        const char *gds = s->config->io.gds;
+        return strcmp(text, "on") == 0     ? SERVICE_GDS_ON
+               : strcmp(text, "auto") == 0 ? SERVICE_GDS_AUTO
+                                           : SERVICE_GDS_OFF;
+}
 
-        return strcmp(gds, "on") == 0     ? SERVICE_GDS_ON
-               : strcmp(gds, "auto") == 0 ? SERVICE_GDS_AUTO
-                                          : SERVICE_GDS_OFF;
+void server_apply_gds(struct server *s)
+{
+        s->service.gds = gds_of(s->config->io.gds);
+        s->service.gds_puts = s->service.gds == SERVICE_GDS_OFF ? SERVICE_GDS_OFF
+                                                                : gds_of(s->config->io.gds_puts);
 }

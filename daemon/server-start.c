@@ -342,7 +342,7 @@ int server_start_service(struct server *s)
         }
         s->service.staging_max = c->memory.staging;
         s->service.wait_ms = c->limits.wait_ms;
-        s->service.gds = server_gds(s);
+        server_apply_gds(s);
         s->service.report = status_report;
         s->service.userdata = &s->sources;
         server_apply_limits(s);

@@ -70,7 +70,7 @@ static const struct op_info {
         [WIRE_REPORT] = { .name = "REPORT" },
         [WIRE_VERIFY] = { .name = "VERIFY" },
         [WIRE_DEVICE] = { .name = "DEVICE" },
-        [WIRE_REGISTER] = { .name = "REGISTER", .fds = 1 },
+        [WIRE_REGISTER] = { .name = "REGISTER", .flags = WIRE_F_FILE, .fds = 1 },
         [WIRE_UNREGISTER] = { .name = "UNREGISTER" },
         [WIRE_LOOKUP] = { .name = "LOOKUP", .flags = WIRE_F_TALLY },
         [WIRE_PREFETCH] = { .name = "PREFETCH",

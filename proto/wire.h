@@ -81,6 +81,7 @@ enum wire_flag {
         WIRE_F_TALLY = 1 << 7,  /* LOOKUP: the session's tally, too; for WIRE_FEATURE_TALLY */
         WIRE_F_PURGE = 1 << 8,  /* NAMESPACE_REMOVE: what it holds, too */
         WIRE_F_LEND = 1 << 9,   /* GET: lend what is on disk only; for WIRE_FEATURE_LEND */
+        WIRE_F_FILE = 1 << 10,  /* REGISTER: a file on a disk; for WIRE_FEATURE_FILES */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -235,7 +236,8 @@ static_assert(sizeof(struct wire_staging) == 24, "wire format");
 
 /* With one descriptor, open for reading and writing: a memfd sealed F_SEAL_SHRINK, or a file on
  * tmpfs or hugetlbfs. [offset, offset + bytes) of it must lie within the file and have no hole. The
- * reply's `value` is the region's number. */
+ * reply's `value` is the region's number. With WIRE_F_FILE: a file on a disk, from which PUTs alone
+ * may take their bytes, each from the beginning of a page. */
 struct wire_register {
         struct wire_hdr hdr;
         uint64_t offset; /* 16  a multiple of the file's page size */
@@ -379,6 +381,7 @@ enum wire_feature {
         WIRE_FEATURE_LEND = 1 << 5,       /* GET with WIRE_F_LEND, LENT_FILE, GIVE_BACK */
         WIRE_FEATURE_LENDS = 1 << 6,      /* ... and, as of now, to this client */
         WIRE_FEATURE_HINT = 1 << 7,       /* HINT */
+        WIRE_FEATURE_FILES = 1 << 8,      /* REGISTER with WIRE_F_FILE, as of now, by this client */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

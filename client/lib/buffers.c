@@ -37,6 +37,20 @@ const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t 
         return NULL;
 }
 
+bool buffer_is_near_file(const struct kvcache *kv, const void *data, uint64_t bytes)
+{
+        uintptr_t at = (uintptr_t)data;
+
+        for (unsigned i = 0; i < kv->n_buffers; i++) {
+                const struct buffer *d = &kv->buffers[i];
+                uintptr_t base = (uintptr_t)d->base;
+
+                if (d->on_disk && (at >= base ? at - base < d->bytes : base - at < bytes))
+                        return true;
+        }
+        return false;
+}
+
 struct buffer *buffer_by_number(struct kvcache *kv, uint32_t number)
 {
         for (unsigned i = 0; i < kv->n_buffers; i++)

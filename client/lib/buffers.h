@@ -8,6 +8,8 @@ struct message;
 
 /* The region that all of [data, data + bytes) is in, or NULL. It may not be in this session. */
 const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes);
+/* Does a part of it name a file on a disk, where no memory is? */
+bool buffer_is_near_file(const struct kvcache *kv, const void *data, uint64_t bytes);
 /* NULL: there is none of this number. */
 struct buffer *buffer_by_number(struct kvcache *kv, uint32_t number);
 bool buffer_in_session(const struct kvcache *kv, const struct buffer *d);

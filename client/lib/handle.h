@@ -71,6 +71,7 @@ struct buffer {
         uint64_t offset, bytes; /* in the file */
         int fd;
         bool mapped;  /* by the library */
+        bool on_disk; /* a file: `base` is but a name for it */
         bool leaving; /* being unregistered: no request names it any more */
 };
 

@@ -119,8 +119,17 @@ static int buffer_call(struct kvcache *kv, const struct buffer *d)
 
         if (!m)
                 return handle_no_memory(kv);
+        if (d->on_disk && !(kv->conn->features & WIRE_FEATURE_FILES)) {
+                message_free(m);
+                return handle_fail(
+                        kv, -EOPNOTSUPP,
+                        "this daemon takes no puts from files of this user: io.gds_puts, "
+                        "or it is too old");
+        }
         m->fd = d->fd;
         m->region = d->number;
+        if (d->on_disk)
+                ((struct wire_hdr *)m->data)->flags = WIRE_F_FILE;
         ((struct wire_register *)m->data)->offset = d->offset;
         ((struct wire_register *)m->data)->bytes = d->bytes;
         return flow_call(kv, m, &c, handle_deadline(0, kv->request_timeout_ms));
@@ -158,7 +167,12 @@ static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
                 (void)madvise(base, d->bytes, MADV_POPULATE_WRITE);
                 return 0;
         }
-        p = mmap(NULL, d->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd, (off_t)d->offset);
+        if (d->on_disk) /* addresses that nothing else gets */
+                p = mmap(NULL, d->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                         0);
+        else
+                p = mmap(NULL, d->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, d->fd,
+                         (off_t)d->offset);
         if (p == MAP_FAILED) {
                 r = errno == EACCES || errno == ENODEV || errno == EOVERFLOW ? -EINVAL : -errno;
                 return handle_fail(kv, r, "the region cannot be mapped: %s",
@@ -166,6 +180,8 @@ static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
         }
         d->base = p;
         d->mapped = true;
+        if (d->on_disk)
+                return 0;
         (void)madvise(p, d->bytes, MADV_DONTFORK);
         (void)madvise(p, d->bytes, MADV_DONTDUMP);
         (void)madvise(p, d->bytes, MADV_POPULATE_WRITE);
@@ -178,7 +194,11 @@ static int buffer_new(struct kvcache *kv, const struct kvcache_buffer_options *o
         struct buffer *d = &kv->buffers[kv->n_buffers];
         int r;
 
-        *d = (struct buffer){ .offset = o->offset, .bytes = o->bytes };
+        *d = (struct buffer){
+                .offset = o->offset,
+                .bytes = o->bytes,
+                .on_disk = o->flags & KVCACHE_BUFFER_FILE,
+        };
         d->fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
         if (d->fd < 0)
                 return handle_fail(kv, errno == EBADF ? -EINVAL : -errno,
@@ -207,8 +227,10 @@ static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end;
         uintptr_t base = (uintptr_t)o->base, base_end;
 
-        if (o->flags != 0)
+        if (o->flags & ~(uint32_t)KVCACHE_BUFFER_FILE)
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o->flags);
+        if ((o->flags & KVCACHE_BUFFER_FILE) && o->base)
+                return handle_fail(kv, -EINVAL, "a file on a disk is mapped nowhere");
         if (o->fd < 0)
                 return handle_fail(kv, -EINVAL, "a region needs a descriptor");
         if (o->bytes == 0 || o->bytes % page != 0 || o->offset % page != 0 ||

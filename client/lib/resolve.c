@@ -89,7 +89,7 @@ enum home {
 };
 
 /* An enum home; -errno: the request cannot go out. */
-static int locate(struct pass *pass, struct resolved_piece *p)
+static int locate(struct pass *pass, struct resolved_piece *p, bool may_be_on_disk)
 {
         struct kvcache *kv = pass->kv;
         const struct staging *l = &kv->conn->staging;
@@ -106,7 +106,9 @@ static int locate(struct pass *pass, struct resolved_piece *p)
         }
         d = buffer_find(kv, p->data, p->bytes);
         if (!d)
-                return HOME_ELSEWHERE;
+                return buffer_is_near_file(kv, p->data, p->bytes) ? HOME_NOWHERE : HOME_ELSEWHERE;
+        if (d->on_disk && !may_be_on_disk)
+                return HOME_NOWHERE;
         error = memory_buffer_ready(kv, d, &pass->tried, &pass->r->refused);
         if (error < 0)
                 return error;
@@ -130,7 +132,7 @@ static int resolve_pieces(struct pass *pass, const struct iovec *pieces, struct 
                                               .bytes = pieces[i].iov_len };
                 if (!checked_add(k->bytes, p->bytes, &k->bytes))
                         k->bytes = UINT64_MAX;
-                home = locate(pass, p);
+                home = locate(pass, p, pass->user->op == KVCACHE_OP_PUT && k->n_pieces == 1);
                 if (home < 0)
                         return home;
                 worst = MAX(worst, home);

@@ -84,6 +84,8 @@ struct cache_request {
         void *memory;               /* `room` bytes; stays the cache's until complete() */
         const struct iovec *pieces; /* instead of `memory`: they are `room` bytes together */
         uint32_t room;
+        struct put_file *file;     /* put: instead of `memory`; NULL: none */
+        uint64_t file_offset;      /* in it, a multiple of PUT_FILE_PAGE */
         struct kio_region *region; /* that `memory` lies in; or NULL */
         bool in_regions;           /* all of `pieces` do */
         /* May it go between disk and memory without a copy in the pool? Possible within regions,
@@ -288,5 +290,8 @@ struct cache_stats {
         /* Bytes that went between disk and clients' memory, and reads of these that were done again
          * by way of the pool. */
         uint64_t put_bytes_direct, get_bytes_direct, direct_fallbacks;
+        /* From files of clients: chunks and bytes that puts have read there, and reads that failed.
+         */
+        uint64_t file_puts, file_put_bytes, file_failures;
 };
 void cache_get_stats(const struct cache *c, struct cache_stats *ret);

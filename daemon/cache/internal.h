@@ -112,6 +112,8 @@ struct write {
         struct store_write queued;
         struct cache *cache;
         struct cache_request *req; /* still to be answered; NULL: none */
+        struct put_file *file;     /* that `copy` reads; NULL: it copies */
+        uint64_t file_offset;
         uint32_t chunk;
         uint64_t slot_bytes;
         bool told;     /* a put was answered "accepted": it stays in the pool if its write fails */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "cache/put-file.h"
 #include "cleanup.h"
 
 /* A put that finds its key written and wants it durable. */
@@ -182,6 +183,7 @@ static void on_copied(struct kio_request *copy)
         struct cache_request *req = w->req;
 
         if (copy->result < 0) {
+                c->stats.file_failures += w->file != NULL;
                 w->req = NULL;
                 pc->flags &= ~(uint32_t)POOL_WRITING;
                 pc->tag = pack_ref(STORE_REF_NONE);
@@ -196,6 +198,10 @@ static void on_copied(struct kio_request *copy)
         w->store.crc = copy->crc;
         c->stats.puts++;
         c->stats.put_bytes += pc->length;
+        if (w->file) {
+                c->stats.file_puts++;
+                c->stats.file_put_bytes += pc->length;
+        }
         if (req->ack == CACHE_ACCEPTED) {
                 w->told = true;
                 w->req = NULL;
@@ -355,6 +361,38 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         cache_queue_write(c, &w->queued);
 }
 
+/* The blocking-call thread. */
+static int read_file(struct kio_request *copy)
+{
+        struct write *w = container_of(copy, struct write, copy);
+
+        return put_file_read(w->file, w->file_offset, copy->buf, copy->length, &copy->crc);
+}
+
+/* What brings the client's bytes to the pool. */
+static void bring(struct write *w, const struct cache_request *req, void *to)
+{
+        w->copy = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_PUT,
+                .buf = to,
+                .src = req->memory,
+                .vector = req->pieces,
+                .region = req->region,
+                .guard_src = true,
+                .length = req->length,
+                .payload = req->length,
+                .complete = on_copied,
+        };
+        if (!req->file)
+                return;
+        w->file = req->file;
+        w->file_offset = req->file_offset;
+        w->copy.op = KIO_CALL;
+        w->copy.volume = PUT_FILE_THREAD;
+        w->copy.call = read_file;
+}
+
 bool cache_put_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
@@ -393,18 +431,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         w->req = req;
         req->waiting = WAITING_NOT;
-        w->copy = (struct kio_request){
-                .op = KIO_COPY,
-                .class = KIO_CLASS_PUT,
-                .buf = pool_at(c->params.pool, chunk),
-                .src = req->memory,
-                .vector = req->pieces,
-                .region = req->region,
-                .guard_src = true,
-                .length = req->length,
-                .payload = req->length,
-                .complete = on_copied,
-        };
+        bring(w, req, pool_at(c->params.pool, chunk));
         kio_submit(c->params.io, &w->copy, chunk);
         return true;
 }

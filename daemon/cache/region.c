@@ -19,6 +19,7 @@
 
 #include "base/list.h"
 #include "base/pages.h"
+#include "cache/put-file.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "store/store.h"
@@ -118,17 +119,29 @@ void *region_at(const struct region *r, uint64_t offset, uint64_t length)
 
 /* --- on the thread, and what follows --- */
 
-static void call(struct kio *io, struct kio_request *req, int (*run)(struct kio_request *),
-                 void (*complete)(struct kio_request *))
+static void call_on(unsigned thread, struct kio *io, struct kio_request *req,
+                    int (*run)(struct kio_request *), void (*complete)(struct kio_request *))
 {
         *req = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
-                .volume = REGION_THREAD,
+                .volume = thread,
                 .call = run,
                 .complete = complete,
         };
         kio_submit(io, req, 0);
+}
+
+static void call(struct kio *io, struct kio_request *req, int (*run)(struct kio_request *),
+                 void (*complete)(struct kio_request *))
+{
+        call_on(REGION_THREAD, io, req, run, complete);
+}
+
+/* A disk that hangs delays no memory that is registered. */
+static unsigned thread_of(const struct region_file *f)
+{
+        return f->on_disk ? PUT_FILE_THREAD : REGION_THREAD;
 }
 
 static void on_file_done(struct kio_request *req)
@@ -150,7 +163,8 @@ static int run_close_file(struct kio_request *req)
 static int run_check(struct kio_request *req)
 {
         struct region_file *f = container_of(req, struct region_file, call);
-        int result = region_check(f->fd, f->offset, f->bytes, &f->identity, &f->wrong);
+        int result = f->on_disk ? put_file_check(f->fd, f->offset, f->bytes, &f->wrong)
+                                : region_check(f->fd, f->offset, f->bytes, &f->identity, &f->wrong);
 
         if (result < 0)
                 (void)run_close_file(req);
@@ -159,12 +173,12 @@ static int run_check(struct kio_request *req)
 
 void region_file_check(struct region_file *f)
 {
-        call(f->io, &f->call, run_check, on_file_done);
+        call_on(thread_of(f), f->io, &f->call, run_check, on_file_done);
 }
 
 void region_file_close(struct region_file *f)
 {
-        call(f->io, &f->call, run_close_file, on_file_done);
+        call_on(thread_of(f), f->io, &f->call, run_close_file, on_file_done);
 }
 
 static int run_map(struct kio_request *req)

@@ -31,7 +31,8 @@ struct region_identity {
  * while region_file_check() or region_file_close() is under way. */
 struct region_file {
         struct kio *io;
-        int fd; /* -1: closed */
+        int fd;       /* -1: closed */
+        bool on_disk; /* to be one of put-file.h */
         uint64_t offset, bytes;
         /* Of region_file_check(): 0; -EINVAL: the file is not as it must be, `wrong`, a static
          * text, says what, and the descriptor is closed. Of region_file_close(): 0. */

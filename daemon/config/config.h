@@ -85,6 +85,7 @@ struct config {
                 uint64_t depth;   /* io.depth: operations in flight a worker */
                 bool direct;      /* io.direct: auto (try) | off */
                 char *gds;        /* io.gds: auto | on | off */
+                char *gds_puts;   /* io.gds_puts: off | auto | on */
                 uint64_t hang_ms; /* io.hang */
         } io;
         struct {

@@ -53,8 +53,10 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 s->get_bytes[METRICS_FORM_INTO] += (double)t->get_bytes_into;
                 s->registered_buffers += (double)service->tenants[k].registered.regions;
                 s->registered_shared_buffers += (double)service->tenants[k].registered.shared;
+                s->registered_files += (double)service->tenants[k].registered.files;
                 s->client_descriptors[METRICS_FD_REGISTRATION] +=
-                        (double)service->tenants[k].registered.opening;
+                        (double)service->tenants[k].registered.opening +
+                        (double)service->tenants[k].registered.files;
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=
                         (double)service->tenants[k].registered.refused;
                 s->registered_in_rings_bytes += (double)service->tenants[k].registered.ring_bytes;
@@ -88,6 +90,9 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->put_bytes_direct = (double)cache.put_bytes_direct;
         s->get_bytes_direct = (double)cache.get_bytes_direct;
         s->direct_fallbacks = (double)cache.direct_fallbacks;
+        s->file_puts = (double)cache.file_puts;
+        s->file_put_bytes = (double)cache.file_put_bytes;
+        s->file_failures = (double)cache.file_failures;
         s->room_waits = (double)cache.waited;
         s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
         s->direct_unwritten_bytes = (double)cache.direct_bytes;

@@ -56,7 +56,7 @@ VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
 VALUES(resource_value, "connections", "leases", "leased_bytes", "stagings", "staging_bytes",
        "registered_bytes", "regions", "keys", "requests", "request_bytes", "unread_fds",
-       "deferred_fds", "loans", "loaned_bytes");
+       "deferred_fds", "loans", "loaned_bytes", "files");
 VALUES(not_lent_value, "denied", "unverified", "volume", "limit");
 VALUES(loan_end_value, "right", "void", "abandoned");
 VALUES(descriptor_value, "connection", "staging", "deferred_request", "registration",

@@ -74,7 +74,7 @@ enum {
 };
 
 enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
-enum { METRICS_RESOURCES = 14 }; /* by enum quota_thing */
+enum { METRICS_RESOURCES = 15 }; /* by enum quota_thing */
 enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, from 1 on */
 enum { METRICS_LOAN_RIGHT, METRICS_LOAN_VOID, METRICS_LOAN_ABANDONED, METRICS_LOAN_ENDS };
 /* What a descriptor that the daemon has open on behalf of a client is for. */

@@ -37,6 +37,9 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->put_bytes_direct += c.put_bytes_direct;
                 ret->get_bytes_direct += c.get_bytes_direct;
                 ret->direct_fallbacks += c.direct_fallbacks;
+                ret->file_puts += c.file_puts;
+                ret->file_put_bytes += c.file_put_bytes;
+                ret->file_failures += c.file_failures;
         }
 }
 

@@ -2,7 +2,9 @@
 /* A registration's life: REGISTER has the file checked -> it gets a share of a mapping: one that
  * its user has of this memory already, or a new one, which is charged and mapped -> it has its
  * number and the reply goes out -> UNREGISTER or the client's end makes it unusable -> with its
- * last use it releases its share -> freed, and the reply to UNREGISTER goes out. */
+ * last use it releases its share -> freed, and the reply to UNREGISTER goes out.
+ *
+ * Of a file on a disk (put-file.h) there is no mapping: its descriptor stays open instead. */
 #include "request/buffers.h"
 
 #include <assert.h>
@@ -15,6 +17,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "request/client.h"
+#include "cache/put-file.h"
 #include "cache/region.h"
 #include "request/mapping.h"
 
@@ -31,6 +34,8 @@ struct buffer {
         unsigned place; /* in client->buffers */
         struct region_file file;
         struct mapping_share memory;
+        struct put_file
+                disk; /* instead of memory, if file.on_disk: then the descriptor stays open */
         uint32_t uses;
 
         /* Whose reply is due: REGISTER's, later UNREGISTER's, if it is not the client's end. */
@@ -47,6 +52,25 @@ static uint64_t bit_of(unsigned place)
         return UINT64_C(1) << place;
 }
 
+static enum wire_status charge(struct client *client, bool on_disk)
+{
+        enum wire_status status = client_charge(client, QUOTA_REGIONS, 1);
+
+        if (status != WIRE_OK || !on_disk)
+                return status;
+        status = client_charge(client, QUOTA_FILES, 1);
+        if (status != WIRE_OK)
+                quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
+        return status;
+}
+
+static void uncharge(struct client *client, bool on_disk)
+{
+        quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
+        if (on_disk)
+                quota_uncharge(&client->holds, QUOTA_FILES, 1);
+}
+
 /* --- the end --- */
 
 static void buffer_free(struct buffer *d)
@@ -54,18 +78,18 @@ static void buffer_free(struct buffer *d)
         struct client *client = d->client;
 
         client->buffers.all[d->place] = NULL;
-        quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
+        uncharge(client, d->file.on_disk);
         free(d);
 }
 
-static void on_closed(struct mapping_share *memory)
+static void closed(struct buffer *d)
 {
-        struct buffer *d = container_of(memory, struct buffer, memory);
         struct client *client = d->client;
         struct request request = d->request;
         bool replies = d->replies;
 
         client->tenant->registered.regions--;
+        client->tenant->registered.files -= d->file.on_disk;
         buffer_free(d);
         if (replies) {
                 request_ok(request);
@@ -75,12 +99,27 @@ static void on_closed(struct mapping_share *memory)
         }
 }
 
+static void on_closed(struct mapping_share *memory)
+{
+        closed(container_of(memory, struct buffer, memory));
+}
+
+static void on_disk_closed(struct region_file *file, int result)
+{
+        closed(container_of(file, struct buffer, file));
+}
+
 static void let_go(struct buffer *d)
 {
         if (d->state != BUFFER_LEAVING || d->uses > 0)
                 return;
         d->state = BUFFER_CLOSING;
-        mapping_release(&d->memory);
+        if (!d->file.on_disk) {
+                mapping_release(&d->memory);
+                return;
+        }
+        d->file.done = on_disk_closed;
+        region_file_close(&d->file);
 }
 
 static void leave(struct buffer *d)
@@ -159,10 +198,11 @@ static void buffer_opened(struct buffer *d)
         struct client *client = d->client;
 
         /* The mapping keeps the file: this is not the close that frees its memory. */
-        if (d->file.fd >= 0)
+        if (d->file.fd >= 0 && !d->file.on_disk)
                 close(TAKE_FD(d->file.fd));
         client->tenant->registered.opening--;
         client->tenant->registered.regions++;
+        client->tenant->registered.files += d->file.on_disk;
         d->state = BUFFER_OPEN;
         client->buffers.usable |= bit_of(d->place);
         request_ok_value(d->request, d->place + 1, d->file.bytes);
@@ -194,6 +234,12 @@ static void on_checked(struct region_file *file, int result)
                 refuse(d); /* the check has closed the descriptor */
                 return;
         }
+        if (file->on_disk) {
+                d->disk.fd = file->fd;
+                d->disk.offset = file->offset;
+                buffer_opened(d);
+                return;
+        }
         status = mapping_acquire(&d->memory, d->client, file, &open);
         if (status != WIRE_OK) {
                 d->why = registered_refusal(status);
@@ -208,6 +254,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         struct client *client = req.client;
         enum wire_status status;
         struct buffer *d;
+        bool on_disk = msg->hdr.flags & WIRE_F_FILE;
         unsigned place = 0;
 
         while (place < WIRE_MAX_REGIONS && client->buffers.all[place])
@@ -216,20 +263,30 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
                 request_fail(req, WIRE_INVALID, "this session has as many regions as it may");
                 return;
         }
-        if (!region_is_memory(*fd)) {
+        if (on_disk && !client_may_register_files(client)) {
+                request_fail(req, WIRE_DENIED,
+                             "this daemon takes no puts from files of this user (io.gds_puts)");
+                return;
+        }
+        if (on_disk && !put_file_is_on_device(*fd)) {
+                request_fail(req, WIRE_INVALID,
+                             "this cannot be registered: it is no file on a disk");
+                return;
+        }
+        if (!on_disk && !region_is_memory(*fd)) {
                 request_fail(req, WIRE_INVALID,
                              "this cannot be registered: it is neither a memfd nor a file on tmpfs "
                              "or hugetlbfs");
                 return;
         }
-        status = client_charge(client, QUOTA_REGIONS, 1);
+        status = charge(client, on_disk);
         if (status != WIRE_OK) {
                 request_fail(req, status, registered_refusal(status));
                 return;
         }
         d = calloc(1, sizeof(*d));
         if (!d) {
-                quota_uncharge(&client->holds, QUOTA_REGIONS, 1);
+                uncharge(client, on_disk);
                 request_fail(req, WIRE_BUSY, "out of memory");
                 return;
         }
@@ -238,6 +295,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
                 .place = place,
                 .file = { .io = client->tenant->service->io,
                           .fd = TAKE_FD(*fd),
+                          .on_disk = on_disk,
                           .offset = msg->offset,
                           .bytes = msg->bytes,
                           .done = on_checked },
@@ -282,7 +340,18 @@ void *buffer_at(const struct client *client, uint32_t number, uint64_t offset, u
 {
         struct buffer *d = client->buffers.all[number - 1];
 
-        if (!range_within(offset, length, d->file.bytes))
+        if (d->file.on_disk || !range_within(offset, length, d->file.bytes))
                 return NULL;
         return mapping_at(&d->memory, offset, length, ret_region);
+}
+
+struct put_file *buffer_file(const struct client *client, uint32_t number, uint64_t offset,
+                             uint64_t length)
+{
+        struct buffer *d = client->buffers.all[number - 1];
+
+        return d->file.on_disk && offset % PUT_FILE_PAGE == 0 &&
+                               range_within(offset, length, d->file.bytes)
+                       ? &d->disk
+                       : NULL;
 }

@@ -15,6 +15,8 @@
 #include "request/reply.h"
 #include "wire.h"
 
+struct put_file;
+
 /* Takes the descriptor and sets *fd to -1, or refuses and leaves it. */
 void buffer_open(struct request req, const struct wire_register *msg, int *fd);
 void buffer_unregister(struct request req, const struct wire_unregister *msg);
@@ -30,3 +32,6 @@ uint64_t buffers_bit(const struct client *client, uint32_t number);
 /* A place within a region that is in use. NULL: it is not within it. */
 void *buffer_at(const struct client *client, uint32_t number, uint64_t offset, uint64_t length,
                 struct kio_region **ret_region);
+/* The file of a region that is one on a disk, if the place may be read there; else NULL. */
+struct put_file *buffer_file(const struct client *client, uint32_t number, uint64_t offset,
+                             uint64_t length);

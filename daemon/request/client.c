@@ -133,12 +133,9 @@ uint32_t client_release_some(struct client *client, uint32_t most)
         return n;
 }
 
-/* A descriptor shows all of a data file, and reads through it keep to no user's turn. What is in a
- * data file is its tenant's alone, which may get it all anyway; but who is not trusted with the
- * daemon is not trusted with the disk's time, unless the configuration says so. */
-bool client_may_borrow(const struct client *client)
+static bool is_allowed(const struct client *client, enum service_gds to)
 {
-        switch (client->tenant->service->gds) {
+        switch (to) {
         case SERVICE_GDS_ON:
                 return true;
         case SERVICE_GDS_AUTO:
@@ -147,6 +144,20 @@ bool client_may_borrow(const struct client *client)
                 break;
         }
         return false;
+}
+
+/* A descriptor shows all of a data file, and reads through it keep to no user's turn. What is in a
+ * data file is its tenant's alone, which may get it all anyway; but who is not trusted with the
+ * daemon is not trusted with the disk's time, unless the configuration says so. */
+bool client_may_borrow(const struct client *client)
+{
+        return is_allowed(client, client->tenant->service->gds);
+}
+
+/* Reads of such files take the time of one thread, which all share. */
+bool client_may_register_files(const struct client *client)
+{
+        return is_allowed(client, client->tenant->service->gds_puts);
 }
 
 /* --- clients --- */

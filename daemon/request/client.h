@@ -104,6 +104,8 @@ uint32_t client_release_some(struct client *client, uint32_t most);
 
 /* May it read chunks from the data files by itself, as the configuration is now? */
 bool client_may_borrow(const struct client *client);
+/* May it register files on a disk that puts are taken from, likewise? */
+bool client_may_register_files(const struct client *client);
 
 /* Counts what it has looked up by itself since the last time. */
 void client_count_lookups(struct client *client, uint64_t now_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A key of a PUT: its bytes are in the client's staging area or in a registered buffer, from which
- * the cache takes them. Loop thread.
+ * the cache takes them, or in a registered file, from which it reads them. Loop thread.
  *
  * Failures: a place outside of the client's memory is INVALID. A put ends as its acknowledgement
  * says, and a lease that cannot be had with it is no failure: the result says that there is
@@ -33,14 +33,28 @@ static void put_done(struct cache_request *req)
         batch_key_end(b, status);
 }
 
+static bool find_bytes(struct batch *b, struct cache_request *req, const struct wire_put *entry)
+{
+        bool in_pieces = b->head.hdr.flags & WIRE_F_PIECES;
+
+        if (!in_pieces && entry->region != WIRE_REGION_STAGING &&
+            entry->region <= WIRE_MAX_REGIONS && (b->regions >> (entry->region - 1) & 1))
+                req->file =
+                        buffer_file(b->request.client, entry->region, entry->offset, entry->length);
+        if (!req->file)
+                return batch_find_memory(b, req, entry->offset, entry->region, entry->length);
+        req->file_offset = entry->offset;
+        req->room = entry->length;
+        return entry->length > 0;
+}
+
 void request_put(struct batch *b, uint32_t i)
 {
         const struct wire_put *entry = batch_entry(b, i);
         struct client *client = b->request.client;
         struct slot *s = &b->slots[i];
 
-        if (!batch_find_memory(b, &s->req, entry->offset, entry->region, entry->length) ||
-            key_is_root(&entry->key)) {
+        if (!find_bytes(b, &s->req, entry) || key_is_root(&entry->key)) {
                 ((struct wire_put_result *)batch_result(b, i))->status = WIRE_INVALID;
                 batch_key_end(b, WIRE_INVALID);
                 return;
@@ -49,7 +63,7 @@ void request_put(struct batch *b, uint32_t i)
         s->req.length = entry->length;
         s->req.ack = (enum cache_ack)b->head.ack;
         /* A lease needs the chunk in the pool. */
-        s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE);
+        s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE) && !s->req.file;
         s->req.parent =
                 i > 0 ? ((const struct wire_put *)batch_entry(b, i - 1))->key : b->head.parent;
         cache_put(client->tenant->cache, &s->req);

@@ -398,6 +398,7 @@ const char *quota_thing_name(enum quota_thing what)
                 [QUOTA_DEFERRED_FDS] = "descriptors of deferred requests",
                 [QUOTA_LOANS] = "loans",
                 [QUOTA_LOANED_BYTES] = "loaned bytes",
+                [QUOTA_FILES] = "registered files",
         };
 
         return names[what];

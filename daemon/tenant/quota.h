@@ -52,6 +52,7 @@ enum quota_thing {
         QUOTA_DEFERRED_FDS,     /* of requests that wait for their user's turn */
         QUOTA_LOANS,            /* chunks that clients read from the data files by themselves */
         QUOTA_LOANED_BYTES,     /* of these, in pages */
+        QUOTA_FILES,            /* regions that are files on a disk, each an open descriptor */
         QUOTA_THINGS,
 };
 

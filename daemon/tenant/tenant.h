@@ -22,7 +22,7 @@ struct lookups;
 struct mappings;
 struct request_memory;
 
-/* io.gds: to whom chunks are lent. */
+/* io.gds: to whom chunks are lent; io.gds_puts: whose files puts may be taken from. */
 enum service_gds { SERVICE_GDS_OFF, SERVICE_GDS_AUTO, SERVICE_GDS_ON };
 
 /* What the clients of all tenants are served with. It owns none of it. */
@@ -36,7 +36,7 @@ struct service {
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
-        enum service_gds gds;
+        enum service_gds gds, gds_puts;
         bool stopping;
         /* What `client` may see of the daemon. */
         void (*report)(void *userdata, const struct client *client, enum wire_report what,
@@ -67,6 +67,7 @@ struct registered {
         uint64_t shared;     /* regions beyond the first of their mapping: request/mapping.h */
         uint64_t ring_bytes; /* with the I/O rings */
         uint64_t refused;    /* regions that the rings do not register, or not all of */
+        uint64_t files;      /* regions that are files on a disk, of each of which one is open */
 };
 
 struct tenant {

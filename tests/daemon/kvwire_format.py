@@ -22,6 +22,7 @@ FEATURE_CANCEL = 16
 FEATURE_LEND = 32
 FEATURE_LENDS = 64
 FEATURE_HINT = 128
+FEATURE_FILES = 256
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -71,6 +72,7 @@ class Flag(enum.IntFlag):
     TALLY = 128
     PURGE = 256
     LEND = 512
+    FILE = 1024
 
 
 class Status(enum.IntEnum):

@@ -49,10 +49,11 @@ class Messages:
     def staging_read(self, offset, length):
         return self.staging_map[offset:offset + length]
 
-    def register(self, fd, size, offset=0, check=True):
+    def register(self, fd, size, offset=0, check=True, on_disk=False):
         """Lends [offset, offset + size) of the file (6.18): the region's number, or the refusal's reply with
         check=False. The descriptor stays the caller's."""
-        reply = self.call(Op.REGISTER, struct.pack("<QQ", offset, size), check=check, fds=[fd])
+        reply = self.call(Op.REGISTER, struct.pack("<QQ", offset, size), Flag.FILE if on_disk else 0, check=check,
+                          fds=[fd])
         if reply.status != Status.OK:
             return reply
         if reply.value == 0 or reply.value64 != size or reply.count or reply.body:

@@ -61,7 +61,9 @@ static struct {
         struct sessions *sessions;
 } d;
 static int clients[CLIENTS];
-static int sealed_fd = -1, file_fd = -1; /* what clients register; the file may be cut */
+/* What clients register; the files may be cut. The last one is on a disk, if there is one that puts
+ * can be taken from. */
+static int sealed_fd = -1, file_fd = -1, disk_fd = -1;
 static dev_t store_device;
 static bool resumed;
 static struct wire_lease last_lease;
@@ -236,6 +238,7 @@ static void start(void)
                 .census = d.census,
                 .staging_max = 4 * MIB,
                 .gds = SERVICE_GDS_ON,
+                .gds_puts = SERVICE_GDS_ON,
                 .wait_ms = 20,
                 .report = report,
         };
@@ -257,6 +260,9 @@ static void start(void)
                 clients[i] = -1;
         sealed_fd = memfd_create("registered", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         file_fd = open("/dev/shm", O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+        disk_fd = open("/var/tmp", O_RDWR | O_TMPFILE | O_DIRECT | O_CLOEXEC, 0600);
+        if (disk_fd < 0 || fallocate(disk_fd, 0, 0, REGION) < 0)
+                disk_fd = file_fd;
         assert(sealed_fd >= 0 && file_fd >= 0);
         if (fallocate(sealed_fd, 0, 0, REGION) < 0 ||
             fcntl(sealed_fd, F_ADD_SEALS, F_SEAL_SHRINK) < 0)
@@ -366,7 +372,9 @@ static void say_register(int fd)
 {
         uint32_t x = take(1);
         struct wire_register msg = {
-                .hdr = { .len = sizeof(msg), .op = WIRE_REGISTER },
+                .hdr = { .len = sizeof(msg),
+                         .op = WIRE_REGISTER,
+                         .flags = x & 32 ? WIRE_F_FILE : 0 },
                 .offset = (uint64_t)(x & 3) << 12,
                 .bytes = x & 4 ? take(3) : REGION / 2,
         };
@@ -374,6 +382,7 @@ static void say_register(int fd)
         say_with(fd, &msg, sizeof(msg),
                  x & 8    ? d.liveness.handout_fd
                  : x & 16 ? file_fd
+                 : x & 32 ? disk_fd
                           : sealed_fd);
 }
 

@@ -198,6 +198,14 @@ static bool copy_bytes(struct fake_session *s, const struct wire_batch *b, uint3
         return true;
 }
 
+static bool is_file(const struct fake_session *s, uint32_t region)
+{
+        for (unsigned i = 0; i < FAKE_REGIONS; i++)
+                if (region != 0 && s->regions[i].id == region)
+                        return s->regions[i].is_file;
+        return false;
+}
+
 static void put_one(struct fake_daemon *d, unsigned session, const struct wire_batch *b,
                     const struct wire_put *p, struct wire_put_result *r)
 {
@@ -208,6 +216,13 @@ static void put_one(struct fake_daemon *d, unsigned session, const struct wire_b
             !copy_bytes(s, b, p->region, p->offset, p->length, NULL, 0, true)) {
                 r->status = WIRE_INVALID;
                 return;
+        }
+        if (!(b->hdr.flags & WIRE_F_PIECES) && is_file(s, p->region)) {
+                CHECK(p->offset % 4096 == 0);
+                d->file_puts++;
+                r->status = d->file_put_status;
+                if (r->status != WIRE_OK)
+                        return;
         }
         if (i < 0) {
                 if (d->pool_used + p->length > d->o.pool_bytes || d->n_chunks == FAKE_CHUNKS) {
@@ -454,6 +469,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) | (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
                 (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
                 (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
+                (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
                 (d->o.is_old ? 0
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
@@ -544,8 +560,11 @@ static void do_register(struct fake_daemon *d, unsigned session, const struct wi
         CHECK(i < FAKE_REGIONS);
         s->regions[i].base =
                 mmap(NULL, msg->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)msg->offset);
+        CHECK(d->o.takes_files || !(msg->hdr.flags & WIRE_F_FILE));
         CHECK(s->regions[i].base != MAP_FAILED);
         s->regions[i].bytes = msg->bytes;
+        s->regions[i].is_file = msg->hdr.flags & WIRE_F_FILE;
+        d->files_registered += s->regions[i].is_file;
         s->regions[i].id = 100 + ++d->last_region;
         d->regions++;
         out.reply.value = d->o.region_lie ? d->o.region_lie - 1 : s->regions[i].id;

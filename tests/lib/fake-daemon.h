@@ -56,6 +56,7 @@ struct fake_options {
         unsigned lend_per_file; /* so many chunks of each file; 0: any number */
         uint64_t lease_bytes;   /* a session may hold so much, QUOTA beyond; 0: any number */
         bool lend_indirect;     /* the files' descriptors are without O_DIRECT */
+        bool takes_files;       /* on a disk, as regions for puts */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */
@@ -72,6 +73,7 @@ struct fake_session {
                 uint32_t id; /* 0: none */
                 uint8_t *base;
                 uint64_t bytes;
+                bool is_file;
         } regions[FAKE_REGIONS];
         bool hello;
 };
@@ -139,6 +141,10 @@ struct fake_daemon {
         uint32_t not_lent;  /* enum wire_not_lent: chunks are leased instead, and this is why */
         bool lent_is_stale; /* what is given back was no more there */
         bool file_is_gone;  /* LENT_FILE is refused */
+
+        /* Of puts from files on a disk: see fake_options.takes_files. */
+        unsigned files_registered, file_puts;
+        uint16_t file_put_status; /* what each of them is answered with; 0: it is done */
         int files[FAKE_FILES];
         uint64_t file_free; /* of the last file: chunks are below one another */
         unsigned n_files, lent_of_file, loans_held, loans_ever;

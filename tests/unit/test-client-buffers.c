@@ -346,7 +346,8 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         } while (0)
         REFUSED(o.size = 0);
         REFUSED(o.size--);
-        REFUSED(o.flags = 1);
+        REFUSED(o.flags = 2);
+        REFUSED(o.flags = KVCACHE_BUFFER_FILE; o.base = page);
         REFUSED(o.fd = -1);
         REFUSED(o.fd = 9999);
         REFUSED(o.bytes = 0);
@@ -975,6 +976,106 @@ static void test_closing_takes_all_back(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(test_##name, setup, teardown)
 
+/* --- files on a disk --- */
+
+static int register_file(struct rig *f, uint32_t flags, uint32_t *ret_region, uint8_t **ret_base)
+{
+        struct kvcache_buffer_options o = { .size = sizeof(o), .flags = flags, .bytes = REGION };
+        void *base = NULL;
+        int r;
+
+        o.fd = open("/var/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        assert_true(o.fd >= 0 && ftruncate(o.fd, REGION) == 0);
+        for (unsigned i = 0; i < 4; i++) {
+                uint8_t page[PAGE];
+
+                rig_fill(page, sizeof(page), i);
+                assert_int_equal(pwrite(o.fd, page, sizeof(page), (off_t)i * PAGE), PAGE);
+        }
+        r = kvcache_buffer_register(f->kv, &o, ret_region, &base);
+        assert_int_equal(close(o.fd), 0);
+        *ret_base = base;
+        return r;
+}
+
+static void test_puts_name_a_place_in_a_file(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_result r[3];
+        struct kvcache_entry e[3];
+        struct iovec pieces[2];
+        uint32_t region = 0;
+        uint8_t *base;
+
+        start(f, &(struct fake_options){ .takes_files = true }, 5000);
+        assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), 0);
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base + PAGE, .length = PAGE };
+        e[1] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 2 * PAGE, .length = 100 };
+        e[2] = (struct kvcache_entry){ .key = rig_key(3),
+                                       .data = base + REGION - 10,
+                                       .length = 11 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_OK);
+        assert_int_equal(r[1].status, KVCACHE_OK);
+        assert_int_equal(r[2].status, KVCACHE_INVALID); /* its bytes are in no memory */
+        assert_int_equal(peek(f, &f->d->file_puts), 2);
+        assert_int_equal(logged_before(f, 0).region, 101);
+        assert_true(stored(f, 1, PAGE) && stored(f, 2, 100));
+        /* No place for a get, nor for pieces. */
+        e[0].length = PAGE;
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 1, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_INVALID);
+        pieces[0] = (struct iovec){ base, PAGE };
+        pieces[1] = (struct iovec){ base + PAGE, PAGE };
+        e[0] = (struct kvcache_entry){ .key = rig_key(9), .pieces = pieces, .n_pieces = 2 };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, e, 1, r), 0);
+        assert_int_equal(r[0].status, KVCACHE_INVALID);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        assert_int_equal(peek(f, &f->d->regions), 0);
+}
+
+static void test_a_file_is_registered_again_with_a_new_session(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_result r;
+        struct kvcache_entry e;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, &(struct fake_options){ .takes_files = true }, 5000);
+        assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), 0);
+        fake_daemon_hang_up(f->d);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0); /* in a new session */
+        e = (struct kvcache_entry){ .key = rig_key(3), .data = base + 3 * PAGE, .length = PAGE };
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), 0);
+        assert_int_equal(r.status, KVCACHE_OK);
+        assert_int_equal(peek(f, &f->d->files_registered), 2);
+        assert_true(stored(f, 3, PAGE));
+        /* ... and refused by one that takes none any more. */
+        fake_daemon_lock(f->d);
+        f->d->o.takes_files = false;
+        fake_daemon_unlock(f->d);
+        fake_daemon_hang_up(f->d);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+        e.key = rig_key(4);
+        assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &r), -EOPNOTSUPP);
+        assert_int_equal(r.status, KVCACHE_INVALID);
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+}
+
+static void test_an_old_daemon_is_not_asked_to_take_a_file(void **state)
+{
+        struct rig *f = *state;
+        uint32_t region;
+        uint8_t *base;
+
+        start(f, NULL, 5000);
+        assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), -EOPNOTSUPP);
+        assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
+        assert_int_equal(register_file(f, 1 << 1, &region, &base), -EINVAL);
+        assert_int_equal(peek(f, &f->d->bad_requests), 0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -999,6 +1100,9 @@ int main(void)
                 TEST(a_unregistration_needs_no_daemon),
                 TEST(a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on),
                 TEST(closing_takes_all_back),
+                TEST(puts_name_a_place_in_a_file),
+                TEST(a_file_is_registered_again_with_a_new_session),
+                TEST(an_old_daemon_is_not_asked_to_take_a_file),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,6 +123,8 @@ static unsigned flags_of(unsigned op)
                 return WIRE_F_ALL;
         case WIRE_LOOKUP:
                 return WIRE_F_TALLY;
+        case WIRE_REGISTER:
+                return WIRE_F_FILE;
         case WIRE_NAMESPACE_REMOVE:
                 return WIRE_F_PURGE;
         default:
