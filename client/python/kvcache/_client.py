@@ -169,6 +169,12 @@ class Client:
         """Requests that were submitted and not yet reaped."""
         return len(self._flights) + len(self._answered)
 
+    @property
+    def owes(self) -> bool:
+        """Was memory released for which the daemon has no message yet? It is sent with the next request, or flush()."""
+        handle = self._handle
+        return handle is not None and bool(handle.returned)
+
     def info(self) -> Info | None:
         """None: no daemon answers."""
         room = ctypes.create_string_buffer(c.INFO.pack(c.INFO.size, 0, 0, 0, 0, 0, b"", 0, 0), c.INFO.size)

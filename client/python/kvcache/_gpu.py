@@ -13,7 +13,7 @@ import errno
 import struct
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from . import _library as c
@@ -95,10 +95,14 @@ class Gpu:
         return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout)
 
     def get(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, parent: Buffer | None = None,
-            stream: int = 0, timeout: float | None = None) -> bytes:
+            stream: int = 0, timeout: float | None = None, statuses: array[int] | None = None,
+            begun: Callable[[], object] | None = None) -> bytes:
         """Brings these blocks; one status a key. They are written after what is in `stream` now, and are there when it
-        returns. A block whose status is not OK may hold anything."""
-        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout)
+        returns. A block whose status is not OK may hold anything.
+
+        `statuses`: an array("i") of LOST, one a key, that another thread may read meanwhile: a block is there as soon as its
+        status is OK. `begun` is called once the copies are under way, in this thread."""
+        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout, statuses, begun)
 
     # --- inside ---
 
@@ -122,7 +126,8 @@ class Gpu:
         return 0
 
     def _move(self, call: ctypes._NamedFuncPointer, namespace: Namespace, layout: Layout, blocks: Sequence[int],
-              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None) -> bytes:
+              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None,
+              statuses: array[int] | None = None, begun: Callable[[], object] | None = None) -> bytes:
         packed = keys if type(keys) is Keys else Keys(keys)
         n = packed.count
         if len(blocks) != n:
@@ -132,7 +137,10 @@ class Gpu:
             words[i::_BLOCK_WORDS] = packed.words[i::4]
         words[4::_BLOCK_WORDS] = array("Q", blocks)
         above = parent_words(parent) if parent is not None else None
-        statuses = array("i", [c.LOST]) * n
+        if statuses is None:
+            statuses = array("i", [c.LOST]) * n
+        elif statuses.typecode != "i" or len(statuses) != n:
+            raise ArgumentError(f"{len(statuses)} statuses of type {statuses.typecode!r} for {n} keys")
         order = stream or 1  # CU_STREAM_LEGACY
         ms = milliseconds(timeout) if timeout is not None else 0
         self._client._check_fork()
@@ -146,7 +154,11 @@ class Gpu:
             if r == -errno.EINVAL:
                 raise ArgumentError(self._words())
             if r == 0:
-                self._wait()
+                try:
+                    if begun is not None:
+                        begun()
+                finally:
+                    self._wait()
             else:
                 self.reason = self._words()
         return bytes(statuses.tolist())
