@@ -48,7 +48,9 @@ def go_on(process):
     process.stdin.flush()
 
 
-@pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused"])
+@pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
+                                      "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
+                                      "preempted_and_declined"])
 def test_scenario(scenario, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
@@ -59,8 +61,9 @@ def test_the_next_engine_after_kill_9_finds_it(start, daemon):
     ended(start(daemon, "next_engine"))
 
 
-def test_leases_end_with_the_request(start, daemon):
-    process = start(daemon, "ended_or_reset_before_the_load")
+@pytest.mark.parametrize("scenario", ["ended_or_reset_before_the_load", "aborted_while_it_loads"])
+def test_leases_end_with_the_request(scenario, start, daemon):
+    process = start(daemon, scenario)
     asked(process, "leases")
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
     ended(process)
@@ -78,6 +81,18 @@ def test_the_daemon_ends_between_promise_and_load(start, daemon):
 
 def test_the_daemon_hangs_between_promise_and_load(start, daemon):
     process = start(daemon, "daemon_hangs_before_the_load")
+    asked(process, "stop")
+    os.kill(daemon.process.pid, signal.SIGSTOP)
+    try:
+        go_on(process)
+        asked(process, "continue")
+    finally:
+        os.kill(daemon.process.pid, signal.SIGCONT)
+    ended(process)
+
+
+def test_the_daemon_hangs_while_the_engine_waits_for_a_store(start, daemon):
+    process = start(daemon, "hung_while_it_stores")
     asked(process, "stop")
     os.kill(daemon.process.pid, signal.SIGSTOP)
     try:

@@ -2,7 +2,11 @@
 """Jobs between blocks of GPU memory and the daemon's memory; nothing of vLLM.
 
 A thread of its own has the client and the GPU's attachment. The engine's thread records an event, queues a job and asks what has
-ended; it waits only where it says so (wait()). Loads go before stores, whose jobs are cut into slices for that.
+ended; it waits only where it says so (wait()), and for HANDOVER_S at most until a load is under way. Loads go before stores, whose
+jobs are cut into slices, and which begin once what they are to read was computed.
+
+Of a load the engine's thread sees by itself that all blocks are there, from the statuses that libkvcache writes. A thread that is
+to say so would first need Python's lock, which an engine that steps without a pause gives up every 5 ms only.
 
 A load cannot fail while the GPU works: its job holds leases, taken in this process, and what libkvcache does not bring (the daemon
 went, or hangs) is copied from the leased memory, which stays mapped as long as the leases are held. A store that fails is a chunk
@@ -16,19 +20,29 @@ import logging
 import os
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import Client, Error, Namespace, status_ok
+from .. import LOST, OK, Client, Error, Namespace, status_ok
 from .._gpu import BLOCK_FIRST, Gpu, Layout
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
 
-SLICE_BLOCKS = 32  # of a store, between which loads may begin
-PAUSE_S = 1.0      # without the daemon, after it failed
-LOAD_S = 2.0       # that a load waits for the daemon, before it is copied from the leased memory
+OPEN_S = 1.0        # of what is asked once: namespaces, staging memory
+SLICE_BLOCKS = 32   # of a store, between which loads may begin
+PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each time
+LONGEST_PAUSE_S = 4.0
+STORE_S = 2.0       # that a slice may take
+LOAD_S = 2.0        # that a load waits for the daemon, before it is copied from the leased memory
+HANDOVER_S = 0.002  # that the engine's thread waits until a load is under way
+COMPUTED_S = 0.001  # between two looks at whether what a store reads was computed
+FLUSH_S = 0.5       # of an engine that waits for stores, before the rest of them is dropped
+
+
+NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
 
 class Blocks(NamedTuple):
@@ -103,6 +117,10 @@ class Cuda:
     def wait_for(self, stream: int, event: int) -> None:
         self._call("cuStreamWaitEvent", ctypes.c_void_p(stream), ctypes.c_void_p(event), 0)
 
+    def is_over(self, event: int) -> bool:
+        """Is all done that was in the stream before it? A driver that fails says so where it is used next."""
+        return self._cuda.cuEventQuery(ctypes.c_void_p(event)) != NOT_READY
+
     def drop(self, event: int) -> None:
         self._call("cuEventDestroy_v2", ctypes.c_void_p(event))
 
@@ -114,32 +132,46 @@ class Cuda:
 
 
 class _Job:
-    def __init__(self, number: int, parts: list[Part], keep: Any, event: int, is_load: bool) -> None:
+    def __init__(self, number: int, parts: list[Part], keep: Any, event: int, is_load: bool, nbytes: int, tokens: int,
+                 scheduled: float) -> None:
         self.number, self.parts, self.keep, self.event, self.is_load = number, parts, keep, event, is_load
-        self.nbytes = 0
+        self.nbytes = nbytes  # of a load, all; of a store, what was stored
+        self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
-        self.waited = False  # our stream waits for the event
+        self.computed = False  # what its event is behind
+        self.waited = False    # our stream waits for the event
+        self.begun = False     # a load's first copies are under way
+        self.hurried = False   # a store that has been waited for long enough
+        self.statuses = [array("i", [LOST]) * len(p.keys) for p in parts] if is_load else []
+
+    @property
+    def is_there(self) -> bool:
+        """Of a load: is each block? Right in any thread: a status is written once its block's copy is done."""
+        return all(s.count(OK) == len(s) for s in self.statuses)
 
 
 class Mover:
-    """`names`: the namespace of each group, as a key names it. `current_stream` gives the engine's stream at the time of a call."""
+    """`names`: the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at the time of a call."""
 
     def __init__(self, blocks: Sequence[Blocks], names: Mapping[int, str], fields: Mapping[str, str], *, socket: str | None,
                  device: int, ack: str, timeout_s: float, current_stream: Callable[[], int]) -> None:
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
         self._cuda = Cuda(device)
-        self._client = Client(socket, "vllm-worker", timeout=timeout_s, connect_timeout=0.2)
+        self._client = Client(socket, "vllm-worker", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
         chunk = max(b.chunk_bytes for b in blocks)
-        self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, chunk) for g, n in names.items()}
+        self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, b.chunk_bytes)
+                                                  for (g, n), b in zip(names.items(), blocks)}
         self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)))
         self._changed = threading.Condition()
         self._loads: deque[_Job] = deque()
         self._stores: deque[_Job] = deque()
-        self._under_way: set[int] = set()
+        self._under_way: dict[int, _Job] = {}  # not reported yet
         self._ended: deque[Ended] = deque()
+        self._computed: deque[tuple[int, float]] = deque()
         self._closing = False
-        self._rest_until = 0.0
+        self._rest_until, self._pause_s = 0.0, PAUSE_S
+        self.loading_bytes = 0  # of loads that have not ended
         self.stored_bytes = self.failed_stores = self.rescued_loads = 0
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
@@ -147,33 +179,61 @@ class Mover:
 
     # --- the engine's thread ---
 
-    def submit(self, number: int, is_load: bool, parts: list[Part], keep: Any = None) -> None:
-        """What `keep` refers to lives until the job has ended: the leases of a load."""
+    def submit(self, number: int, is_load: bool, parts: list[Part], keep: Any = None, tokens: int = 0,
+               scheduled: float = 0.0) -> None:
+        """What `keep` refers to lives until the job has ended: the leases of a load. `tokens` that are computed from `scheduled`
+        on until the event that a store waits for."""
+        nbytes = 0
         for part in parts:
             blocks = self.blocks[part.layout]
             if len(part.blocks) != len(part.keys) or any(not 0 <= b < blocks.blocks for b in part.blocks) or (
                     is_load and (len(part.addresses) != len(part.keys) or not all(part.addresses))):
                 raise ValueError(f"job {number}: {len(part.keys)} keys, {len(part.addresses)} leased, blocks {part.blocks[:4]}... "
                                  f"of {blocks.blocks}")
-        job = _Job(number, parts, keep, self._cuda.record(self._current_stream()), is_load)
+            nbytes += len(part.keys) * blocks.chunk_bytes if is_load else 0
+        job = _Job(number, parts, keep, self._cuda.record(self._current_stream()), is_load, nbytes, tokens, scheduled)
         with self._changed:
-            self._under_way.add(number)
+            self._under_way[number] = job
             (self._loads if is_load else self._stores).append(job)
+            self.loading_bytes += nbytes
             self._changed.notify_all()
+            if is_load:
+                self._changed.wait_for(lambda: job.begun, HANDOVER_S)
 
     def finished(self) -> list[Ended]:
         """What has ended since the last time, each job once."""
+        if self._loads:
+            with self._changed:
+                for job in self._loads:
+                    if job.begun and job.is_there:
+                        self._end(job, True)
         ended = []
         while self._ended:
             ended.append(self._ended.popleft())
         return ended
 
+    def computed(self) -> list[tuple[int, float]]:
+        """Tokens, and the seconds in which they were computed, of stores since the last time."""
+        samples = []
+        while self._computed:
+            samples.append(self._computed.popleft())
+        return samples
+
+    @property
+    def busy(self) -> bool:
+        """Are there loads that have something to give back yet?"""
+        return bool(self._loads)
+
     def wait(self, numbers: set[int]) -> None:
+        """Until these jobs have ended. Stores that take longer than FLUSH_S end before all is stored: the engine stands still."""
         with self._changed:
-            self._changed.wait_for(lambda: not numbers & self._under_way)
+            if self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
+                return
+            for number in numbers & self._under_way.keys():
+                self._under_way[number].hurried = True
+            self._changed.wait_for(lambda: not numbers & self._under_way.keys())
 
     def close(self) -> None:
-        """What waits is not begun any more; what is under way ends."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -186,17 +246,35 @@ class Mover:
             self._cuda.use()
             self._stream = self._cuda.stream()
             self._attach()
-        except (OSError, Error) as e:
+        except Exception as e:
             self._complain(str(e))
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._loads or self._stores)
-                if self._closing:
-                    break
-                job = self._loads[0] if self._loads else self._stores[0]
+                job = self._next()
+            if job is None:
+                break
             self._step(job)
         self._gpu.detach(self._timeout_s)
         self._client.close()
+
+    def _next(self) -> _Job | None:
+        """In the lock. None: it is closed."""
+        while not self._closing:
+            if self._loads:
+                return self._loads[0]
+            store = next((j for j in self._stores if j.hurried), self._stores[0] if self._stores else None)
+            if store is not None and self._was_computed(store):
+                return store
+            self._changed.wait(COMPUTED_S if self._stores else None)
+        return None
+
+    def _was_computed(self, job: _Job) -> bool:
+        """A put would wait for that, and a load that comes meanwhile with it."""
+        if not job.computed and (job.hurried or self._cuda.is_over(job.event)):
+            job.computed = True
+            if job.tokens:
+                self._computed.append((job.tokens, time.monotonic() - job.scheduled))
+        return job.computed
 
     def _attach(self) -> None:
         """The first request registers the daemon's memory with the driver, which takes its time: not at the first load."""
@@ -218,10 +296,8 @@ class Mover:
                 self._cuda.wait_for(self._stream, job.event)
                 job.waited = True
             if job.is_load:
-                for part in job.parts:
-                    self._load(part)
-                    job.nbytes += len(part.keys) * self.blocks[part.layout].chunk_bytes
-                self._client.flush()  # the library's own leases would wait for the next request
+                for part, statuses in zip(job.parts, job.statuses):
+                    self._load(job, part, statuses)
             else:
                 over = self._store_slice(job)
         except Exception as e:  # the GPU's driver failed: what the engine does next will, too
@@ -229,15 +305,29 @@ class Mover:
             success = not job.is_load
         if not over:
             return
-        try:
-            self._cuda.drop(job.event)
-        except OSError:
-            pass
         job.keep = None
         with self._changed:
             (self._loads if job.is_load else self._stores).remove(job)
-            self._under_way.discard(job.number)
+            self._end(job, success)
+        try:
+            self._cuda.drop(job.event)
+            if job.is_load:
+                self._client.flush()  # the library's own leases would wait for the next request
+        except (OSError, Error) as e:
+            log.warning("after job %d: %s", job.number, e)
+
+    def _end(self, job: _Job, success: bool) -> None:
+        """Reports it, once. In the lock."""
+        if self._under_way.get(job.number) is job:
+            del self._under_way[job.number]
+            if job.is_load:
+                self.loading_bytes -= job.nbytes
             self._ended.append(Ended(job.number, success, job.nbytes, time.monotonic() - job.started))
+            self._changed.notify_all()
+
+    def _began(self, job: _Job) -> None:
+        with self._changed:
+            job.begun = True
             self._changed.notify_all()
 
     def _namespace(self, part: Part) -> Namespace | None:
@@ -251,19 +341,23 @@ class Mover:
         try:
             status = call(namespace, self._layouts[part.layout], part.blocks, [parts_of(k, 1)[0] for k in part.keys],
                           stream=self._stream, **options)
-        except Error as e:
-            self._complain(str(e))
-            self._rest_until = time.monotonic() + PAUSE_S
+        except Exception as e:
+            self._rest(str(e) or repr(e))
             return b""
         if not any(map(status_ok, status)) and not self._client.connected or self._gpu.reason:
-            self._complain(self._gpu.reason or self._client.error)
-            self._rest_until = time.monotonic() + PAUSE_S
+            self._rest(self._gpu.reason or self._client.error)
         else:
             self._complain("")
+            self._pause_s = PAUSE_S
         return status
 
-    def _load(self, part: Part) -> None:
-        status = self._move(self._gpu.get, part, timeout=LOAD_S)
+    def _rest(self, why: str) -> None:
+        self._complain(why)
+        self._rest_until = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _load(self, job: _Job, part: Part, statuses: array[int]) -> None:
+        status = self._move(self._gpu.get, part, timeout=LOAD_S, statuses=statuses, begun=lambda: self._began(job))
         bad = [i for i in range(len(part.keys)) if i >= len(status) or not status_ok(status[i])]
         blocks = self.blocks[part.layout]
         for i in bad:
@@ -279,10 +373,13 @@ class Mover:
         if not job.parts:
             return True
         part = job.parts[0]
+        if job.hurried:
+            self.failed_stores += sum(len(p.keys) for p in job.parts)
+            return True
         now = Part(part.layout, part.keys[:SLICE_BLOCKS], part.blocks[:SLICE_BLOCKS], [])
         if now.keys:
             # The engine writes the blocks again when the job has ended: put() returns when they were read.
-            status = self._move(self._gpu.put, now, ack=self._ack, timeout=self._timeout_s)
+            status = self._move(self._gpu.put, now, ack=self._ack, timeout=min(self._timeout_s, STORE_S))
             good = sum(map(status_ok, status))
             nbytes = good * self.blocks[part.layout].chunk_bytes
             job.nbytes += nbytes

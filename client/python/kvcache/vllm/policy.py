@@ -78,6 +78,12 @@ class LoadPolicy:
         loading = self.overhead_s + self._seconds(queued_tier, queued_bytes) + self._run * self._seconds(tier, self.chunk_bytes)
         return self._or_retry(int(loading < self._run * self.tokens / self.prefill), 1) == 1
 
+    def is_hopeless(self, tier: int) -> bool:
+        """Is loading slower however long the run is? No, before both rates are known; and it is tried now and then."""
+        if self.always or not self.prefill or not self.rates[tier]:
+            return False
+        return self._or_retry(int(self._seconds(tier, self.chunk_bytes) < self.tokens / self.prefill), 1) == 0
+
     def _or_retry(self, best: int, count: int) -> int:
         if best < count:
             self._declined += 1

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases on chunks that a request was promised; nothing of vLLM.
 
-The engine's thread calls everything here. Nothing waits: a chunk that is wanted is asked for at the end of a step (flush()), and is
-`None`, unknown, until the daemon has answered; one that lies on disk is read to memory meanwhile. A daemon that does not answer
-within the timeout is ill: nothing is found until it has answered.
+The engine's thread calls everything here. A chunk that is wanted is asked for at the end of a step (flush()), or at once where all
+are in memory, for whose answer ask() waits GRACE_S at most. It is `None`, unknown, until the daemon has answered; one that lies on
+disk is read to memory meanwhile. A daemon that does not answer within the timeout is ill: nothing is found until it has answered.
 
 Leases end with the last reference to them (Held.leased): a request's, or that of a load under way, in whichever thread.
 """
@@ -21,8 +21,12 @@ from .identity import group_of, parts_of
 log = logging.getLogger("kvcache.vllm")
 
 LOOKUP_S = 0.05  # of a lookup that the index does not answer
-REST_S = 0.5     # without lookups, after one was not answered
+OPEN_S = 0.25    # of opening a namespace
+REST_S = 0.5     # without lookups, after one was not answered; twice as long each time
+LONGEST_REST_S = 8.0
 HUNG_S = 5.0     # after leases were not given within the timeout
+GRACE_S = 0.002  # that ask() waits for leases on memory
+NO_GRACE_S = 1.0 # without that, after they came too late
 
 
 class Held(NamedTuple):
@@ -35,7 +39,7 @@ class Held(NamedTuple):
 
 class _Request:
     def __init__(self) -> None:
-        self.wanted: list[bytes] = []
+        self.wanted: dict[bytes, None] = {}
         self.asked: dict[bytes, float] = {}  # when
         self.held: dict[bytes, Held | None] = {}  # None: it was refused
 
@@ -44,13 +48,14 @@ class Promises:
     def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
                  timeout_s: float) -> None:
         self._chunk_bytes, self._timeout_s = dict(chunk_bytes), timeout_s
-        self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)
+        self._client = Client(socket, "vllm", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
         self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, self._chunk_bytes.get(g, 0))
                                                   for g, n in names.items()}
         self._requests: dict[str, _Request] = {}
         self._ill = False
-        self._rest_until = 0.0
-        self._dropped = False
+        self._rest_until, self._rest_s = 0.0, REST_S
+        self._no_grace_until = 0.0
+        self._reaped = False  # in this step
         self.asked_bytes = 0  # of leases that were not answered yet
 
     @property
@@ -60,7 +65,7 @@ class Promises:
     @property
     def pending(self) -> bool:
         """Is there something to be reaped or sent?"""
-        return any(r.wanted or r.asked for r in self._requests.values())
+        return self._client.owes or any(r.wanted or r.asked for r in self._requests.values())
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
         """Of keys of one group, one byte a key: 0, or the tiers that have it. None: unknown now."""
@@ -74,16 +79,18 @@ class Promises:
         except Error as e:
             log.warning("nothing is found now: %s", e)
             return None
+        if time.monotonic() - started >= LOOKUP_S and (0 in found or not self._client.connected):  # not in the index, nor answered
+            self._rest_until = time.monotonic() + self._rest_s
+            self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
+            return None
         if not self._client.connected:
             return None
-        if 0 in found and time.monotonic() - started >= LOOKUP_S:  # no lookup in the index, and not answered
-            self._rest_until = time.monotonic() + REST_S
-            return None
+        self._rest_s = REST_S
         return found
 
     def want(self, request: str, keys: Sequence[bytes]) -> None:
         mine = self._requests.setdefault(request, _Request())
-        mine.wanted += [k for k in keys if k not in mine.held and k not in mine.asked and k not in mine.wanted]
+        mine.wanted.update((k, None) for k in keys if k not in mine.held and k not in mine.asked)
 
     def state(self, request: str, key: bytes) -> bool | None:
         """True: held. False: refused, or never wanted. None: not known yet."""
@@ -112,41 +119,61 @@ class Promises:
 
     def release(self, request: str) -> None:
         """What it holds, and what is on its way to it."""
-        if self._requests.pop(request, None) is not None:
-            self._dropped = True
+        self._requests.pop(request, None)
+
+    def ask(self, request: str) -> None:
+        """For what it wants, now: chunks in memory. Waits for the answer, briefly."""
+        mine = self._requests.get(request)
+        if mine is None or not self.well or time.monotonic() < self._no_grace_until:
+            return
+        self._submit(request, mine)
+        until = time.monotonic() + GRACE_S
+        while mine.asked and time.monotonic() < until:
+            self._answers(until - time.monotonic())
+        if mine.asked:
+            self._no_grace_until = time.monotonic() + NO_GRACE_S
 
     def flush(self) -> None:
         """At the end of a step."""
+        self._reaped = False
         self._reap()
         for name, mine in self._requests.items():
-            if not mine.wanted:
-                continue
-            groups: dict[int, list[bytes]] = {}
-            for key in mine.wanted:
-                groups.setdefault(group_of(key), []).append(key)
-            mine.wanted = []
-            now = time.monotonic()
-            for group, keys in groups.items():
-                try:
-                    self._namespaces[group].submit_get_map([parts_of(k, 1)[0] for k in keys], tag=(name, id(mine), tuple(keys)),
-                                                           timeout=self._timeout_s)
-                except Error as e:
-                    log.warning("nothing is found now: %s", e)
-                    mine.held.update(dict.fromkeys(keys))
-                    continue
-                mine.asked.update(dict.fromkeys(keys, now))
-                self.asked_bytes += len(keys) * self._chunk_bytes.get(group, 0)
-        if self._dropped:
-            self._dropped = False
+            if mine.wanted:
+                self._submit(name, mine)
+        if self._client.owes:
             self._client.flush()
+        self._reaped = False
+
+    def _submit(self, name: str, mine: _Request) -> None:
+        groups: dict[int, list[bytes]] = {}
+        for key in mine.wanted:
+            groups.setdefault(group_of(key), []).append(key)
+        mine.wanted = {}
+        now = time.monotonic()
+        for group, keys in groups.items():
+            try:
+                self._namespaces[group].submit_get_map([parts_of(k, 1)[0] for k in keys], tag=(name, mine, tuple(keys)),
+                                                       timeout=self._timeout_s)
+            except Error as e:
+                log.warning("nothing is found now: %s", e)
+                mine.held.update(dict.fromkeys(keys))
+                continue
+            mine.asked.update(dict.fromkeys(keys, now))
+            self.asked_bytes += len(keys) * self._chunk_bytes.get(group, 0)
 
     def _reap(self) -> None:
+        """Once a step: a request has hundreds of chunks, each of which is asked about."""
+        if not self._reaped:
+            self._reaped = True
+            self._answers(0.0)
+
+    def _answers(self, timeout: float) -> None:
         if not self._client.inflight:
             if self._ill:
                 self._ill = not self._client.connected
             return
         try:
-            finished = self._client.reap()
+            finished = self._client.reap(timeout)
         except Error as e:
             log.warning("nothing is found now: %s", e)
             return
@@ -154,22 +181,21 @@ class Promises:
             self._answered(done)
 
     def _answered(self, done: Any) -> None:
-        name, identity, keys = done.tag
+        name, asker, keys = done.tag
         length = self._chunk_bytes.get(group_of(keys[0]), 0)
         self.asked_bytes -= len(keys) * length
         if any(map(status_ok, done.status)):
             self._ill = False
         elif PENDING in done.status:  # it hangs: it is tried again, but not by every request
             self._rest_until = time.monotonic() + HUNG_S
-        mine = self._requests.get(name)
-        if mine is None or id(mine) != identity:
-            self._dropped = True
+        mine: _Request = asker
+        if self._requests.get(name) is not mine:
             return  # the request has ended: the leases do with `done`
-        for i, key in enumerate(keys):
+        addresses = done.leased._addresses if done.leased is not None else [0] * len(keys)
+        for key, address, status, tiers, nbytes in zip(keys, addresses, done.status, done.tiers, done.lengths):
             mine.asked.pop(key, None)
-            view = done.leased[i] if done.leased is not None and status_ok(done.status[i]) else None
-            good = view is not None and done.lengths[i] == length
-            mine.held[key] = Held(done.leased._addresses[i], done.tiers[i], done.leased) if good else None
+            good = address and status_ok(status) and nbytes == length
+            mine.held[key] = Held(address, tiers, done.leased) if good else None
 
     def close(self) -> None:
         self._requests.clear()

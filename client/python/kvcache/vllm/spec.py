@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.kv_offload import base as vllm_base
@@ -56,20 +56,27 @@ _workers_lock = threading.Lock()
 class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
     """Chunks by their keys, in the order of the blocks; of a load, the leases that keep them where they are."""
 
-    def __init__(self, keys: list[bytes], held: list[Held]) -> None:
+    def __init__(self, keys: list[bytes], held: list[Held], tokens: int = 0) -> None:
         self.keys, self.held = keys, held
+        self.tokens, self.scheduled = tokens, time.monotonic()  # what is computed for a store, and from when on
 
     def __repr__(self) -> str:
         return f"<{len(self.keys)} chunks of kvcache-daemon>"
 
 
 class _Request:
-    __slots__ = ("answers", "declined", "asked_at")
+    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes")
 
     def __init__(self) -> None:
+        self.computes = False  # all that it offers to be stored is computed in that step
+        self.forget()
+
+    def forget(self) -> None:
+        """What is asked next is another run, or the same after it was loaded."""
         self.answers: dict[bytes, bool] = {}  # worth loading?
         self.declined: set[int] = set()
-        self.asked_at = 0.0
+        self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
+        self.was_gathered: set[int] = set()
 
 
 class KvcacheManager(OffloadingManager):  # type: ignore[misc]
@@ -79,7 +86,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._spec = spec
         self._promises: Promises | None = None
         self._worker: KvcacheWorker | None = None
-        self._policies: list[LoadPolicy] = []
+        self._policies: dict[int, LoadPolicy] = {}  # by group
+        self._chunk_bytes: Mapping[int, int] = {}
         self._requests: dict[str, _Request] = {}
         self._load_began: dict[str, tuple[float, int, int]] = {}
         self._counts = dict.fromkeys(COUNTERS, 0)
@@ -96,10 +104,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                                 "this one")
                     self._warned = True
                 return None
-            spec, self._worker = self._spec, worker
-            chunk_bytes = {g: b.chunk_bytes for g, b in enumerate(worker.mover.blocks)}
-            self._promises = Promises(spec.names, spec.fields, chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
-            self._policies = [LoadPolicy(tokens, chunk_bytes[g], **spec.policy) for g, tokens in enumerate(spec.tokens)]
+            spec, self._worker, self._chunk_bytes = worker.spec, worker, worker.chunk_bytes
+            self._promises = Promises(spec.names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+            self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], **spec.policy) for g, tokens in spec.tokens.items()}
         return self._promises
 
     # --- lookups ---
@@ -112,45 +119,89 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         promises = self._ready()
         if promises is None:
             return LookupResult.MISS
-        request = self._requests.setdefault(req_context.req_id, _Request())
-        request.asked_at = time.monotonic()
+        name = req_context.req_id
+        request = self._requests.get(name)
+        if request is None:
+            request = self._requests[name] = _Request()
         worth = request.answers.get(key)
         if worth is None:
             worth = self._ask(promises, key, request, req_context)
+            if worth is None:
+                return LookupResult.HIT_PENDING
         if not worth:
+            request.computes = False
             return LookupResult.MISS
-        state = promises.state(req_context.req_id, key)
+        state = promises.state(name, key)
         if state is None:
-            return LookupResult.RETRY
+            return LookupResult.HIT_PENDING
         if not state:
             self._counts["failed_loads"] += 1
             request.answers[key] = False
             return LookupResult.MISS
         return LookupResult.HIT
 
-    def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool:
+    def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
+        """Is it worth loading? None: it is known at the end of the step.
+
+        Where vLLM does not say what it will ask for next, only the first chunk that is there is asked about alone: with it come
+        all that follow it in this step, by one question and with one decision."""
         group = identity.group_of(key)
-        if group >= len(self._policies):
+        if group not in self._policies:
             return False
+        gathered = request.gathered.get(group)
+        if gathered is not None:
+            gathered[key] = None
+            return None
         chain = self._chain(key, group, request, context)
         where = promises.where(chain)
         if where is None:
             self._counts["unavailable"] += 1
             request.answers[key] = False
             return False
+        if len(chain) == 1 and where[0] and group not in request.was_gathered and not self._is_hopeless(group, where[0], request):
+            request.gathered[group] = {key: where[0]}
+            return None
+        worth, in_memory = self._decide(promises, group, chain, where, request, context.req_id)
+        if in_memory and len(chain) > 1:
+            promises.ask(context.req_id)
+        return worth > 0
+
+    def _is_hopeless(self, group: int, tiers: int, request: _Request) -> bool:
+        return group in request.declined or self._policies[group].is_hopeless(MEMORY if tiers & TIER_MEMORY else DISK)
+
+    def _gathered(self, promises: Promises, name: str, request: _Request) -> None:
+        """At the end of a step."""
+        for group, listed in request.gathered.items():
+            request.was_gathered.add(group)
+            keys = list(listed)
+            where = promises.where(keys[1:]) if len(keys) > 1 else b""
+            if where is None:
+                self._counts["unavailable"] += 1
+                request.answers[keys[0]] = False
+                continue
+            first = listed[keys[0]]
+            assert first is not None
+            self._decide(promises, group, keys, bytes([first]) + where, request, name)
+        request.gathered = {}
+
+    def _decide(self, promises: Promises, group: int, chain: Sequence[bytes], where: bytes, request: _Request,
+                name: str) -> tuple[int, bool]:
+        """How many leading ones to load, which are asked for; and whether all of them are in memory."""
         self._counts["lookups"] += len(chain)
         run = where.index(0) if 0 in where else len(where)
-        worth = self._worth(promises, group, [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]], len(chain), request)
+        tiers = [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
+        worth = self._worth(promises, group, tiers, len(chain), request)
         self._counts["hits"] += worth
         self._counts["declined"] += run - worth
         request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
-        promises.want(context.req_id, chain[:worth])
-        return worth > 0
+        promises.want(name, chain[:worth])
+        return worth, DISK not in tiers[:worth]
 
     def _worth(self, promises: Promises, group: int, tiers: list[int], asked: int, request: _Request) -> int:
         if not tiers or group in request.declined:
             return 0
-        policy, queued = self._policies[group], promises.asked_bytes
+        policy = self._policies[group]
+        queued = promises.asked_bytes + (self._worker.mover.loading_bytes if self._worker is not None else 0)
         worth = policy.worth(tiers, queued) if asked > 1 else int(policy.worth_next(tiers[0], queued))
         if worth < len(tiers):
             request.declined.add(group)
@@ -175,16 +226,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         held = [self._promises.held(name, k) for k in keys]
         memory = disk = 0
         for key, one in zip(keys, held):
-            length = self._chunk_bytes(key)
+            length = self._chunk_bytes[identity.group_of(key)]
             memory, disk = (memory + length, disk) if one.tiers & TIER_MEMORY else (memory, disk + length)
         self._counts["loaded_memory_bytes"] += memory
         self._counts["loaded_disk_bytes"] += disk
         self._load_began[name] = (time.monotonic(), memory, disk)
         return KvcacheLoadStoreSpec(list(keys), held)
-
-    def _chunk_bytes(self, key: bytes) -> int:
-        assert self._worker is not None
-        return self._worker.mover.blocks[identity.group_of(key)].chunk_bytes
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
         began, memory, disk = self._load_began.pop(req_context.req_id, (0.0, 0, 0))
@@ -192,13 +239,15 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._policies[identity.group_of(next(iter(keys)))].saw_load(memory, 0, time.monotonic() - began)
         request = self._requests.get(req_context.req_id)
         if request is not None:
-            request.answers.clear()
+            request.forget()
+            request.computes = True
         if self._promises is not None:
             self._promises.release(req_context.req_id)
 
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
         """What is not there yet. Nothing, while the daemon does not answer: vLLM takes that as stored."""
         new: list[bytes] = []
+        tokens = 0
         promises = self._ready()
         if promises is not None:
             groups: dict[int, list[bytes]] = {}
@@ -209,20 +258,25 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 where = promises.where(listed)
                 missing.update(k for k, t in zip(listed, where or b"") if not t)
             new = [k for k in keys if k in missing]
-            self._learn_prefill(new, req_context)
-        return PrepareStoreOutput(keys_to_store=new, store_spec=KvcacheLoadStoreSpec(new, []), evicted_keys=[])
+            tokens = self._computed_now(groups, req_context)
+        return PrepareStoreOutput(keys_to_store=new, store_spec=KvcacheLoadStoreSpec(new, [], tokens), evicted_keys=[])
 
-    def _learn_prefill(self, keys: Sequence[bytes], context: Any) -> None:
-        """Since the request was last looked up or stored from, these tokens were computed."""
+    def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
+        """Tokens of these chunks that are computed in the step which is being scheduled; 0: too few, or it is not known. vLLM
+        offers what its own prefix cache has, too: what is computed begins where the lookup ended."""
         request = self._requests.get(context.req_id)
-        if request is None or not keys:
-            return
-        now, group = time.monotonic(), identity.group_of(keys[0])
-        tokens = sum(identity.group_of(k) == group for k in keys) * self._spec.tokens[group]
-        if request.asked_at and tokens >= LEAST_PREFILL_TOKENS:
-            for policy in self._policies:
-                policy.saw_prefill(tokens, now - request.asked_at)
-        request.asked_at = now
+        if request is None:
+            return 0
+        most = 0
+        for group, keys in groups.items():
+            if not request.computes:
+                at = next((i for i, k in enumerate(keys) if request.answers.get(k) is False), None)
+                if at is None:
+                    continue
+                keys = keys[at:]
+            most = max(most, len(keys) * self._spec.tokens.get(group, 0))
+        request.computes = request.computes or most > 0
+        return most if most >= LEAST_PREFILL_TOKENS else 0
 
     def on_request_finished(self, req_context: Any) -> None:
         self._requests.pop(req_context.req_id, None)
@@ -230,20 +284,30 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._promises.release(req_context.req_id)  # a load under way holds its own references
 
     def on_schedule_end(self, context: Any) -> None:
-        if self._promises is not None:
-            self._promises.flush()
+        if self._promises is None or self._worker is None:
+            return
+        for name, request in self._requests.items():
+            if request.gathered:
+                self._gathered(self._promises, name, request)
+        self._promises.flush()
+        for tokens, seconds in self._worker.mover.computed():
+            for policy in self._policies.values():
+                policy.saw_prefill(tokens, seconds)
 
     def has_pending_work(self) -> bool:
-        return self._promises is not None and self._promises.pending
+        return self._promises is not None and self._worker is not None and (self._promises.pending or self._worker.mover.busy)
 
     def reset_cache(self) -> None:
         """What is stored stays: it is others', too. What was promised is looked up again."""
+        self._load_began.clear()
         for name, request in self._requests.items():
-            request.answers.clear()
+            request.forget()
             if self._promises is not None:
                 self._promises.release(name)
 
     def shutdown(self) -> None:
+        if self._worker is not None:  # it copies from what is leased
+            self._worker.shutdown()
         if self._promises is not None:
             self._promises.close()
             self._promises = None
@@ -263,7 +327,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             if count:
                 stats.increase_counter(_PREFIX + name, count)
                 self._counts[name] = 0
-        policy = self._policies[0] if self._policies else None
+        policy = next(iter(self._policies.values()), None)
         rates = (policy.prefill, *policy.rates) if policy else (0.0, 0.0, 0.0)
         for name, value in zip(GAUGES, (float(self._promises is not None and self._promises.well), *rates)):
             stats.set_gauge(_PREFIX + name, value)
@@ -288,8 +352,12 @@ def blocks_of(kv_caches: Any) -> list[Blocks]:
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     def __init__(self, spec: KvcacheOffloadingSpec, kv_caches: Any, device: int, current_stream: Any) -> None:
-        self._engine = spec.config.engine_id
-        self.mover = Mover(blocks_of(kv_caches), spec.names, spec.fields, socket=spec.socket, device=device, ack=spec.ack,
+        self._engine, self.spec = spec.config.engine_id, spec
+        blocks = blocks_of(kv_caches)
+        if len(blocks) != len(spec.tokens):
+            raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
+        self.chunk_bytes = {g: b.chunk_bytes for g, b in zip(spec.tokens, blocks)}
+        self.mover = Mover(blocks, spec.names, spec.fields, socket=spec.socket, device=device, ack=spec.ack,
                            timeout_s=spec.timeout_s, current_stream=current_stream)
         with _workers_lock:
             _workers[self._engine] = self
@@ -303,7 +371,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
                 parts.append(Part(group, chunks.keys[at:at + size], blocks[at:at + size],
                                   [h.address for h in chunks.held[at:at + size]]))
             at += size
-        self.mover.submit(job_id, is_load, parts, keep=list(chunks.held))
+        self.mover.submit(job_id, is_load, parts, list(chunks.held), chunks.tokens, chunks.scheduled)
         return True
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: KvcacheLoadStoreSpec) -> bool:
@@ -351,17 +419,24 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
             name: float(options.get(name, 0.0)) for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s")}}
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
-        self.tokens = [g.tokens_per_block for g in config.groups]
+        # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
+        self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) for at, g in enumerate(config.groups)}
         self.fields = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                          str(options.get("weights") or identity.weights_of(config.model.name)))
         if self.fields["weights"] == "unknown":
             log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name do "
                         "not find its chunks", config.model.name)
         self.fields["chunk"] = "layers"  # one page a layer; a row of the tier is another thing
-        self.names = {g: identity.namespace_name(str(options.get("kvcache_namespace", "vllm")), self.fields, g)
-                      for g in range(len(config.groups))}
+        self.names: dict[int, str] = {}
+        self.name({})
         self._manager: KvcacheManager | None = None
         self._worker: KvcacheWorker | None = None
+
+    def name(self, fields: Mapping[str, str]) -> None:
+        """With these fields in the fingerprint, too, which the worker knows: the scheduler's side takes its names."""
+        self.fields.update(fields)
+        self.names = {g: identity.namespace_name(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields, g)
+                      for g in self.tokens}
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
