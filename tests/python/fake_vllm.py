@@ -15,6 +15,7 @@ from array import array
 from typing import Any
 
 ROWS = 32
+current: Any = None  # vLLM's configuration
 
 
 class LookupResult(enum.Enum):
@@ -221,7 +222,8 @@ def install(version):
     for name, content in {"v1.kv_offload.base": base, "v1.kv_offload.tiering.base": tiering,
                           "v1.kv_offload.tiering.factory": dict(SecondaryTierFactory=Factory),
                           "distributed.kv_transfer.kv_connector.v1.offloading.metrics":
-                              dict(OffloadingConnectorStats=OffloadingConnectorStats)}.items():
+                              dict(OffloadingConnectorStats=OffloadingConnectorStats),
+                          "config": dict(get_current_vllm_config_or_none=lambda: current)}.items():
         parts = ["vllm", *name.split(".")]
         for n in range(1, len(parts) + 1):
             whole = ".".join(parts[:n])

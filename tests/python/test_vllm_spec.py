@@ -50,7 +50,7 @@ def go_on(process):
 
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
-                                      "preempted_and_declined"])
+                                      "preempted_and_declined", "told_apart"])
 def test_scenario(scenario, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")

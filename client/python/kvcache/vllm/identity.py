@@ -63,6 +63,47 @@ def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dic
     }
 
 
+def of_engine() -> dict[str, str]:
+    """What OffloadingConfig leaves out and a block's bytes depend on: "auto" is the model's dtype, attention backends order a block's
+    heads and tokens in their own way, and the files of a model are those of a revision. From the configuration that vLLM has at hand
+    while a worker makes its caches; empty where it has none."""
+    try:
+        from vllm.config import get_current_vllm_config_or_none
+
+        config = get_current_vllm_config_or_none()
+    except ImportError:
+        config = None
+    if config is None:
+        return {}
+    model = config.model_config
+    overrides = getattr(model, "hf_overrides", None)
+    return {"model_dtype": printable(str(model.dtype).removeprefix("torch.")), "revision": printable(getattr(model, "revision", None)),
+            "overrides": printable(json.dumps(overrides, sort_keys=True, default=str) if overrides else "no"),
+            "backends": printable(_backends_of(config)), "layout": printable(_layout_of(config))}
+
+
+def _backends_of(config: Any) -> str:
+    """Also where a version has no such function, two backends that were asked for differ."""
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+
+        return ",".join(sorted({b.get_name() for b in get_current_attn_backends(config)}))
+    except Exception:
+        return str(getattr(getattr(config, "attention_config", None), "backend", None))
+
+
+def _layout_of(config: Any) -> str:
+    named = getattr(config.cache_config, "kv_cache_layout", None)
+    if named is not None:
+        return str(named)
+    try:
+        from vllm.v1.attention.backends.utils import get_kv_cache_layout
+
+        return str(get_kv_cache_layout())
+    except Exception:
+        return "unknown"
+
+
 def printable(value: object) -> str:
     text = re.sub(r"[^ -~]", lambda m: f"%{ord(m[0]):x}", str(value))
     return text if len(text) <= 512 else hashlib.sha256(text.encode()).hexdigest()

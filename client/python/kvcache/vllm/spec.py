@@ -353,6 +353,7 @@ def blocks_of(kv_caches: Any) -> list[Blocks]:
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     def __init__(self, spec: KvcacheOffloadingSpec, kv_caches: Any, device: int, current_stream: Any) -> None:
         self._engine, self.spec = spec.config.engine_id, spec
+        spec.name(identity.of_engine())
         blocks = blocks_of(kv_caches)
         if len(blocks) != len(spec.tokens):
             raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
