@@ -92,3 +92,36 @@ def test_a_loading_that_takes_no_time_is_no_division_by_zero():
     p.saw_load(MIB, 0, 0.0)
     p.saw_load(0, 0, 0.0)
     assert p.rates[MEMORY] > 0 and p.rates[DISK] == 0
+
+
+def test_overhead_is_told_from_bytes():
+    """Short loads do not make long ones look slow, which would be declined from then on."""
+    p = policy(memory_bytes_per_s=0.0)
+    for chunks in (16, 512, 16, 16, 64, 16, 16, 16, 512, 16, 16):
+        p.saw_load(chunks * 2 * MIB, 0, 0.008 + chunks * 2 * MIB / 40e9)
+    assert p.rates[MEMORY] == pytest.approx(40e9, rel=0.02) and p.overhead_s == pytest.approx(0.008, rel=0.02)
+    assert p.worth([MEMORY] * 1024) == 1024 and p.worth([MEMORY] * 512) == 512
+    assert p.worth([MEMORY] * 16) == 0  # 8.8 ms, and computing them takes 6.4
+    assert p.worth([MEMORY] * 64) == 64
+
+
+@pytest.mark.parametrize("tokens", [256, 512, 1024, 4096, 8192, 16384])
+@pytest.mark.parametrize("rate,overhead", [(50e9, 0.002), (20e9, 0.006), (4e9, 0.004), (2e9, 0.01)])
+def test_what_is_chosen_is_not_slower_than_the_other(tokens, rate, overhead):
+    """Once loads of all sizes were seen, in any order, noise of 3 % included."""
+    p = LoadPolicy(16, 2 * MIB, prefill_tokens_per_s=40e3)
+    for i in range(40):
+        nbytes = (256 << i % 7) // 16 * 2 * MIB
+        p.saw_load(nbytes, 0, (overhead + nbytes / rate) * (1 + 0.03 * (-1) ** i))
+    chunks = tokens // 16
+    cost = {True: overhead + chunks * 2 * MIB / rate, False: tokens / 40e3}
+    n = p.worth([MEMORY] * chunks)
+    assert n in (0, chunks)
+    assert cost[n > 0] <= 1.05 * min(cost.values()), (n, cost)
+
+
+def test_a_fit_of_nonsense_is_none():
+    p = policy(memory_bytes_per_s=0.0)
+    for chunks, seconds in ((10, 1.0), (500, 0.1), (10, 1.0), (500, 0.1), (10, 1.0), (500, 0.1)):
+        p.saw_load(chunks * 2 * MIB, 0, seconds)
+    assert p.overhead_s == 0.002 and p.rates[MEMORY] > 0

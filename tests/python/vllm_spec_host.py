@@ -455,20 +455,27 @@ def told_apart():
     """Bytes that mean another thing are never found: another dtype of the model, backend or order in a block, or revision."""
     def engine(**changed):
         facts = {"dtype": "torch.bfloat16", "revision": None, "layout": "NHD", "backend": "FLASH_ATTN", **changed}
-        fake_vllm.current = ns(model_config=ns(dtype=facts["dtype"], revision=facts["revision"], hf_overrides={}),
+        model = ns(dtype=facts["dtype"], revision=facts["revision"], hf_overrides=facts.get("overrides", {}))
+        fake_vllm.current = ns(model_config=model, speculative_config=ns(model=facts.get("draft")),
                                cache_config=ns(kv_cache_layout=facts["layout"]), attention_config=ns(backend=facts["backend"]))
         return Host("engine " + str(changed))
 
     host, keys = engine(), keys_of("apart", 5)
     assert host.stored("1", keys) == 5
     host.close()
-    for changed in ({"dtype": "torch.float16"}, {"revision": "b"}, {"layout": "HND"}, {"backend": "FLASHINFER"}):
+    for changed in ({"dtype": "torch.float16"}, {"revision": "b"}, {"layout": "HND"}, {"backend": "FLASHINFER"}, {"draft": "d"},
+                    {"overrides": {"rope_theta": 1e6}}, {"overrides": told_apart}):
         other = engine(**changed)
         assert other.found("2", keys) == 0, changed
         other.close()
     same = engine()
     assert same.found("3", keys) == 5
     same.close()
+    names = []
+    for function in ((lambda config: config), (lambda config: config)):  # the same one, in two processes
+        fake_vllm.current.model_config.hf_overrides = {"change": function}
+        names.append(identity.of_engine())
+    assert names[0] == names[1]
 
 
 def hung_while_it_stores():

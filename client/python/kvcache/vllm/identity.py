@@ -76,10 +76,19 @@ def of_engine() -> dict[str, str]:
     if config is None:
         return {}
     model = config.model_config
-    overrides = getattr(model, "hf_overrides", None)
     return {"model_dtype": printable(str(model.dtype).removeprefix("torch.")), "revision": printable(getattr(model, "revision", None)),
-            "overrides": printable(json.dumps(overrides, sort_keys=True, default=str) if overrides else "no"),
+            "quantization": printable(getattr(model, "quantization", None)),
+            "overrides": printable(_named(getattr(model, "hf_overrides", None) or "no")),
+            "draft": printable(getattr(getattr(config, "speculative_config", None), "model", None)),
             "backends": printable(_backends_of(config)), "layout": printable(_layout_of(config))}
+
+
+def _named(value: Any) -> str:
+    """The same in each process: a function's text has an address."""
+    def name(one: Any) -> str:
+        return f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', type(one).__qualname__)}"
+
+    return json.dumps(value, sort_keys=True, default=name)
 
 
 def _backends_of(config: Any) -> str:

@@ -5,6 +5,9 @@ Pure arithmetic over rates that its owner reports: no clock, no I/O, no thread. 
 the bytes that wait already, and the chunks' bytes at the rate of the tier they lie in; computing them takes their tokens at the
 rate of prefill. Of a run the leading part that gains most is loaded: the rest, or all of it, is declined.
 
+Loads of several sizes from memory say how much of their time is the overhead and how much the bytes', by least squares over the
+latest of them; of loads of one size the overhead is what it was given as, and the rest is the rate.
+
 A rate that was never seen counts as infinite for loading and as 0 for prefill, so that chunks are loaded until both are known. A
 tier that is always declined is not measured any more, so every RETRY_AFTER-th run that it would decline is loaded.
 """
@@ -16,6 +19,8 @@ from collections.abc import Sequence
 MEMORY, DISK = 0, 1
 WEIGHT = 0.25  # of a new sample
 RETRY_AFTER = 64
+KEEP, LEAST_LOADS, SPREAD = 0.9, 3.5, 0.25  # of the fit: decay a sample, samples, deviation as part of the mean
+LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.0005, 0.05
 
 
 class LoadPolicy:
@@ -28,6 +33,7 @@ class LoadPolicy:
         self.rates = [memory_bytes_per_s, disk_bytes_per_s]
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [memory_bytes_per_s == 0.0, disk_bytes_per_s == 0.0]
+        self._sums = [0.0] * 5  # of loads from memory: how many, MB, seconds, MB * MB, MB * seconds; older ones count less
         self._run = 1.0  # chunks of a usual load
         self._declined = 0
 
@@ -41,6 +47,8 @@ class LoadPolicy:
     def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float) -> None:
         """`seconds`: in which nothing else was loaded. Of a load from both, what memory does not explain was the disk's."""
         self._run += WEIGHT * (max(1.0, (memory_bytes + disk_bytes) / self.chunk_bytes) - self._run)
+        if memory_bytes and not disk_bytes and self._learn_rate[MEMORY] and self._fit(memory_bytes, seconds):
+            return
         seconds -= self.overhead_s
         if memory_bytes and disk_bytes:
             if not self.rates[MEMORY]:
@@ -53,6 +61,21 @@ class LoadPolicy:
             return
         rate = nbytes / max(seconds, self.overhead_s / 10, 1e-6)
         self.rates[tier] = rate if not self.rates[tier] else self.rates[tier] + WEIGHT * (rate - self.rates[tier])
+
+    def _fit(self, nbytes: int, seconds: float) -> bool:
+        """False: these loads are too much alike, or too few, to tell overhead from bytes."""
+        x = nbytes / 1e6
+        self._sums = [KEEP * s + new for s, new in zip(self._sums, (1.0, x, seconds, x * x, x * seconds))]
+        n, sum_x, sum_y, sum_xx, sum_xy = self._sums
+        spread = sum_xx - sum_x * sum_x / n
+        if n < LEAST_LOADS or spread < n * (SPREAD * sum_x / n) ** 2:
+            return False
+        slope = (sum_xy - sum_x * sum_y / n) / spread
+        overhead = (sum_y - slope * sum_x) / n
+        if slope <= 0 or overhead < 0:
+            return False
+        self.rates[MEMORY], self.overhead_s = 1e6 / slope, min(max(overhead, LEAST_OVERHEAD_S), MOST_OVERHEAD_S)
+        return True
 
     def _seconds(self, tier: int, nbytes: float) -> float:
         return nbytes / self.rates[tier] if self.rates[tier] else 0.0
