@@ -239,6 +239,11 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
+static bool is_unpinned(void *userdata, uint32_t chunk)
+{
+        return ((const struct pool *)userdata)->chunks[chunk].pins == 0;
+}
+
 /* The coldest unpinned chunk of the class. What is leased grows cold like everything else: where
  * there is much of it, it is made young again, in the same order, so that the next search does not
  * find it in its way. */
@@ -342,7 +347,9 @@ static bool make_room(struct pool *p, unsigned class)
         /* One look at the other classes for each slab's worth of evictions. */
         if (++p->evicted_since_look[class] >= slots) {
                 p->evicted_since_look[class] = 0;
-                if (take_slab(p, class, evict_coldest(p->evict, class, victim)))
+                if (take_slab(p, class,
+                              evict_coldest(p->evict, class, victim, is_unpinned, p,
+                                            POOL_MAX_PASSED)))
                         return true;
         }
         chunk_evict(p, victim);

@@ -549,7 +549,9 @@ static uint64_t cq_touched(const struct evict *e, uint32_t item)
         return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
 }
 
-static uint64_t cq_coldest(const struct evict *e, uint32_t group)
+static uint64_t cq_coldest(const struct evict *e, uint32_t group,
+                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                           uint32_t max_passed)
 {
         const struct cq *q = cq(e);
         uint64_t coldest = UINT64_MAX;
@@ -557,6 +559,11 @@ static uint64_t cq_coldest(const struct evict *e, uint32_t group)
         for (unsigned class = 0; class < LISTS; class ++) {
                 uint32_t link = q->lists[group * LISTS + class].oldest;
 
+                while (!(link & END) && may_evict && !may_evict(userdata, link - 1)) {
+                        if (max_passed-- == 0)
+                                return coldest;
+                        link = q->items[link - 1].younger;
+                }
                 if (!(link & END))
                         coldest = MIN(coldest, cq_touched(e, link - 1));
         }

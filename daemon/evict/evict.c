@@ -171,10 +171,16 @@ uint64_t evict_touched(const struct evict *e, uint32_t item)
         return evict_contains(e, item) ? e->policy->touched(e, item) : 0;
 }
 
-uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim)
+uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
+                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                       uint32_t max_passed)
 {
+        uint64_t touched = victim != EVICT_NONE ? evict_touched(e, victim) : UINT64_MAX;
+
         assert(group < e->max_groups);
-        return e->policy->coldest ? e->policy->coldest(e, group) : evict_touched(e, victim);
+        if (!e->policy->coldest)
+                return touched;
+        return MIN(touched, e->policy->coldest(e, group, may_evict, userdata, max_passed));
 }
 
 void evict_get_stats(const struct evict *e, struct evict_stats *ret)

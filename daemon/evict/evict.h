@@ -105,8 +105,11 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 /* Logical time of an item's last touch, 0 if it is not in; grows by one with each touch or insert.
  * To compare groups; after billions of touches a little less than exact. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
-/* That of the coldest of the victim's group: of the victim, or of what the policy keeps longer. */
-uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim);
+/* That of the coldest of the victim's group that may_evict() agrees to: of the victim, or of what
+ * the policy keeps longer. As evict_victim(), it passes over so many at most that may not. */
+uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
+                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                       uint32_t max_passed);
 
 struct evict_stats {
         uint64_t ghosts; /* remembered now */

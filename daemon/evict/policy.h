@@ -35,7 +35,10 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
-        uint64_t (*coldest)(const struct evict *e, uint32_t group); /* NULL: the victim */
+        /* NULL: the victim. UINT64_MAX: none was found. */
+        uint64_t (*coldest)(const struct evict *e, uint32_t group,
+                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                            uint32_t max_passed);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
 };
 

@@ -607,12 +607,20 @@ static void the_coldest_of_a_group_is_that_of_any_list(void **state)
         _cleanup_(evict_freep) struct evict *e = make(8, 2);
         struct evict_stats stats;
 
-        assert_true(evict_coldest(e, 1, EVICT_NONE) == UINT64_MAX);
+        assert_true(evict_coldest(e, 1, EVICT_NONE, NULL, NULL, 0) == UINT64_MAX);
         evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
         evict_insert_known(e, 1, 0, 1, 2, 7, EVICT_PLACE_END);
-        assert_true(evict_coldest(e, 0, 1) == evict_touched(e, 0));
+        assert_true(evict_coldest(e, 0, 1, NULL, NULL, 0) == evict_touched(e, 0));
         evict_touch(e, 0, 0, 8);
-        assert_true(evict_coldest(e, 0, 0) == evict_touched(e, 1));
+        assert_true(evict_coldest(e, 0, 0, NULL, NULL, 0) == evict_touched(e, 1));
+
+        /* What is pinned is not what could go: the class gives no slab away for it. */
+        {
+                uint32_t pinned = 1;
+
+                assert_true(evict_coldest(e, 0, 0, may_but_one, &pinned, 8) == evict_touched(e, 0));
+                assert_true(evict_coldest(e, 0, 0, may_but_one, &pinned, 0) == evict_touched(e, 0));
+        }
         evict_remove_victim(e, 1, 2);
         evict_insert_known(e, 1, 0, 1, 2, 8, EVICT_PLACE_UNKNOWN);
         evict_remove_victim(e, 0, 1);

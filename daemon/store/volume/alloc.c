@@ -188,8 +188,9 @@ static bool evict_for(struct volume *v, unsigned class)
                 return room_take_slab(v, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
         if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
                 v->class_evictions[class] = 0;
-                if (room_take_slab(v, (int)class, bytes, evict_coldest(v->evict, class, victim)) !=
-                    UINT32_MAX)
+                if (room_take_slab(v, (int)class, bytes,
+                                   evict_coldest(v->evict, class, victim, may_evict, v,
+                                                 STORE_MAX_PASSED)) != UINT32_MAX)
                         return true;
         }
         evict_chunk(v, victim);
