@@ -22,7 +22,8 @@
  * not know are taken as zero and are not written. A program that was built against a newer header
  * runs with an older library as long as the members that the library does not know are zero: a
  * structure in which one is not is refused with -E2BIG, and such members of results are set to
- * zero. struct kvcache_key, struct kvcache_lease and struct iovec never change. */
+ * zero. struct kvcache_key, struct kvcache_lease, struct kvcache_loan, struct kvcache_standing and
+ * struct iovec never change: they lie in arrays and in other structures. */
 #ifndef KVCACHE_H
 #define KVCACHE_H
 
@@ -331,6 +332,39 @@ struct kvcache_entry {
         uint32_t reserved; /* 0 */
 };
 
+/* What the eviction policy of a tier goes by for a chunk. Stable numbers. */
+enum kvcache_class {
+        KVCACHE_CLASS_NONE = 0,           /* not in that tier, or the daemon does not say */
+        KVCACHE_CLASS_ONCE = 1,           /* used once */
+        KVCACHE_CLASS_ONCE_CONTINUED = 2, /* used once, brought in by a later turn of a session */
+        KVCACHE_CLASS_ONCE_END = 3,       /* used once, the end of its chain */
+        KVCACHE_CLASS_TWICE = 4,
+        KVCACHE_CLASS_THRICE = 5,
+        KVCACHE_CLASS_4_TO_5 = 6,
+        KVCACHE_CLASS_6_TO_11 = 7,
+        KVCACHE_CLASS_12 = 8,        /* or more */
+        KVCACHE_CLASS_RETURN_60 = 9, /* a HINT said: within 60 s */
+        KVCACHE_CLASS_RETURN_600 = 10,
+        KVCACHE_CLASS_RETURN = 11,  /* later than that */
+        KVCACHE_CLASS_FINAL = 12,   /* a HINT said: its chain has ended */
+        KVCACHE_CLASS_RECENCY = 13, /* the policy goes by recency alone */
+};
+
+enum {
+        KVCACHE_STANDING_NEXT = 1 << 0,      /* the next of its size to be evicted */
+        KVCACHE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
+        KVCACHE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
+};
+
+struct kvcache_standing {
+        uint32_t age;  /* uses of chunks in the tier since its last */
+        int16_t worth; /* 256 times the binary logarithm of the hits that are expected of it for the
+                          time that it is kept, over those of what is worth least among chunks of
+                          its size; INT16_MAX: that or more */
+        uint8_t reuse_class; /* enum kvcache_class; a later daemon may have more */
+        uint8_t flags;
+};
+
 struct kvcache_result {
         int status;     /* enum kvcache_status */
         uint32_t tiers; /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier) */
@@ -345,6 +379,7 @@ struct kvcache_result {
         struct kvcache_loan loan;   /* GET with KVCACHE_LEND: generation 0: it is in `data` */
         uint32_t not_lent;          /* likewise: enum kvcache_not_lent */
         uint32_t reserved;
+        struct kvcache_standing memory, disk; /* STAT: why it would be evicted from there, or not */
 };
 
 enum {

@@ -446,14 +446,50 @@ static_assert(sizeof(struct wire_get_result) == 32, "wire format");
  * uint16_t a key, a status. GIVE_BACK: one a loan: OK; MISS, what was read of it may be anything;
  * STALE. */
 
+/* What the eviction policy of a tier goes by for a chunk. Zeros: it is not in that tier, or the
+ * daemon is too old to say. */
+struct wire_standing {
+        uint32_t age;  /*  0  uses of chunks in the tier since its last; UINT32_MAX: that or more */
+        int16_t worth; /*  4  256 times the binary logarithm of its expected hits per time kept,
+                          over those of what is worth least; INT16_MAX: that or more, or those are
+                              none */
+        uint8_t class; /*  6  enum wire_class */
+        uint8_t flags; /*  7  enum wire_standing_flag */
+};
+static_assert(sizeof(struct wire_standing) == 8, "wire format");
+
+/* Stable numbers: append only. */
+enum wire_class {
+        WIRE_CLASS_NONE = 0,
+        WIRE_CLASS_ONCE = 1,           /* used once */
+        WIRE_CLASS_ONCE_CONTINUED = 2, /* used once, brought in by a later turn of a session */
+        WIRE_CLASS_ONCE_END = 3,       /* used once, the end of its chain */
+        WIRE_CLASS_TWICE = 4,
+        WIRE_CLASS_THRICE = 5,
+        WIRE_CLASS_4_TO_5 = 6,
+        WIRE_CLASS_6_TO_11 = 7,
+        WIRE_CLASS_12 = 8,        /* or more */
+        WIRE_CLASS_RETURN_60 = 9, /* by a hint: it returns within 60 s */
+        WIRE_CLASS_RETURN_600 = 10,
+        WIRE_CLASS_RETURN = 11,  /* later than that */
+        WIRE_CLASS_FINAL = 12,   /* by a hint: its chain has ended */
+        WIRE_CLASS_RECENCY = 13, /* the policy goes by recency alone */
+        WIRE_CLASS_END,
+};
+enum wire_standing_flag {
+        WIRE_STANDING_NEXT = 1 << 0,      /* the next of its size to be evicted */
+        WIRE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
+        WIRE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
+};
+
 struct wire_stat_result {
-        uint16_t status;      /*  0 */
-        uint16_t tiers;       /*  2 */
-        uint32_t length;      /*  4 */
-        uint32_t crc32c;      /*  8 */
-        uint32_t leases;      /* 12  held on it now, by anyone */
-        uint64_t created_ms;  /* 16  Unix time; 0: not on disk yet */
-        uint64_t reserved[2]; /* 24 */
+        uint16_t status;                   /*  0 */
+        uint16_t tiers;                    /*  2 */
+        uint32_t length;                   /*  4 */
+        uint32_t crc32c;                   /*  8 */
+        uint32_t leases;                   /* 12  held on it now, by anyone */
+        uint64_t created_ms;               /* 16  Unix time; 0: not on disk yet */
+        struct wire_standing memory, disk; /* 24 */
 };
 static_assert(sizeof(struct wire_stat_result) == 40, "wire format");
 

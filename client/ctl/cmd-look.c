@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* exists, stat and ls: which chunks there are, without moving their bytes. */
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,10 +134,89 @@ static const struct option_row stat_options[] = {
 };
 
 struct stat_output {
-        struct text_table *table;
+        struct text_table *table, *standings;
         cJSON *array;
         uint64_t missing;
 };
+
+static const char *class_text(const struct kvcache_standing *s)
+{
+        static const char *const texts[] = {
+                [KVCACHE_CLASS_ONCE] = "used once",
+                [KVCACHE_CLASS_ONCE_CONTINUED] = "used once, in a later turn",
+                [KVCACHE_CLASS_ONCE_END] = "used once, end of a chain",
+                [KVCACHE_CLASS_TWICE] = "used twice",
+                [KVCACHE_CLASS_THRICE] = "used 3 times",
+                [KVCACHE_CLASS_4_TO_5] = "used 4 or 5 times",
+                [KVCACHE_CLASS_6_TO_11] = "used 6 to 11 times",
+                [KVCACHE_CLASS_12] = "used 12 times or more",
+                [KVCACHE_CLASS_RETURN_60] = "hint: returns within 60 s",
+                [KVCACHE_CLASS_RETURN_600] = "hint: returns within 600 s",
+                [KVCACHE_CLASS_RETURN] = "hint: returns after 600 s",
+                [KVCACHE_CLASS_FINAL] = "hint: final",
+                [KVCACHE_CLASS_RECENCY] = "by recency",
+        };
+
+        return s->reuse_class < ARRAY_SIZE(texts) && texts[s->reuse_class] ? texts[s->reuse_class]
+                                                                           : "of a later version";
+}
+
+/* Of what is worth least among chunks of its size. */
+static double worth_ratio(const struct kvcache_standing *s)
+{
+        return exp2(s->worth / 256.0);
+}
+
+static void worth_text(const struct kvcache_standing *s, char ret[static HUMAN_BYTES])
+{
+        if (s->reuse_class == KVCACHE_CLASS_RECENCY)
+                snprintf(ret, HUMAN_BYTES, "-");
+        else if (s->worth == INT16_MAX)
+                snprintf(ret, HUMAN_BYTES, "any");
+        else
+                snprintf(ret, HUMAN_BYTES, "%.3g", worth_ratio(s));
+}
+
+static const char *why_text(const struct kvcache_standing *s)
+{
+        if (s->flags & KVCACHE_STANDING_PINNED)
+                return "not while it is leased, lent or written";
+        if (s->flags & KVCACHE_STANDING_NEXT)
+                return "next";
+        if (s->flags & KVCACHE_STANDING_CONTINUED)
+                return "after what goes on from it";
+        if (s->reuse_class == KVCACHE_CLASS_FINAL)
+                return "before others: its chain has ended";
+        return s->reuse_class == KVCACHE_CLASS_RECENCY ? "after what was used before it"
+                                                       : "after what is worth less";
+}
+
+static void note_standing(struct stat_output *out, cJSON *to, const char *tier, const char *hex,
+                          const struct kvcache_standing *s)
+{
+        char age[HUMAN_BYTES], worth[HUMAN_BYTES];
+        cJSON *object;
+
+        if (s->reuse_class == KVCACHE_CLASS_NONE)
+                return;
+        if (!to) {
+                human_count(s->age, age);
+                worth_text(s, worth);
+                text_table_row(out->standings, hex, tier, class_text(s), age, worth, why_text(s));
+                return;
+        }
+        object = cJSON_AddObjectToObject(to, tier);
+        cJSON_AddStringToObject(object, "class", class_text(s));
+        cJSON_AddNumberToObject(object, "age_uses", s->age);
+        if (s->reuse_class == KVCACHE_CLASS_RECENCY || s->worth == INT16_MAX)
+                cJSON_AddNullToObject(object, "worth");
+        else
+                cJSON_AddNumberToObject(object, "worth", worth_ratio(s));
+        cJSON_AddBoolToObject(object, "next", s->flags & KVCACHE_STANDING_NEXT);
+        cJSON_AddBoolToObject(object, "pinned", s->flags & KVCACHE_STANDING_PINNED);
+        cJSON_AddBoolToObject(object, "continued", s->flags & KVCACHE_STANDING_CONTINUED);
+        cJSON_AddStringToObject(object, "evicted", why_text(s));
+}
 
 static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
@@ -150,6 +230,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                 int status = results[i].status;
                 char hex[KEY_TEXT_BYTES], length[HUMAN_BYTES], created[HUMAN_BYTES], crc[16],
                         leases[16];
+                cJSON *eviction = NULL;
 
                 key_print(&batch->keys[i], hex);
                 if (status == KVCACHE_MISS) {
@@ -170,9 +251,13 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                                                 (double)results[i].created_ms);
                         cJSON_AddStringToObject(object, "crc32c", crc);
                         cJSON_AddNumberToObject(object, "leases", results[i].leases);
+                        eviction = cJSON_AddObjectToObject(object, "eviction");
                         cJSON_AddItemToArray(out->array, object);
-                        continue;
                 }
+                note_standing(out, eviction, "memory", hex, &results[i].memory);
+                note_standing(out, eviction, "disk", hex, &results[i].disk);
+                if (ctl->json)
+                        continue;
                 units_bytes(results[i].length, length);
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
@@ -185,7 +270,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
 static int run_stat(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct keys_wanted wanted = { .namespace_name = DEFAULT_NAMESPACE };
-        _cleanup_(text_table_freep) struct text_table *table = NULL;
+        _cleanup_(text_table_freep) struct text_table *table = NULL, *standings = NULL;
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
         struct stat_output out = { 0 };
         const char *argument;
@@ -201,6 +286,8 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
         wanted.n_operands = argc - first;
         out.table = table = text_table_new("lrlllr");
         text_table_row(table, "key", "length", "where", "put at", "crc32c", "leases");
+        out.standings = standings = text_table_new("lllrrl");
+        text_table_row(standings, "key", "tier", "class", "age", "worth", "evicted");
         object = cJSON_CreateObject();
         out.array = cJSON_AddArrayToObject(object, "keys");
         r = keys_walk(ctl, &wanted, stat_batch, &out);
@@ -208,16 +295,23 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
                 return r;
         if (ctl->json)
                 r = print_json(object);
-        else if (out.missing < (uint64_t)(argc - first))
+        else if (out.missing < (uint64_t)(argc - first)) {
                 text_table_print(table, "", stdout);
+                putchar('\n');
+                text_table_print(standings, "", stdout);
+        }
         return r ? r : out.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
 }
 
 const struct command command_stat = {
         .name = "stat",
         .arguments = "KEY...",
-        .summary = "show length, tier, age and checksum of chunks",
-        .help = "Shows the properties of chunks without transferring their bytes.\n"
+        .summary = "show length, tier, age and checksum of chunks, and when they are evicted",
+        .help = "Shows the properties of chunks without transferring their bytes, and what the\n"
+                "eviction policy of each tier goes by: the chunk's class, how many uses of chunks\n"
+                "ago it was used last (age), how often it is expected to be used again for the\n"
+                "time that it is kept, over that of the chunk of its size that is worth least\n"
+                "(worth), and when it would be evicted.\n"
                 "\n" KEY_HELP,
         .options = stat_options,
         .run = run_stat,

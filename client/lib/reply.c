@@ -256,6 +256,16 @@ static void reply_take_get(struct kvcache *kv, struct request *q, const struct m
         results_set(&q->results, key, &result);
 }
 
+static struct kvcache_standing reply_standing(const struct wire_standing *s)
+{
+        return (struct kvcache_standing){
+                .age = s->age,
+                .worth = s->worth,
+                .reuse_class = s->class,
+                .flags = s->flags,
+        };
+}
+
 static void reply_take_stat(struct request *q, size_t key, const struct wire_stat_result *stat)
 {
         results_set(&q->results, key,
@@ -267,6 +277,8 @@ static void reply_take_stat(struct request *q, size_t key, const struct wire_sta
                             .created_ms = stat->created_ms,
                             .crc32c = stat->crc32c,
                             .leases = stat->leases,
+                            .memory = reply_standing(&stat->memory),
+                            .disk = reply_standing(&stat->disk),
                     });
 }
 

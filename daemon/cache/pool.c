@@ -580,6 +580,13 @@ bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_h
         return is_at(p, chunk, generation) ? evict_hint(p->evict, chunk, hint) : true;
 }
 
+void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret)
+{
+        *ret = (struct evict_standing){ 0 };
+        if (evict_contains(p->evict, chunk))
+                evict_explain(p->evict, chunk, group_of(p, chunk), ret);
+}
+
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
 {
         const uint32_t *left = pool_namespace_chunks(p, namespace_id);

@@ -570,6 +570,28 @@ static uint64_t cq_coldest(const struct evict *e, uint32_t group,
         return coldest;
 }
 
+static void cq_explain(const struct evict *e, uint32_t item, uint32_t group,
+                       struct evict_standing *ret)
+{
+        const struct cq *q = cq(e);
+        const struct cq_item *i = &q->items[item];
+        unsigned steps = SEARCH_STEPS, least;
+        struct old_end ends[LISTS];
+
+        static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
+        for (unsigned class = 0; class < LISTS; class ++)
+                ends[class] = old_end_at(q, class, q->lists[group * LISTS + class].oldest);
+        least = worth_least(ends);
+        *ret = (struct evict_standing){
+                .class = i->class + EVICT_CLASS_ONCE,
+                .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
+                .density = old_end_at(q, i->class, item + 1).density,
+                .least_density = least < LISTS ? ends[least].density : 0,
+                .is_next = least < LISTS && end_of_chain(q, ends[least].link - 1, &steps) == item,
+                .is_continued = i->child != 0,
+        };
+}
+
 static void cq_get_stats(const struct evict *e, struct evict_stats *ret)
 {
         const struct cq *q = cq(e);
@@ -600,5 +622,6 @@ const struct evict_policy evict_policy_cq = {
         .victim = cq_victim,
         .touched = cq_touched,
         .coldest = cq_coldest,
+        .explain = cq_explain,
         .get_stats = cq_get_stats,
 };

@@ -183,6 +183,13 @@ uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
         return MIN(touched, e->policy->coldest(e, group, may_evict, userdata, max_passed));
 }
 
+void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret)
+{
+        assert(evict_contains(e, item) && group < e->max_groups);
+        *ret = (struct evict_standing){ 0 };
+        e->policy->explain(e, item, group, ret);
+}
+
 void evict_get_stats(const struct evict *e, struct evict_stats *ret)
 {
         *ret = (struct evict_stats){ 0 };

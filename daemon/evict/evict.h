@@ -111,6 +111,36 @@ uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed);
 
+/* What a policy goes by for an item. Stable numbers: append only. */
+enum evict_class {
+        EVICT_CLASS_NONE = 0,       /* not in */
+        EVICT_CLASS_ONCE,           /* used once */
+        EVICT_CLASS_ONCE_CONTINUED, /* used once, brought in by a later turn of a session */
+        EVICT_CLASS_ONCE_END,       /* used once, the end of its chain */
+        EVICT_CLASS_TWICE,
+        EVICT_CLASS_THRICE,
+        EVICT_CLASS_4_TO_5,
+        EVICT_CLASS_6_TO_11,
+        EVICT_CLASS_12,           /* or more */
+        EVICT_CLASS_RETURNS_SOON, /* by a hint, as the next three */
+        EVICT_CLASS_RETURNS_LATER,
+        EVICT_CLASS_RETURNS_MUCH_LATER,
+        EVICT_CLASS_FINAL,
+        EVICT_CLASS_RECENCY, /* the policy goes by recency alone */
+        EVICT_CLASS_END,
+};
+struct evict_standing {
+        enum evict_class class;
+        uint64_t age; /* touches and inserts of all items since its last */
+        /* Hits that are expected of it for each unit of time that it is kept, and of what is worth
+         * least in its group. 0: nothing was learned. */
+        double density, least_density;
+        bool is_next;      /* the group's victim, if it is not pinned */
+        bool is_continued; /* what goes on from it is in, and goes before it */
+};
+void evict_explain(const struct evict *e, uint32_t item, uint32_t group,
+                   struct evict_standing *ret);
+
 struct evict_stats {
         uint64_t ghosts; /* remembered now */
         uint64_t ghosts_max;

@@ -196,6 +196,16 @@ static uint64_t lru_touched(const struct evict *e, uint32_t item)
         return (uint64_t)lru(e)->items[item].touched << lru(e)->unit;
 }
 
+static void lru_explain(const struct evict *e, uint32_t item, uint32_t group,
+                        struct evict_standing *ret)
+{
+        *ret = (struct evict_standing){
+                .class = EVICT_CLASS_RECENCY,
+                .age = lru(e)->now - MIN(lru(e)->now, lru_touched(e, item)),
+                .is_next = lru(e)->groups[group].oldest == item + 1,
+        };
+}
+
 static void lru_get_stats(const struct evict *e, struct evict_stats *ret)
 {
         ret->item_bytes = sizeof(struct lru_item);
@@ -215,5 +225,6 @@ const struct evict_policy evict_policy_lru = {
         .contains = lru_contains,
         .victim = lru_victim,
         .touched = lru_touched,
+        .explain = lru_explain,
         .get_stats = lru_get_stats,
 };

@@ -10,6 +10,7 @@
 
 struct evict;
 struct evict_stats;
+struct evict_standing;
 
 struct evict_policy {
         const char *name;
@@ -39,6 +40,8 @@ struct evict_policy {
         uint64_t (*coldest)(const struct evict *e, uint32_t group,
                             bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                             uint32_t max_passed);
+        void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
+                        struct evict_standing *ret); /* *ret is zero */
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
 };
 

@@ -5,6 +5,7 @@
  *
  * Failures: what is wrong with the message as a whole, or over a limit, is its answer, and nothing
  * of it is started; what is wrong with a key is that key's status. */
+#include <math.h>
 #include <string.h>
 
 #include "request/admin.h"
@@ -29,11 +30,34 @@ static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
         return WIRE_MISS;
 }
 
+static_assert((int)EVICT_CLASS_END == (int)WIRE_CLASS_END, "the same classes");
+
+static struct wire_standing standing_of(const struct evict_standing *s, bool is_pinned)
+{
+        double ratio = s->least_density > 0 ? s->density / s->least_density : 0, worth = 0;
+
+        if (s->class == EVICT_CLASS_NONE)
+                return (struct wire_standing){ 0 };
+        if (s->least_density > 0)
+                worth = ratio > 0 ? 256 * log2(ratio) : INT16_MIN;
+        else if (s->density > 0)
+                worth = INT16_MAX;
+        return (struct wire_standing){
+                .age = (uint32_t)MIN(s->age, (uint64_t)UINT32_MAX),
+                .worth = (int16_t)MAX(MIN(worth, (double)INT16_MAX), (double)INT16_MIN),
+                .class = (uint8_t)s->class,
+                .flags = (uint8_t)((s->is_next ? WIRE_STANDING_NEXT : 0) |
+                                   (is_pinned ? WIRE_STANDING_PINNED : 0) |
+                                   (s->is_continued ? WIRE_STANDING_CONTINUED : 0)),
+        };
+}
+
 static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *cache,
                                      const struct key *key, uint64_t hash)
 {
         struct wire_stat_result *stat = batch_result(b, i);
         struct store_chunk info;
+        struct evict_standing standing;
         struct cache_place place;
         unsigned tiers = cache_find(cache, b->head.namespace_id, key, hash, &place, &info);
 
@@ -42,9 +66,20 @@ static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *
                 stat->length = info.length;
                 stat->crc32c = info.crc;
                 stat->created_ms = info.created_ms;
-                if (place.chunk != POOL_NONE)
-                        stat->leases =
-                                pool_chunk(b->request.client->tenant->pool, place.chunk)->leases;
+                if (tiers & CACHE_DISK) {
+                        bool is_pinned = store_explain(b->request.client->tenant->service->store,
+                                                       place.ref, &standing);
+
+                        stat->disk = standing_of(&standing, is_pinned);
+                }
+                if (place.chunk != POOL_NONE) {
+                        const struct pool *pool = b->request.client->tenant->pool;
+                        const struct pool_chunk *chunk = pool_chunk(pool, place.chunk);
+
+                        stat->leases = chunk->leases;
+                        pool_explain(pool, place.chunk, &standing);
+                        stat->memory = standing_of(&standing, chunk->pins > 0);
+                }
         }
         stat->status = tiers ? WIRE_OK : WIRE_MISS;
         return tiers ? WIRE_OK : WIRE_MISS;

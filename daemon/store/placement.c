@@ -154,6 +154,14 @@ void store_chain(struct store *s, struct store_ref ref, struct store_ref parent,
                              is_end);
 }
 
+bool store_explain(const struct store *s, struct store_ref ref, struct evict_standing *ret)
+{
+        const struct volume *v = volume_of_ref(s, ref);
+
+        *ret = (struct evict_standing){ 0 };
+        return v && volume_explain(v, ref, ret);
+}
+
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint)
 {
         struct volume *v = volume_of_ref(s, ref);

@@ -120,6 +120,8 @@ int store_turn(const struct store *s, struct store_ref ref, uint32_t use);
  * nothing there: what is evicted first is decided in each volume by itself. */
 void store_chain(struct store *s, struct store_ref ref, struct store_ref parent, uint32_t use,
                  unsigned turn, bool is_end);
+/* As evict_explain(), in its volume. Is it pinned, by I/O or a loan? */
+bool store_explain(const struct store *s, struct store_ref ref, struct evict_standing *ret);
 /* As evict_hint(). True: the ref is stale. What goes on in another volume is not known to one. */
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint);
 /* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for

@@ -100,6 +100,53 @@ def test_the_hint_of_a_return_is_taken_and_counted(small):
         assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in pairs]
 
 
+def standing(daemon, key, tier):
+    said = json.loads(ctl("stat", "--json", "-n", "n", key.hex(), daemon=daemon, check=0).stdout)
+    return said["keys"][0]["eviction"][tier]
+
+
+def test_stat_says_why_a_chunk_would_be_evicted(small):
+    pairs, other = items("chain", 3, KIB), items("other", 1, KIB)
+    keys = [k for k, _ in pairs]
+    with small.client() as c:
+        ns = c.namespace("n")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        c.put(ns, other, ack=Ack.WRITTEN)
+        for tier in ("memory", "disk"):
+            first, last = standing(small, keys[0], tier), standing(small, keys[2], tier)
+            assert first["class"] == "used once" and first["continued"] and first["evicted"] == "after what goes on from it"
+            assert last["class"] == "used once, end of a chain" and last["next"] and last["evicted"] == "next"
+            assert last["age_uses"] > first["age_uses"] > 0 and not last["pinned"]
+        leased = c.get(ns, keys)
+        memory = standing(small, keys[2], "memory")
+        assert memory["class"] == "used twice" and memory["pinned"] and "not while" in memory["evicted"]
+        c.release([r.lease for r in leased])
+        c.ping()
+        hint(c, ns, keys, RETURN, 60)
+        assert standing(small, keys[1], "disk")["class"] == "hint: returns within 60 s"
+        hint(c, ns, keys)
+        assert standing(small, keys[1], "disk")["class"] == "hint: final"
+        assert standing(small, keys[2], "disk")["evicted"] == "next"
+        text = ctl("stat", "-n", "n", keys[2].hex(), other[0][0].hex(), daemon=small, check=0).stdout
+        assert "hint: final" in text and "used once, end of a chain" in text
+        c.evict(ns, keys, Tier.MEMORY)
+        assert "memory" not in json.loads(ctl("stat", "--json", "-n", "n", keys[0].hex(), daemon=small,
+                                              check=0).stdout)["keys"][0]["eviction"]
+
+
+def test_stat_under_lru_goes_by_recency(make_daemon):
+    daemon = make_daemon(settings={"eviction.policy": "lru"}).start()
+    pairs = items("chain", 2, KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        assert hint(c, ns, [pairs[0][0]]) == [Status.OK]
+        assert standing(daemon, pairs[1][0], "disk")["evicted"] == "next"
+        assert standing(daemon, pairs[0][0], "disk") == {
+            "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "continued": False,
+            "evicted": "after what was used before it"}
+
+
 @pytest.mark.parametrize("kind, seconds, how", [
     (0, 0, {}), (3, 0, {}), (255, 1, {}), (FINAL, 1, {}), (RETURN, 0, {}), (FINAL, 0, {"tiers": 1}), (FINAL, 0, {"flags": 1}),
     (FINAL, 0, {"parent": key_of("p")})])

@@ -6,7 +6,7 @@ program that was built against a later header."""
 import re
 import sys
 
-FIXED = {"kvcache_key", "kvcache_lease"}  # the header promises that these never change
+FIXED = {"kvcache_key", "kvcache_lease", "kvcache_loan", "kvcache_standing"}  # the header promises that these never change
 STRUCT = re.compile(r"^struct (kvcache_\w+) \{$(.*?)^\};$", re.M | re.S)
 
 

@@ -405,6 +405,8 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                                 stat->crc32c = 0x12345678;
                                 stat->leases = 3;
                                 stat->created_ms = 1700000000000;
+                                stat->memory = (struct wire_standing){ 7, -256, WIRE_CLASS_FINAL,
+                                                                       WIRE_STANDING_NEXT };
                         }
                         break;
                 }

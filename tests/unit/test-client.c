@@ -493,6 +493,11 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(r[4].crc32c, 0x12345678);
         assert_int_equal(r[4].leases, 3);
         assert_int_equal(r[4].created_ms, 1700000000000);
+        assert_int_equal(r[4].memory.age, 7);
+        assert_int_equal(r[4].memory.worth, -256);
+        assert_int_equal(r[4].memory.reuse_class, KVCACHE_CLASS_FINAL);
+        assert_int_equal(r[4].memory.flags, KVCACHE_STANDING_NEXT);
+        assert_int_equal(r[4].disk.reuse_class, KVCACHE_CLASS_NONE);
 
         do {
                 n = kvcache_list(f->kv, f->ns, &cursor, listed, 2);

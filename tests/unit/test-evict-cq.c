@@ -602,6 +602,45 @@ static void a_pinned_end_keeps_nothing_but_itself(void **state)
         assert_true(evict_contains(e, pinned));
 }
 
+/* What it says of an item is what the search for a victim goes by. */
+static void a_standing_is_that_of_the_search_for_a_victim(void **state)
+{
+        enum { N = 6 };
+        _cleanup_(evict_freep) struct evict *e = make(N, 2);
+        struct evict_standing s, next;
+
+        for (uint32_t i = 0; i < N; i++) {
+                evict_insert_known(e, i, 0, 1, i + 1, 7, EVICT_PLACE_UNKNOWN);
+                if (i > 3)
+                        evict_link(e, i, i - 1);
+        }
+        evict_touch(e, 1, 0, 8);
+        for (int i = 0; i < 1000; i++) {
+                density_hit(&cq(e)->density, class_of(2, 0), 4);
+                density_loss(&cq(e)->density, EVICT_PLACE_UNKNOWN, 4);
+                density_hit(&cq(e)->density, EVICT_PLACE_UNKNOWN, 64);
+        }
+        learn(cq(e));
+        for (uint32_t i = 0; i < N; i++) {
+                evict_explain(e, i, 0, &s);
+                assert_int_equal(s.is_next, i == victim(e));
+                assert_int_equal(s.is_continued, i == 3 || i == 4);
+                assert_int_equal(s.class, i == 1 ? EVICT_CLASS_TWICE : EVICT_CLASS_ONCE);
+                assert_true(s.least_density > 0);
+                assert_int_equal(s.age, i == 1 ? 0 : N - i);
+        }
+        evict_explain(e, victim(e), 0, &next);
+        assert_true(next.density == next.least_density);
+        evict_explain(e, 1, 0, &s);
+        assert_true(s.density > next.density);
+        evict_hint(e, 5, EVICT_HINT_FINAL);
+        evict_explain(e, 5, 0, &s);
+        assert_int_equal(s.class, EVICT_CLASS_FINAL);
+        assert_true(s.is_next && s.density == 0);
+        evict_explain(e, 1, 0, &s);
+        assert_true(s.least_density == 0);
+}
+
 static void the_coldest_of_a_group_is_that_of_any_list(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 2);
@@ -679,6 +718,7 @@ int main(void)
                 cmocka_unit_test(the_hint_of_a_return_is_worth_what_such_hints_were),
                 cmocka_unit_test(a_search_is_bounded),
                 cmocka_unit_test(a_pinned_end_keeps_nothing_but_itself),
+                cmocka_unit_test(a_standing_is_that_of_the_search_for_a_victim),
                 cmocka_unit_test(the_coldest_of_a_group_is_that_of_any_list),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
                 cmocka_unit_test(the_same_calls_choose_the_same),

@@ -121,6 +121,17 @@ void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref
                 evict_link(v->evict, ref.index, parent->index);
 }
 
+bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret)
+{
+        int group = group_of(v, ref);
+
+        *ret = (struct evict_standing){ 0 };
+        if (group < 0)
+                return false;
+        evict_explain(v->evict, ref.index, (uint32_t)group, ret);
+        return volume_chunk_at(v, ref.index)->pins > 0;
+}
+
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint)
 {
         return group_of(v, ref) >= 0 ? evict_hint(v->evict, ref.index, hint) : true;
