@@ -270,8 +270,8 @@ class Host:
         finally:
             self.slowest_s = max(self.slowest_s, time.monotonic() - started)
 
-    def begin(self, name):
-        context = (ReqContext33 if self.new else ReqContext26)(name)
+    def begin(self, name, params=None):
+        context = (ReqContext33 if self.new else ReqContext26)(name, params)
         assert isinstance(self._timed(self.tier.on_new_request, context), RequestOffloadingContext)
         return context
 

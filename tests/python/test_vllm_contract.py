@@ -78,6 +78,48 @@ def test_what_is_slower_than_computing_is_declined(make, version, daemon):
     vllm_scenarios.check_load(quick, "c", keys)
 
 
+def hinted(daemon, kind):
+    return daemon.metric(f'kvcache_hints_total{{hint="{kind}"}}')
+
+
+@pytest.mark.parametrize("settled", [True, False], ids=["stored", "storing"])
+@pytest.mark.parametrize("return_s, kind", [(0, "final"), (90, "return"), (0.5, "return")])
+def test_what_a_request_says_of_its_return_reaches_the_daemon(make, daemon, return_s, kind, settled):
+    """With all of its chain, what was there before included, and not before that is stored."""
+    host = make()
+    keys = vllm_scenarios.keys_of(f"hint-{return_s}-{settled}", 12)
+    vllm_scenarios.store(host, "a", keys[:4])
+    host.reset()
+    before = hinted(daemon, kind)
+    context = host.begin("b", {"kvcache_return_s": return_s})
+    host.lookup(keys, context)
+    host.store({k: vllm_scenarios.value_of(k, host.row) for k in keys}, context)
+    if settled:
+        host.settle()
+        assert hinted(daemon, kind) == before, "the request goes on"
+    host.finish(context)
+    host.reset()
+    harness.wait_until(lambda: hinted(daemon, kind) == before + len(keys), "the daemon has the hint")
+    vllm_scenarios.check_load(host, "c", keys)
+    assert not host.tier._stores
+
+
+@pytest.mark.parametrize("params", [None, {}, {"kvcache_return_s": None}, {"kvcache_return_s": "soon"}, {"kvcache_return_s": -1},
+                                    {"kvcache_return_s": float("nan")}, {"kvcache_return_s": 2**40}, {"kvcache_return_s": True},
+                                    ["kvcache_return_s"]])
+def test_what_is_no_time_is_no_hint(make, daemon, params):
+    host = make()
+    keys = vllm_scenarios.keys_of(f"no-hint-{params}", 4)
+    before = hinted(daemon, "final"), hinted(daemon, "return")
+    context = host.begin("a", params)
+    host.lookup(keys, context)
+    host.store({k: vllm_scenarios.value_of(k, host.row) for k in keys}, context)
+    host.finish(context)
+    host.reset()
+    vllm_scenarios.check_load(host, "b", keys)
+    assert (hinted(daemon, "final"), hinted(daemon, "return")) == before
+
+
 def test_rates_are_learned(make):
     host = make(load_policy="auto")
     keys = vllm_scenarios.keys_of("rates", 20)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import os
 import time
 from collections.abc import Collection, Iterable
@@ -31,6 +32,7 @@ _MEDIA = getattr(vllm_base, "Medium", None)
 MEDIUM: Any = _MEDIA.STORAGE if _MEDIA is not None else "STORAGE"
 LEAST_PREFILL_TOKENS = 256  # of a store from which the rate of prefill is learned; decoding stores fewer
 MOST_CHAIN = 4096
+MOST_ENDED = 1024  # requests with a hint whose last stores are waited for
 
 COUNTERS = {
     "vllm:kv_offload_kvcache_lookups": "Chunks that were looked up in kvcache-daemon.",
@@ -55,14 +57,27 @@ _PREFIX = "vllm:kv_offload_kvcache_"
 class _Request:
     """What a request was answered."""
 
-    __slots__ = ("answers", "failed", "declined", "asked_at", "touched")
+    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "return_s", "keys", "stores", "finished")
 
-    def __init__(self) -> None:
+    def __init__(self, return_s: int | None = None) -> None:
         self.answers: dict[bytes, bool] = {}
         self.failed: set[bytes] = set()
         self.declined: set[int] = set()  # groups of which no more is loaded
         self.asked_at = 0.0
         self.touched = False
+        self.return_s = return_s  # what the client says of when the chain comes back; None: nothing
+        self.keys: dict[bytes, None] = {}  # then: those that vLLM has asked for or stored, in their order
+        self.stores = 0  # under way
+        self.finished = False
+
+
+def _return_of(context: Any) -> int | None:
+    """`kvcache_return_s` of the request's kv_transfer_params: seconds, 0 for never."""
+    params = getattr(context, "kv_transfer_params", None)
+    value = params.get("kvcache_return_s") if isinstance(params, dict) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**32 - 1:
+        return None
+    return math.ceil(value)
 
 
 class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
@@ -115,6 +130,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                                     ack=ack, timeout_s=timeout_s, fd=getattr(region, "fd", None))
         self._requests: dict[str, _Request] = {}
         self._loads: dict[int, str] = {}
+        self._stores: dict[int, _Request] = {}  # of requests that have a hint
+        self._ended: dict[str, _Request] = {}  # likewise: vLLM may still store of them
         self._counts = dict.fromkeys(COUNTERS, 0)
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
@@ -129,18 +146,45 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._counts[_PREFIX + name] += n
 
     def _request(self, context: Any) -> _Request:
-        return self._requests.setdefault(context.req_id, _Request())
+        return self._requests.setdefault(context.req_id, _Request(_return_of(context)))
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
-        self._requests[req_context.req_id] = _Request()
+        self._requests[req_context.req_id] = _Request(_return_of(req_context))
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
-        self._requests.pop(req_context.req_id, None)
+        request = self._requests.pop(req_context.req_id, None)
+        if request is None or request.return_s is None:
+            return
+        request.finished = True
+        self._ended[req_context.req_id] = request
+        if len(self._ended) > MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._hint(request)
+
+    def _hint(self, request: _Request) -> None:
+        """Once the request has ended and all of it is stored."""
+        if not request.finished or request.stores > 0 or request.return_s is None:
+            return
+        groups: dict[int, list[bytes]] = {}
+        for key in request.keys:
+            groups.setdefault(identity.group_of(key), []).append(key)
+        for listed in groups.values():
+            self._transfers.hint(listed, request.return_s)
+
+    def _note_store(self, job: Any) -> None:
+        name = job.req_context.req_id
+        request = self._requests.get(name) or self._ended.get(name)
+        if request is not None and request.return_s is not None:
+            request.keys.update(dict.fromkeys(job.keys))
+            request.stores += 1
+            self._stores[job.job_id] = request
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
         request = self._request(req_context)
         request.asked_at = time.monotonic()
+        if request.return_s is not None:
+            request.keys[key] = None
         if key in request.failed:
             return LookupResult.MISS
         answer = request.answers.get(key)
@@ -211,6 +255,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
     def submit_store(self, job_metadata: Any) -> None:
         self._learn_prefill(job_metadata)
+        self._note_store(job_metadata)
         self._submit(job_metadata, False)
 
     def _learn_prefill(self, job: Any) -> None:
@@ -232,6 +277,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             if report.is_load:
                 self._loaded(report)
             else:
+                if (stored := self._stores.pop(report.job, None)) is not None:
+                    stored.stores -= 1
+                    self._hint(stored)
                 self._count("stored_bytes", moved)
                 self._count("failed_stores", len(report.keys) - len(report.good))
                 if self._events is not None and report.good:
