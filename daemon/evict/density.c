@@ -82,12 +82,13 @@ static void hazards(const struct density *d, const struct density_stays *stays, 
         }
 }
 
-/* The best quotient of hits and time over all horizons, from the beginning of bin `from`. */
-static double best_from(const double hazard[static DENSITY_BINS], unsigned from)
+/* The best quotient of hits and time over all horizons, from the beginning of bin `from`. From
+ * `end` on there are no hits, so that longer horizons are worse. */
+static double best_from(const double hazard[static DENSITY_BINS], unsigned from, unsigned end)
 {
         double survivors = 1, hits = 0, time = 0, best = 0;
 
-        for (unsigned b = from; b < DENSITY_BINS && survivors > 1e-9; b++) {
+        for (unsigned b = from; b < end && survivors > 1e-9; b++) {
                 double hit = survivors * hazard[b];
 
                 hits += hit;
@@ -98,13 +99,13 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from)
         return best;
 }
 
-/* Stays of the class that were counted, as far as they have not faded. */
-static double ended(const struct density *d, unsigned class)
+/* Stays of a class that were counted, as far as they have not faded. */
+static double sum(const double of[static DENSITY_BINS])
 {
         double n = 0;
 
         for (unsigned b = 0; b < DENSITY_BINS; b++)
-                n += d->hits[class][b] + d->losses[class][b];
+                n += of[b];
         return n;
 }
 
@@ -113,10 +114,19 @@ void density_learn(struct density *d, const struct density_stays *stays)
         double hazard[DENSITY_BINS];
 
         for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
-                d->is_known[c] = ended(d, c) >= KNOWN_STAYS;
+                double hits = sum(d->hits[c]);
+                unsigned end = DENSITY_BINS;
+
+                d->is_known[c] = hits + sum(d->losses[c]) >= KNOWN_STAYS;
+                if (hits == 0) {
+                        memset(d->value[c], 0, sizeof(d->value[c]));
+                        continue;
+                }
                 hazards(d, stays, c, hazard);
+                while (end > 0 && hazard[end - 1] == 0)
+                        end--;
                 for (unsigned b = 0; b < DENSITY_BINS; b++)
-                        d->value[c][b] = (float)best_from(hazard, b);
+                        d->value[c][b] = (float)best_from(hazard, b, end);
         }
 }
 
