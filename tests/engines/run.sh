@@ -1,11 +1,11 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The engines' own code over a real daemon, on the CPU: environments with the real packages from the package index. vLLM in two
-# versions, and llama.cpp, which is built from the sources that llama-cpp-python has.
+# The engines' own code over a real daemon, on the CPU: environments with the real packages from the package index. vLLM and SGLang in
+# two versions each, and llama.cpp, which is built from the sources that llama-cpp-python has.
 #
 #     run.sh BUILD [FOLDER]
 #
-# Environments are made in FOLDER (default: BUILD/engines) and kept there: 6 GB, of which PyTorch, which all of them share, is 5;
+# Environments are made in FOLDER (default: BUILD/engines) and kept there: 7.5 GB, of which PyTorch, which all of them share, is 5;
 # TORCH_SITE names a site-packages with PyTorch to use instead. Of vLLM only the Python files are unpacked. Each step has a time
 # limit, and what is half made is made anew by the next run. Skips, with 77 and a reason, where there is no package index or no
 # room. The last line is "N passed, N failed, N skipped".
@@ -104,6 +104,47 @@ for version in 0.26.0 0.33.0; do
         passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
 done
 
+# What SGLang's cache controller and host pools import, and no more; its kernels are not needed without a GPU. 0.5.23 asks for a newer
+# PyTorch, which these parts do without.
+sglang_needs="aiohttp dill einops fastapi ipython loguru msgspec openai orjson partial-json-parser pillow prometheus_client psutil
+        pybase64 pydantic python-multipart pyzmq requests sentencepiece setproctitle uvicorn uvloop"
+sglang_alone="apache-tvm-ffi compressed-tensors gguf torchvision==0.26.0 xgrammar"
+
+# make_sglang VERSION TRANSFORMERS: $folder/sglang-VERSION.
+make_sglang() {
+        env=$folder/sglang-$1
+        [ -f "$env/made" ] && return 0
+        rm -rf "$env"
+        python3 -m venv "$env" || return 1
+        pip "$env" download -q --no-deps -d "$env/wheel" "sglang==$1" || return 77
+        echo "$torch" >"$(echo "$env"/lib/python3*/site-packages)/torch.pth"
+        pip "$env" install -q --no-warn-conflicts --no-deps "$env"/wheel/*.whl || return 1
+        rm -rf "$env/wheel"
+        # shellcheck disable=SC2086 # a list
+        pip "$env" install -q --no-warn-conflicts $sglang_needs "transformers==$2" || return 1
+        # shellcheck disable=SC2086
+        pip "$env" install -q --no-warn-conflicts --no-deps $sglang_alone || return 1
+        touch "$env/made"
+}
+
+skipped=0
+for version in 0.5.17:5.12.1 0.5.23:5.19.0; do
+        transformers=${version#*:} version=${version%:*}
+        make_sglang "$version" "$transformers"
+        case $? in
+        0) ;;
+        77) echo "engines: SGLang $version skipped, the package index does not give it"; skipped=$((skipped + 1)); continue ;;
+        *) echo "engines: the environment for SGLang $version could not be made"; failed=$((failed + 1)); continue ;;
+        esac
+        log=$folder/sglang-$version.log
+        KVCACHE_BUILD=$build KVCACHE_LIBRARY=$build/client/lib/libkvcache.so timeout 600 \
+                "$folder/sglang-$version/bin/python" "$here/sglang_check.py" >"$log" 2>&1 || tail -n 40 "$log"
+        grep '^SGLang ' "$log"
+        # shellcheck disable=SC2046 # two numbers, or none
+        set -- $(sed -n 's/^SGLang: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
+        passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+done
+
 # make_llama VERSION: llama.cpp, from the sources that llama-cpp-python of this version has, in $folder/llama-VERSION.
 make_llama() {
         llama=$folder/llama-$1
@@ -138,17 +179,16 @@ check_llama() {
         passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
 }
 
-skipped=0
 if ! command -v cmake >/dev/null || ! command -v ninja >/dev/null || ! command -v c++ >/dev/null; then
         echo "engines: llama.cpp skipped, it takes cmake, ninja and a C++ compiler to build it"
-        skipped=1
+        skipped=$((skipped + 1))
 else
         make_llama 0.3.36
         case $? in
         0) check_llama || failed=$((failed + 1)) ;;
         77)
                 echo "engines: llama.cpp skipped, the package index does not give llama-cpp-python 0.3.36 or gguf"
-                skipped=1
+                skipped=$((skipped + 1))
                 ;;
         *)
                 echo "engines: llama.cpp could not be built"

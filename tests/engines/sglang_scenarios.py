@@ -325,8 +325,8 @@ def more_than_there_is_room_for(make, daemon):
 
 def memory_that_is_not_shared(make, daemon):
     for options in ({"pool": {"allocator": "default"}}, {"share": False}):
-        host = make(**options)
-        assert host.link.well and not any(r.registered for _, _, r in host.link._regions)
+        host = make(**options)  # a superuser may open what SGLang maps by default
+        assert host.link.well and (host.link._regions == []) == ("share" in options)
         keys = keys_of("copied", 40)
         assert all(host.store(keys))
         check_load(host, keys)

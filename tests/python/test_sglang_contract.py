@@ -47,6 +47,7 @@ def test_scenario(scenario, make, daemon):
 
 def test_memory_that_is_not_shared_is_said_once(make, caplog):
     host = make(pool={"allocator": "default"})
+    assert not any(r.registered for _, _, r in host.link._regions)
     keys = sglang_scenarios.keys_of("said", 4)
     for _ in range(3):
         host.store(keys)
