@@ -236,6 +236,41 @@ def a_daemon_that_comes_later(make, daemon):
     assert host.counters["unavailable"] >= 8
 
 
+def a_daemon_that_hangs_from_the_first(make, daemon):
+    os.kill(daemon.pid, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        host = make(timeout_s=1.0)
+        keys = keys_of("first", 4)
+        assert not any(host.store(keys))
+        check_load(host, keys, found=0)
+        assert time.monotonic() - started < 5 and not host.link.well
+        other = make(timeout_s=1.0, pages=(32, 4))
+        other.close()
+        assert time.monotonic() - started < 12
+    finally:
+        os.kill(daemon.pid, signal.SIGCONT)
+    host.wait_well()
+    assert all(host.store(keys))
+    check_load(host, keys)
+
+
+def attached_and_detached(make, daemon):
+    """One backend after another; a closed one answers, and keeps nothing open."""
+    keys = keys_of("attached", 6)
+    for n in range(4):
+        host = make()
+        check_load(host, keys, found=6 if n else 0)
+        assert all(host.store(keys))
+        fds = len(os.listdir("/proc/self/fd"))
+        host.close()
+        closed = len(os.listdir("/proc/self/fd"))
+        assert closed < fds and not any(t.name == "kvcache-mender" and t.is_alive() and t is host.link._mender
+                                        for t in threading.enumerate())
+        host.close()
+        assert host.store(keys) == [False] * 6 and host.load(keys) == (0, [])
+
+
 def killed_and_started_again(make, daemon):
     host = make(ack="written")
     keys = keys_of("kept", 12)
@@ -400,6 +435,7 @@ def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
 
 
 SCENARIOS = [what_is_stored_is_loaded, every_layout_is_itself, acknowledged_written_and_durable, ranks_share_what_is_the_same,
-             pages_in_parts, evicted_in_between, chunks_of_another_length, a_daemon_that_comes_later, killed_and_started_again,
+             pages_in_parts, evicted_in_between, chunks_of_another_length, a_daemon_that_comes_later,
+             a_daemon_that_hangs_from_the_first, attached_and_detached, killed_and_started_again,
              killed_under_a_load_and_a_store, hung_and_gone_on, more_than_there_is_room_for, memory_that_is_not_shared,
              calls_of_nonsense, three_threads_and_a_daemon_that_dies]

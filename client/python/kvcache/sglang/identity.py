@@ -69,4 +69,4 @@ def key_of(name: str, pool: str = "") -> bytes:
 
 def parts_of(key: bytes, parts: int) -> list[bytes]:
     """The daemon's keys of a page, which has several where it is longer than the daemon takes."""
-    return shared.parts_of(key + bytes(4), parts)
+    return [key] if parts == 1 else shared.parts_of(key + bytes(4), parts)
