@@ -6,6 +6,7 @@ install() makes `sglang.srt.mem_cache.hicache_storage` importable, remove() remo
 
 import ctypes
 import dataclasses
+import enum
 import importlib
 import mmap
 import os
@@ -47,6 +48,11 @@ class Config23(Config17):
 class ExtraInfo:
     prefix_keys: list | None = None
     extra_info: dict | None = None
+
+
+class PoolName(str, enum.Enum):
+    KV = "kv"
+    MAMBA = "mamba"
 
 
 @dataclasses.dataclass

@@ -2,7 +2,9 @@
 """SGLang's storage backend under the recorded contract of SGLang 0.5.17 and 0.5.23, against a real daemon; SGLang is not needed. The
 scenarios are those that tests/engines/sglang_check.py runs over the real package."""
 
+import os
 import pathlib
+import subprocess
 import sys
 
 import pytest
@@ -111,11 +113,15 @@ def test_the_older_calls(make):
     assert host.storage.batch_get_v1(keys, host._indices(range(5))) == [False] * 5
 
 
-def test_pools_of_hybrid_models_are_refused(make):
+def test_models_with_several_host_pools_are_refused(make, caplog):
     host = make()
     keys = sglang_scenarios.keys_of("hybrid", 3)
-    assert all(host.store(keys))
-    transfer = fake_sglang.PoolTransfer("mamba", host._indices([0]), keys[:1])
+    host.storage.register_mem_host_pool_v2(host.pool, fake_sglang.PoolName.KV)
+    assert all(host.store(keys)) and "host pools" not in caplog.text
+    host.storage.register_mem_host_pool_v2(host.pool, fake_sglang.PoolName.MAMBA)
+    assert "has 'mamba', too" in caplog.text
+    assert host.store(sglang_scenarios.keys_of("hybrid too", 3)) == [False] * 3
+    transfer = fake_sglang.PoolTransfer(fake_sglang.PoolName.MAMBA, host._indices([0]), keys[:1])
     assert host.storage.batch_exists_v2(keys, [transfer]).kv_hit_pages == 0
     assert host.storage.batch_exists_v2(keys).kv_hit_pages == 3
     assert host.storage.batch_get_v2([transfer]) == host.storage.batch_set_v2([transfer]) == {"mamba": [False]}
@@ -189,9 +195,8 @@ def test_every_difference_in_bytes_is_another_namespace():
 
 
 def test_nothing_of_the_package_imports_sglang(module):
-    import subprocess
     code = "import kvcache.sglang, kvcache.sglang.pages, sys; assert not any(m == 'sglang' for m in sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, env={**__import__("os").environ,
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ,
                                                                  "PYTHONPATH": str(harness.SOURCE / "client" / "python")})
 
 

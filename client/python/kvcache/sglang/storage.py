@@ -106,6 +106,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._in_pieces = bool(options.get("interface_v1", 0))
         self._link = Link(socket, float(timeout_s))
         self._pool: _Pool | None = None
+        self._is_hybrid = False
         self._values: Pages | None = None
         self._sampling = threading.Lock()
         self._samples: dict[str, list[float]] = {n: [] for n in ("prefetch_pgs", "backup_pgs", "prefetch_bandwidth", "backup_bandwidth")}
@@ -179,7 +180,7 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     @_answers(_none_of)
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        if self._pool is None or not keys:
+        if self._pool is None or self._is_hybrid or not keys:
             return [False] * len(keys)
         started = time.monotonic()
         good = self._pool.pages.put([identity.key_of(k) for k in keys], self._pool.pieces(len(keys), host_indices),
@@ -223,12 +224,19 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
                 good[i] = ok
         return good
 
-    # --- pools of hybrid models: not stored ---
+    # --- models with several host pools: not stored, nor are their pages of K and V, which are never found without the rest ---
+
+    @_answers(lambda *_: None)
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        name = getattr(host_pool_name, "value", host_pool_name)
+        if name != "kv":
+            self._is_hybrid = True
+            log.warning("nothing is stored of models with several host pools; this one has '%s', too", name)
 
     @_answers(lambda *_, **__: PoolTransferResult.empty())
     def batch_exists_v2(self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None) -> Any:
         if pool_transfers:
-            self._link.complain("models with more than one host pool are not stored: nothing is found")
             return PoolTransferResult.empty()
         return PoolTransferResult(self.batch_exists(keys, extra_info), {})
 
