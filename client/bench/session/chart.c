@@ -25,7 +25,7 @@ static const char style[] =
         "@media (prefers-color-scheme:dark){.chart{--page:#11151a;--ink:#e8ecf0;--soft:#9aa5b1;"
         "--grid:#2c343d;--s0:#5aa5ea;--s1:#f0a04b;--s2:#4fc79b;--s3:#8a94a0}}\n"
         ".chart text{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;font-size:13px;"
-        "fill:var(--ink)}\n"
+        "fill:var(--ink);stroke:var(--page);stroke-width:3px;paint-order:stroke}\n"
         ".chart .t{font-size:20px;font-weight:600}\n"
         ".chart .p{font-size:15px;font-weight:600}\n"
         ".chart .s{fill:var(--soft)}\n"

@@ -12,9 +12,9 @@
 #include "output.h"
 #include "session.h"
 
-enum action { REPORT, EXPORT, COMPARE, TEST, ACTIONS };
+enum action { REPORT, EXPORT, COMPARE, TEST, RUN, ACTIONS };
 
-static const char *const action_names[] = { "report", "export", "compare", "test", NULL };
+static const char *const action_names[] = { "report", "export", "compare", "test", "run", NULL };
 
 enum option {
         OPTION_SESSION = OPTION_LONG,
@@ -26,12 +26,25 @@ enum option {
         OPTION_BY,
         OPTION_FAIL,
         OPTION_COUNT,
+        OPTION_IO,
+        OPTION_LAYOUTS,
+        OPTION_REGIONS,
+        OPTION_LAYERS,
+        OPTION_OUTER,
+        OPTION_BYTES,
+        OPTION_DEPTHS,
+        OPTION_CLIENTS,
+        OPTION_OPS,
+        OPTION_ITERATIONS,
+        OPTION_ACK,
+        OPTION_COLD,
+        OPTION_VERIFY,
 };
 
 static const struct option_row session_options[] = {
         { OPTION_SESSION, "session", "NAME", "report, export: the session, or a file" },
         { OPTION_FORMAT, "format", "FORMAT",
-          "report: text, json, csv, svg or html; export: json, csv or jsonl;\n"
+          "report, run: text, json, csv, svg or html; export: json, csv or jsonl;\n"
           "compare: text or json (default: the first of them)" },
         { OPTION_PATH, "path", "PATH", "report: this path only, such as host_to_disk" },
         { OPTION_LAYOUT, "layout", "LAYOUT", "report: this layout only, such as fully_contiguous" },
@@ -39,7 +52,7 @@ static const struct option_row session_options[] = {
           "report: leave out what changes while nothing is moved: two reports on\n"
           "an idle session are the same, byte for byte" },
         { 'o', "output", "FILE",
-          "report, export, compare: into FILE, which appears complete or not at\n"
+          "report, export, compare, run: into FILE, which appears complete or not at\n"
           "all; - is standard output (the default)" },
         { OPTION_COMPAT, "compat", "TOOL",
           "export: in the form of another tool; TOOL: dynamo (its layout benchmark)" },
@@ -50,6 +63,25 @@ static const struct option_row session_options[] = {
           "compare: end with status 5 if a rate, transfers/block or the share of\n"
           "errors is worse by more" },
         { OPTION_COUNT, "count", "N", "test: how many records (default: 100)" },
+        { OPTION_IO, "io", NULL,
+          "test: also put and get real data in all layouts, and compare every byte" },
+        { OPTION_LAYOUTS, "layouts", "LIST",
+          "run: of contiguous, block-first and outer-first (default: all)" },
+        { OPTION_REGIONS, "regions", "LIST",
+          "run: sizes of a region, multiples of 32 (default: 4KiB,32KiB,128KiB)" },
+        { OPTION_LAYERS, "layers", "N", "run: layers of a block (default: 16)" },
+        { OPTION_OUTER, "outer", "N", "run: 2: keys and values, 1: one tensor (default: 2)" },
+        { OPTION_BYTES, "bytes", "SIZE",
+          "run: bytes of a pass, of all clients together (default: 64MiB)" },
+        { OPTION_DEPTHS, "depths", "LIST", "run: blocks in flight of a client (default: 4)" },
+        { OPTION_CLIENTS, "clients", "LIST", "run: connections, a thread each (default: 1)" },
+        { OPTION_OPS, "ops", "LIST", "run: of put, get and mixed (default: put,get)" },
+        { OPTION_ITERATIONS, "iterations", "N",
+          "run: passes of each, of which the median counts (default: 5)" },
+        { OPTION_ACK, "ack", "CLASS",
+          "run: answer a put when it is accepted (the default), written or durable" },
+        { OPTION_COLD, "cold", NULL, "run: get from disk: evicted from memory before" },
+        { OPTION_VERIFY, "verify", NULL, "run: compare every byte, outside the measured time" },
         { 0 },
 };
 
@@ -61,7 +93,7 @@ static unsigned actions_of(int option)
                 return 1 << REPORT | 1 << EXPORT;
         case OPTION_FORMAT:
         case 'o':
-                return 1 << REPORT | 1 << EXPORT | 1 << COMPARE;
+                return 1 << REPORT | 1 << EXPORT | 1 << COMPARE | 1 << RUN;
         case OPTION_PATH:
         case OPTION_LAYOUT:
         case OPTION_NO_CLOCK:
@@ -72,9 +104,11 @@ static unsigned actions_of(int option)
         case OPTION_FAIL:
                 return 1 << COMPARE;
         case OPTION_COUNT:
+        case OPTION_IO:
                 return 1 << TEST;
+        default:
+                return 1 << RUN;
         }
-        return 0;
 }
 
 static const char *name_of_option(int option)
@@ -122,6 +156,51 @@ static bool percent_option(struct ctl *ctl, const struct command *self, const ch
         return false;
 }
 
+/* Of `run`. */
+static bool take_run_option(struct ctl *ctl, const struct command *self, int option,
+                            const char *argument, struct sweep_options *o)
+{
+        static const char *const layouts[] = { "contiguous", "block-first", "outer-first", NULL },
+                                 *const ops[] = { "put", "get", "mixed", NULL };
+
+        switch (option) {
+        case OPTION_LAYOUTS:
+                return session_names_option(ctl, "layouts", argument, layouts, o->layouts);
+        case OPTION_OPS:
+                return session_names_option(ctl, "ops", argument, ops, o->ops);
+        case OPTION_REGIONS:
+                return session_numbers_option(ctl, "regions", argument, 32, 16 << 20, o->regions,
+                                              &o->n_regions);
+        case OPTION_DEPTHS:
+                return session_numbers_option(ctl, "depths", argument, 1, 256, o->depths,
+                                              &o->n_depths);
+        case OPTION_CLIENTS:
+                return session_numbers_option(ctl, "clients", argument, 1, SWEEP_MAX_CLIENTS,
+                                              o->clients, &o->n_clients);
+        case OPTION_LAYERS:
+                return option_count(ctl, "--layers", argument, 1, 4096, &o->layers);
+        case OPTION_OUTER:
+                return option_count(ctl, "--outer", argument, 1, 2, &o->outer);
+        case OPTION_BYTES:
+                return option_bytes(ctl, "--bytes", argument, &o->bytes);
+        case OPTION_ITERATIONS:
+                return option_count(ctl, "--iterations", argument, 1, 10000, &o->iterations);
+        case OPTION_ACK:
+                if (ack_parse(argument, &o->ack))
+                        return true;
+                ctl->exit_status = usage_error(
+                        self, "--ack: '%s' is not accepted, written or durable", argument);
+                return false;
+        case OPTION_COLD:
+                o->cold = true;
+                return true;
+        case OPTION_VERIFY:
+                o->verify = true;
+                return true;
+        }
+        return true;
+}
+
 static bool take_option(struct ctl *ctl, const struct command *self, int option,
                         const char *argument, struct session_arguments *a)
 {
@@ -152,15 +231,19 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
                 return percent_option(ctl, self, argument, &a->most_percent);
         case OPTION_COUNT:
                 return option_count(ctl, "--count", argument, 1, 100000000, &a->count);
+        case OPTION_IO:
+                a->io = true;
+                return true;
+        default:
+                return take_run_option(ctl, self, option, argument, &a->sweep);
         }
-        return true;
 }
 
 /* The action, or -1: end with ctl->exit_status. */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct session_arguments *a)
 {
-        static const int most_operands[ACTIONS] = { 1, 1, 2, 0 };
+        static const int most_operands[ACTIONS] = { 1, 1, 2, 0, 0 };
         const char *argument;
         uint64_t given = 0;
         int r, first, action;
@@ -218,6 +301,8 @@ static int format_of(struct ctl *ctl, const struct command *self, const struct s
 
 /* --- the actions --- */
 
+static const char *const report_formats[] = { "text", "json", "csv", "svg", "html", NULL };
+
 static bool is_file(const char *name)
 {
         size_t n = strlen(name);
@@ -261,10 +346,9 @@ static int finish(struct output *out, int r, int status)
 
 static int run_report(struct ctl *ctl, const struct command *self, struct session_arguments *a)
 {
-        static const char *const formats[] = { "text", "json", "csv", "svg", "html", NULL };
         _cleanup_(snapshot_freep) struct snapshot *s = NULL;
         struct output out;
-        int format = format_of(ctl, self, a, formats), status;
+        int format = format_of(ctl, self, a, report_formats), status;
 
         if (format < 0)
                 return ctl->exit_status;
@@ -330,6 +414,21 @@ static int run_compare(struct ctl *ctl, const struct command *self, struct sessi
         return finish(&out, r, r > 0 ? SESSION_PAST_THRESHOLD : SESSION_OK);
 }
 
+static int run_run(struct ctl *ctl, const struct command *self, struct session_arguments *a)
+{
+        int format = format_of(ctl, self, a, report_formats);
+
+        if (format < 0)
+                return ctl->exit_status;
+        for (unsigned i = 0; i < a->sweep.n_regions; i++)
+                if (a->sweep.regions[i] % 32 != 0)
+                        return usage_error(self, "--regions: %llu is no multiple of 32",
+                                           (unsigned long long)a->sweep.regions[i]);
+        a->report.format = (enum report_format)format;
+        a->report.one_line = ctl->json;
+        return session_run(ctl, a);
+}
+
 /* The exit statuses of this command are its own: what other commands tell apart is 1 here. */
 static int own_status(int status)
 {
@@ -345,6 +444,8 @@ static int run_session(struct ctl *ctl, const struct command *self, int argc, ch
                 .count = 100,
         };
 
+        session_run_defaults(&a.sweep);
+
         switch (read_arguments(ctl, self, argc, argv, &a)) {
         case REPORT:
                 return own_status(run_report(ctl, self, &a));
@@ -354,6 +455,8 @@ static int run_session(struct ctl *ctl, const struct command *self, int argc, ch
                 return own_status(run_compare(ctl, self, &a));
         case TEST:
                 return own_status(session_test(ctl, &a));
+        case RUN:
+                return own_status(run_run(ctl, self, &a));
         }
         return ctl->exit_status;
 }
@@ -362,7 +465,7 @@ const struct command command_session = {
         .name = "session",
         .arguments = "ACTION [SESSION...]",
         .summary = "which memory layout costs what: transfers by path and layout",
-        .help = "Reads benchmark sessions: counters of the transfers on each path (host_to_disk,\n"
+        .help = "Benchmark sessions: counters of the transfers by path (host_to_disk,\n"
                 "disk_to_host, host_to_host, ...), by the layout of the blocks in memory (fully\n"
                 "contiguous, or a buffer for each layer) and by what moved them.\n"
                 "\n"
@@ -370,7 +473,10 @@ const struct command command_session = {
                 "one\n"
                 "  export [SESSION]   the counters as they are\n"
                 "  compare A B        two sessions, by key or by layout\n"
-                "  test               is the arithmetic right?\n"
+                "  test               is the arithmetic right, and, with --io, the data?\n"
+                "  run                put and get blocks in each layout through the daemon, or "
+                "one\n"
+                "                     of its own if none answers, and report what each costs\n"
                 "\n"
                 "SESSION is a file, a snapshot or an export: its name has a '/' or ends with\n"
                 "\".json\"; - is standard input.\n"

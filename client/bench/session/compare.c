@@ -2,7 +2,7 @@
 /* Lines up two sessions, and says of each pair by how much what counts is worse.
  *
  * By key, the pairs are the same path, layout and technology in both. By layout, technologies are
- * summed; on each path the base is fully contiguous, of A if it has it, else of B, and every other
+ * summed; the base of a path is fully contiguous, of A if it has it, else of B, and every other
  * layout of both is set against it. What counts: the rate, transfers/block (of the same layout),
  * and errors for each transfer. Latencies are shown; with more in flight they are longer, which is
  * no regression. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report as a chart: for each path, a bar for each layout; rate, transfers/block and the mean
+/* The report as a chart: by path, a bar for each layout; rate, transfers/block and the mean
  * size of a transfer. */
 #include <errno.h>
 #include <inttypes.h>

@@ -149,6 +149,8 @@ int session_test(struct ctl *ctl, const struct session_arguments *a)
 {
         int status = test_arithmetic(ctl, a->count);
 
+        if (status == SESSION_OK && a->io)
+                status = session_test_io(ctl);
         if (status == SESSION_OK && ctl->json)
                 puts("{\"right\":true}");
         return status;

@@ -5,6 +5,7 @@
 #include "options.h"
 #include "report.h"
 #include "snapshot.h"
+#include "sweep.h"
 
 enum session_status {
         SESSION_OK = 0,
@@ -24,6 +25,7 @@ struct session_arguments {
         bool dynamo, by_layout, io;
         double most_percent; /* negative: --fail-on-regress was not given */
         unsigned long long count;
+        struct sweep_options sweep;
 };
 
 /* A session that `name` names: a file if it has a '/', ends with ".json" or is "-". */
@@ -31,3 +33,13 @@ int session_load(struct ctl *ctl, const char *name, struct snapshot **ret);
 
 /* session-test.c */
 int session_test(struct ctl *ctl, const struct session_arguments *a);
+
+/* session-run.c */
+void session_run_defaults(struct sweep_options *o);
+/* Of a list with commas; false: wrong, said so, and ctl->exit_status is set. */
+bool session_names_option(struct ctl *ctl, const char *option, const char *text,
+                          const char *const *names, bool *ret);
+bool session_numbers_option(struct ctl *ctl, const char *option, const char *text, uint64_t least,
+                            uint64_t most, uint64_t *ret, unsigned *ret_n);
+int session_run(struct ctl *ctl, struct session_arguments *a);
+int session_test_io(struct ctl *ctl);

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* run, and test --io: the sweep against the daemon that answers, or one of our own on a store in a
+ * temporary directory. */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <string.h>
+
+#include "checked.h"
+#include "common.h"
+#include "human.h"
+#include "kvbench/embedded.h"
+#include "output.h"
+#include "session.h"
+#include "sweep-report.h"
+#include "text.h"
+
+static atomic_int interrupted;
+
+static void on_signal(int signal)
+{
+        interrupted = 1;
+}
+
+static void catch_signals(void)
+{
+        struct sigaction action = { .sa_handler = on_signal };
+
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+        sigaction(SIGHUP, &action, NULL);
+        signal(SIGPIPE, SIG_IGN);
+}
+
+/* --- the options --- */
+
+void session_run_defaults(struct sweep_options *o)
+{
+        *o = (struct sweep_options){
+                .layouts = { true, true, true },
+                .ops = { [SWEEP_PUT] = true, [SWEEP_GET] = true },
+                .regions = { 4096, 32768, 131072 },
+                .n_regions = 3,
+                .depths = { 4 },
+                .n_depths = 1,
+                .clients = { 1 },
+                .n_clients = 1,
+                .layers = 16,
+                .outer = 2,
+                .bytes = 64 << 20,
+                .iterations = 5,
+                .interrupted = &interrupted,
+        };
+}
+
+static bool wrong_list(struct ctl *ctl, const char *option, const char *text, const char *why)
+{
+        ctl->exit_status = complain(SESSION_WRONG_USAGE, "--%s: '%s': %s", option, text, why);
+        return false;
+}
+
+/* The next item of a list with commas, in `ret`; NULL at its end. */
+static const char *next_item(const char *text, char ret[static 64])
+{
+        size_t n = strcspn(text, ",");
+
+        snprintf(ret, 64, "%.*s", (int)MIN(n, (size_t)63), text);
+        return text[n] ? text + n + 1 : NULL;
+}
+
+bool session_names_option(struct ctl *ctl, const char *option, const char *text,
+                          const char *const *names, bool *ret)
+{
+        char item[64];
+
+        for (int i = 0; names[i]; i++)
+                ret[i] = false;
+        for (const char *p = text; p;) {
+                int i = 0;
+
+                p = next_item(p, item);
+                while (names[i] && strcmp(names[i], item) != 0)
+                        i++;
+                if (!names[i])
+                        return wrong_list(ctl, option, item, "there is none of that name");
+                ret[i] = true;
+        }
+        return true;
+}
+
+bool session_numbers_option(struct ctl *ctl, const char *option, const char *text, uint64_t least,
+                            uint64_t most, uint64_t *ret, unsigned *ret_n)
+{
+        char item[64], why[128];
+
+        *ret_n = 0;
+        for (const char *p = text; p;) {
+                uint64_t n;
+
+                p = next_item(p, item);
+                if (human_parse_bytes(item, &n) < 0 || n < least || n > most) {
+                        snprintf(why, sizeof(why), "not a number from %" PRIu64 " to %" PRIu64,
+                                 least, most);
+                        return wrong_list(ctl, option, item, why);
+                }
+                if (*ret_n == SWEEP_LIST)
+                        return wrong_list(ctl, option, text, "too many");
+                ret[(*ret_n)++] = n;
+        }
+        return true;
+}
+
+/* --- the daemon --- */
+
+struct host {
+        struct embedded embedded;
+        bool own;
+        char where[CTL_ERROR_BYTES];
+};
+
+static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host *h)
+{
+        uint64_t block = sweep_block_bytes(o), clients = 1, depth = 1, working;
+
+        for (unsigned i = 0; i < o->n_clients; i++)
+                clients = MAX(clients, o->clients[i]);
+        for (unsigned i = 0; i < o->n_depths; i++)
+                depth = MAX(depth, o->depths[i]);
+        working = MAX(o->bytes, 2 * block * clients) + depth * clients * block;
+        struct embedded_options options = {
+                .limit_bytes = 2 * working + (256 << 20) + 96 * block,
+                .pool_bytes =
+                        round_up(MAX(2 * working, MAX(16 * block, (uint64_t)256 << 20)), 2 << 20),
+                .entries = 1 << 20,
+                .io_backend = "auto",
+                .interrupted = &interrupted,
+        };
+        int status;
+
+        complain(EXIT_OK, "no daemon answers at %s: a daemon is started, on a temporary store",
+                 ctl_socket_name(ctl));
+        status = embedded_start(&h->embedded, &options);
+        if (status != EXIT_OK)
+                return status;
+        h->own = true;
+        snprintf(h->where, sizeof(h->where), "daemon: embedded, on a temporary store");
+        return SESSION_OK;
+}
+
+static int find_daemon(struct ctl *ctl, struct sweep_options *o, struct host *h)
+{
+        char error[CTL_ERROR_BYTES];
+        int r = ctl_try_connect(ctl, error);
+
+        if (r == -ENOENT || r == -ECONNREFUSED) {
+                int status = start_own(ctl, o, h);
+
+                o->socket_path = h->embedded.socket;
+                return status;
+        }
+        if (r < 0)
+                return complain(SESSION_FAILED, "%s", error);
+        o->socket_path = ctl->socket_path;
+        snprintf(h->where, sizeof(h->where), "daemon: at %s", ctl_socket_name(ctl));
+        text_clean(h->where);
+        return SESSION_OK;
+}
+
+static int sweep_status(int r, const char *error)
+{
+        if (r == -ECANCELED)
+                return complain(EXIT_INTERRUPTED, "interrupted");
+        return r < 0 ? complain(SESSION_FAILED, "%s", error) : SESSION_OK;
+}
+
+/* Sweeps; what has been measured is in `ret`, the caller's to free. */
+static int run_sweep(struct ctl *ctl, struct sweep_options *o, struct host *h,
+                     struct sweep_result *ret)
+{
+        char error[SWEEP_ERROR_BYTES];
+        int status;
+
+        catch_signals();
+        status = find_daemon(ctl, o, h);
+        if (status == SESSION_OK)
+                status = sweep_status(sweep_run(o, ret, error), error);
+        if (h->own) {
+                if (status == SESSION_FAILED)
+                        (void)embedded_died(&h->embedded, 0);
+                embedded_stop(&h->embedded);
+        }
+        return status;
+}
+
+/* --- the actions --- */
+
+int session_run(struct ctl *ctl, struct session_arguments *a)
+{
+        struct sweep_result result = { 0 };
+        _cleanup_(freep) void *points = NULL;
+        struct host host = { 0 };
+        struct output out;
+        int status = run_sweep(ctl, &a->sweep, &host, &result), r;
+
+        points = result.points;
+        if (status != SESSION_OK)
+                return status;
+        status = output_open(&out, a->output);
+        if (status != SESSION_OK)
+                return status;
+        r = sweep_report(&a->sweep, &result, host.where, &a->report, out.file);
+        status = output_close(&out, r >= 0);
+        return r < 0 ? complain_memory() : status;
+}
+
+int session_test_io(struct ctl *ctl)
+{
+        struct sweep_result result = { 0 };
+        struct sweep_options o;
+        _cleanup_(freep) void *points = NULL;
+        struct host host = { 0 };
+        uint64_t verified = 0;
+        int status;
+
+        session_run_defaults(&o);
+        o.regions[0] = 4096;
+        o.n_regions = 1;
+        o.bytes = 2 << 20;
+        o.iterations = 1;
+        o.ack = KVCACHE_WRITTEN;
+        o.verify = true;
+        o.cold = true;
+        status = run_sweep(ctl, &o, &host, &result);
+        points = result.points;
+        if (status != SESSION_OK)
+                return status;
+        for (size_t i = 0; i < result.n; i++)
+                verified += result.points[i].verified_bytes;
+        if (!ctl->json)
+                printf("data: %" PRIu64
+                       " bytes put and got in %d layouts, written and read back: right\n",
+                       verified, SWEEP_LAYOUTS);
+        return SESSION_OK;
+}
