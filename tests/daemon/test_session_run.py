@@ -112,3 +112,44 @@ def test_without_a_daemon_one_is_started_and_removed(tmp_path):
 def test_io_against_a_running_daemon(daemon):
     result = bench("session", "test", "--io", daemon=daemon, check=0, timeout=300)
     assert not result.stderr and "12582912 bytes" in result.stdout
+
+
+def session(*arguments, check=0):
+    return bench("session", *arguments, check=check).stdout
+
+
+def test_workflow_of_two_layouts(daemon, tmp_path):
+    """Session A with contiguous blocks, B with a buffer a layer; report both, diff -u, compare by layout."""
+    for name, layout in ("A", "contiguous"), ("B", "outer-first"):
+        run(daemon, *SMALL, "--iterations", "3", "--layouts", layout, "--session", name, "--snapshot", tmp_path / f"{name}.json")
+        (tmp_path / f"{name}.txt").write_text(session("report", tmp_path / f"{name}.json", "--no-clock"))
+        assert session("report", tmp_path / f"{name}.json", "--no-clock") == (tmp_path / f"{name}.txt").read_text()
+    blocks = (1 << 20) // (4096 * 8) * 3 * 2  # of three iterations, put and got
+    metrics = [json.loads((tmp_path / f"{name}.json").read_text())["metrics"] for name in "AB"]
+    for (metric,), transfers, layout in zip(metrics, (blocks, blocks * 8), ("fully_contiguous", "layer_separate_outer_first")):
+        assert (metric["path"], metric["layout"], metric["technology"]) == ("host_to_host", layout, "memcpy")
+        assert metric["transfer_count"] == transfers == sum(n for _, n in metric["size_histogram"])
+        assert metric["total_blocks"] == blocks and metric["region_count"] == blocks * 8
+        assert metric["total_bytes"] == metric["device_bytes"] == blocks * 4096 * 8
+        assert 0 < metric["busy_secs"] and metric["latency_secs"] > 0
+    diff = subprocess.run(["diff", "-u", "A.txt", "B.txt"], cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    assert "-host_to_host, fully_contiguous, memcpy" in diff and "+host_to_host, layer_separate_outer_first, memcpy" in diff
+    assert "-  transfers/block                   1.000" in diff and "+  transfers/block                   8.000" in diff
+    assert "   blocks " in diff and "   bytes " in diff  # lines up: these are the same
+    pairs = json.loads(session("compare", tmp_path / "A.json", tmp_path / "B.json", "--by", "layout", "--json"))["pairs"]
+    other, = (p["other"] for p in pairs if p["base"] != p["other"])
+    assert other["transfers_per_block"] == 8 and other["regions_per_transfer"] == 1
+
+
+def test_snapshot_of_several_clients_adds_up(daemon, tmp_path):
+    run(daemon, *SMALL, "--clients", "3", "--ops", "put,get,mixed", "--snapshot", tmp_path / "S.json")
+    snapshot = json.loads((tmp_path / "S.json").read_text())
+    assert [m["layout"] for m in snapshot["metrics"]] == [
+        "fully_contiguous", "layer_separate_block_first", "layer_separate_outer_first"]
+    per_pass = (1 << 20) // 3 // (4096 * 8) * 3
+    for metric, pieces in zip(snapshot["metrics"], (1, 4, 8)):
+        assert metric["total_blocks"] == 2 * per_pass + per_pass // 3 // 2 * 2 * 3
+        assert metric["transfer_count"] == metric["total_blocks"] * pieces
+        assert metric["busy_secs"] <= snapshot["enabled_secs"] + 0.001
+    bench("session", "run", *SMALL, "--session", "../x", daemon=daemon, check=2)
+    bench("session", "run", *SMALL, "--snapshot", tmp_path / "no" / "S.json", daemon=daemon, check=1)

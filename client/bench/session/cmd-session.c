@@ -39,10 +39,12 @@ enum option {
         OPTION_ACK,
         OPTION_COLD,
         OPTION_VERIFY,
+        OPTION_SNAPSHOT,
 };
 
 static const struct option_row session_options[] = {
-        { OPTION_SESSION, "session", "NAME", "report, export: the session, or a file" },
+        { OPTION_SESSION, "session", "NAME",
+          "report, export: the session, or a file;\nrun: the name in the snapshot (default: run)" },
         { OPTION_FORMAT, "format", "FORMAT",
           "report, run: text, json, csv, svg or html; export: json, csv or jsonl;\n"
           "compare: text or json (default: the first of them)" },
@@ -82,6 +84,9 @@ static const struct option_row session_options[] = {
           "run: answer a put when it is accepted (the default), written or durable" },
         { OPTION_COLD, "cold", NULL, "run: get from disk: evicted from memory before" },
         { OPTION_VERIFY, "verify", NULL, "run: compare every byte, outside the measured time" },
+        { OPTION_SNAPSHOT, "snapshot", "FILE",
+          "run: also write what its clients copied between layouts and chunks as a\n"
+          "session, which report, export and compare read" },
         { 0 },
 };
 
@@ -90,7 +95,7 @@ static unsigned actions_of(int option)
 {
         switch (option) {
         case OPTION_SESSION:
-                return 1 << REPORT | 1 << EXPORT;
+                return 1 << REPORT | 1 << EXPORT | 1 << RUN;
         case OPTION_FORMAT:
         case 'o':
                 return 1 << REPORT | 1 << EXPORT | 1 << COMPARE | 1 << RUN;
@@ -233,6 +238,9 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
                 return option_count(ctl, "--count", argument, 1, 100000000, &a->count);
         case OPTION_IO:
                 a->io = true;
+                return true;
+        case OPTION_SNAPSHOT:
+                a->snapshot = argument;
                 return true;
         default:
                 return take_run_option(ctl, self, option, argument, &a->sweep);
@@ -424,6 +432,11 @@ static int run_run(struct ctl *ctl, const struct command *self, struct session_a
                 if (a->sweep.regions[i] % 32 != 0)
                         return usage_error(self, "--regions: %llu is no multiple of 32",
                                            (unsigned long long)a->sweep.regions[i]);
+        if (a->session && !snapshot_name_valid(a->session))
+                return usage_error(self,
+                                   "--session: '%s' is not the name of a session: 1 to 64 of "
+                                   "A-Z, a-z, 0-9, '.', '_' and '-', and no dot in front",
+                                   a->session);
         a->report.format = (enum report_format)format;
         a->report.one_line = ctl->json;
         return session_run(ctl, a);

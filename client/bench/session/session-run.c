@@ -12,7 +12,9 @@
 #include "kvbench/embedded.h"
 #include "output.h"
 #include "session.h"
+#include "export.h"
 #include "sweep-report.h"
+#include "sweep-tally.h"
 #include "text.h"
 
 static atomic_int interrupted;
@@ -194,15 +196,43 @@ static int run_sweep(struct ctl *ctl, struct sweep_options *o, struct host *h,
 
 /* --- the actions --- */
 
+/* Into --snapshot. */
+static int write_snapshot(struct sweep_tally *tally, const struct session_arguments *a)
+{
+        struct snapshot snapshot;
+        struct output out;
+        int status = output_open(&out, a->snapshot), r;
+
+        if (status != SESSION_OK)
+                return status;
+        sweep_tally_snapshot(tally, a->session ? a->session : "run", &snapshot);
+        r = session_export(&snapshot, EXPORT_JSON, out.file);
+        status = output_close(&out, r >= 0);
+        return r < 0 ? complain_memory() : status;
+}
+
 int session_run(struct ctl *ctl, struct session_arguments *a)
 {
+        _cleanup_(freep) struct sweep_tally *tally = NULL;
+        struct sweep_observer observer;
         struct sweep_result result = { 0 };
         _cleanup_(freep) void *points = NULL;
         struct host host = { 0 };
         struct output out;
-        int status = run_sweep(ctl, &a->sweep, &host, &result), r;
+        int status, r;
 
+        if (a->snapshot) {
+                tally = malloc(sizeof(*tally));
+                if (!tally)
+                        return complain_memory();
+                sweep_tally_init(tally);
+                observer = sweep_tally_observer(tally);
+                a->sweep.observer = &observer;
+        }
+        status = run_sweep(ctl, &a->sweep, &host, &result);
         points = result.points;
+        if (status == SESSION_OK && tally)
+                status = write_snapshot(tally, a);
         if (status != SESSION_OK)
                 return status;
         status = output_open(&out, a->output);

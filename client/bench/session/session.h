@@ -17,7 +17,7 @@ enum session_status {
 };
 
 struct session_arguments {
-        const char *session, *output;
+        const char *session, *output, *snapshot;
         const char *operands[2];
         int n_operands;
         struct report_options report;

@@ -55,6 +55,18 @@ static uint64_t steps_of(const struct sweep_pass *pass)
         return pass->op == SWEEP_MIXED ? pass->blocks / 2 * 2 : pass->blocks;
 }
 
+/* What a call of gather or scatter has moved, and when. */
+static void note_call(struct sweep_client *c, uint64_t begun_ns,
+                      const struct kvcache_layout_moved *moved)
+{
+        c->calls[c->n_calls++] = (struct sweep_call){ begun_ns, latency_now_ns() };
+        c->moved.blocks += moved->blocks;
+        c->moved.regions += moved->regions;
+        c->moved.copies += moved->copies;
+        c->moved.bytes += moved->bytes;
+        c->moved.device_bytes += moved->device_bytes;
+}
+
 static int begin_put(struct sweep_client *c, struct flight *f, struct kvcache_entry *entry)
 {
         struct kvcache_layout_copy copy = {
@@ -62,13 +74,15 @@ static int begin_put(struct sweep_client *c, struct flight *f, struct kvcache_en
                 .chunk = f->place,
                 .chunk_bytes = c->blocks->info.block_bytes,
         };
+        struct kvcache_layout_moved moved = { .size = sizeof(moved) };
         char error[256];
-        int r = kvcache_layout_gather(&c->blocks->layout, 0, 0, &copy, 1, NULL, error,
+        int r = kvcache_layout_gather(&c->blocks->layout, 0, 0, &copy, 1, &moved, error,
                                       sizeof(error));
 
         if (r < 0)
                 return sweep_client_failed(c, r, "block %" PRIu64 " cannot be gathered: %s",
                                            f->block, error);
+        note_call(c, f->begun_ns, &moved);
         *entry = (struct kvcache_entry){ .key = c->keys[f->block],
                                          .data = f->place,
                                          .length = copy.chunk_bytes };
@@ -111,16 +125,20 @@ static int end_get(struct sweep_client *c, const struct flight *f)
                 .chunk = (void *)f->result.data, /* scatter only reads it */
                 .chunk_bytes = f->result.length,
         };
+        struct kvcache_layout_moved moved = { .size = sizeof(moved) };
+        uint64_t begun = latency_now_ns();
         char error[256];
         int r;
 
         if (!f->result.data)
                 return sweep_client_failed(c, -EBADMSG, "block %" PRIu64 " came without data",
                                            f->block);
-        r = kvcache_layout_scatter(&c->blocks->layout, 0, 0, &copy, 1, NULL, error, sizeof(error));
+        r = kvcache_layout_scatter(&c->blocks->layout, 0, 0, &copy, 1, &moved, error,
+                                   sizeof(error));
         if (r < 0)
                 return sweep_client_failed(c, r, "block %" PRIu64 " cannot be scattered: %s",
                                            f->block, error);
+        note_call(c, begun, &moved);
         (void)kvcache_release(c->kv, &f->result.lease, 1);
         c->got++;
         c->got_from_disk += !(f->result.tiers & KVCACHE_TIER_MEMORY);
@@ -213,6 +231,8 @@ int sweep_client_move(struct sweep_client *c)
         struct moving m = { 0 };
         int r = take_flights(c, &m);
 
+        c->n_calls = 0;
+        c->moved = (struct kvcache_layout_moved){ 0 };
         c->begun_ns = last = latency_now_ns();
         while (r == 0 && done < steps) {
                 while (r == 0 && next < steps && m.n_idle > 0)

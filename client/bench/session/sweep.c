@@ -176,8 +176,9 @@ static double *rate_at(struct sweep *s, uint32_t kind, enum sweep_op op)
         return s->rates + ((size_t)(kind - 1) * SWEEP_OPS + op) * s->options->iterations;
 }
 
-static void note_pass(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t iteration)
+static int note_pass(struct sweep *s, uint32_t kind, enum sweep_op op, int64_t iteration)
 {
+        const struct sweep_observer *observer = s->options->observer;
         uint64_t begun = UINT64_MAX, ended = 0, bytes = 0;
 
         for (uint64_t i = 0; i < s->n_clients; i++) {
@@ -191,8 +192,12 @@ static void note_pass(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t
                 s->got[kind - 1][op] += c->got;
                 s->from_disk[kind - 1][op] += c->got_from_disk;
         }
-        rate_at(s, kind, op)[iteration] =
+        rate_at(s, kind, op)[MAX(iteration, (int64_t)0)] =
                 ended > begun ? (double)bytes / (double)(ended - begun) * 1e9 : 0;
+        if (!observer || iteration < 0)
+                return 0;
+        return observer->pass(observer->userdata, s->clients, s->n_clients,
+                              (double)(ended - begun) / 1e9);
 }
 
 static void forget_counts(struct sweep *s)
@@ -204,7 +209,7 @@ static void forget_counts(struct sweep *s)
         }
 }
 
-static int measure(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t iteration)
+static int measure(struct sweep *s, uint32_t kind, enum sweep_op op, int64_t iteration)
 {
         struct sweep_pass pass = {
                 .op = op, .blocks = s->blocks, .depth = s->depth, .ack = s->options->ack
@@ -214,10 +219,9 @@ static int measure(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t it
         forget_counts(s);
         if (r == 0)
                 r = move_all(s, &pass, kind);
-        if (r < 0)
-                return r;
-        note_pass(s, kind, op, iteration);
-        return s->options->verify ? verify(s, op, kind) : 0;
+        if (r == 0)
+                r = note_pass(s, kind, op, iteration);
+        return r == 0 && s->options->verify ? verify(s, op, kind) : r;
 }
 
 /* --- the clients of some sizes --- */
@@ -242,7 +246,8 @@ static int open_client(struct sweep *s, uint64_t number, uint64_t block_bytes)
         c->interrupted = s->options->interrupted;
         c->n_keys = s->blocks;
         c->keys = calloc(s->blocks, sizeof(*c->keys));
-        if (!c->keys)
+        c->calls = calloc(s->blocks, sizeof(*c->calls));
+        if (!c->keys || !c->calls)
                 return -ENOMEM;
         if (getrandom(c->keys, s->blocks * sizeof(*c->keys), 0) < 0)
                 return -errno;
@@ -273,6 +278,7 @@ static void close_clients(struct sweep *s)
                         (void)sweep_client_evict(c, KVCACHE_TIER_ALL);
                 kvcache_close(c->kv);
                 free(c->keys);
+                free(c->calls);
                 latency_fini(&c->latency);
                 *c = (struct sweep_client){ 0 };
                 for (unsigned k = 0; k < SWEEP_LAYOUTS; k++)
@@ -293,6 +299,10 @@ static int open_clients(struct sweep *s)
                                 r = sweep_blocks_init(&s->blocks_of[i][k], k + 1, s->region_bytes,
                                                       (uint32_t)o->layers, (uint32_t)o->outer,
                                                       s->blocks);
+                for (unsigned k = 0; r == 0 && o->observer && k < SWEEP_LAYOUTS; k++)
+                        if (o->layouts[k])
+                                o->observer->layout(o->observer->userdata,
+                                                    &s->blocks_of[i][k].layout);
         }
         if (r < 0 && !*s->error)
                 snprintf(s->error, SWEEP_ERROR_BYTES, "%s", strerror(-r));
@@ -368,6 +378,22 @@ static void reset_figures(struct sweep *s)
         memset(s->verified, 0, sizeof(s->verified));
 }
 
+/* Another one begins in each iteration: the first has the writes of the operation before beside
+ * it. */
+static int measure_layouts(struct sweep *s, enum sweep_op op, int64_t iteration)
+{
+        uint32_t first = (uint32_t)((iteration + SWEEP_LAYOUTS) % SWEEP_LAYOUTS);
+        int r = 0;
+
+        for (uint32_t i = 0; r == 0 && i < SWEEP_LAYOUTS; i++) {
+                uint32_t k = (first + i) % SWEEP_LAYOUTS;
+
+                if (s->options->layouts[k])
+                        r = measure(s, k + 1, op, iteration);
+        }
+        return r;
+}
+
 /* All layouts and operations of the sizes at hand; iteration -1 warms the pool's pages up. */
 static int measure_sizes(struct sweep *s)
 {
@@ -377,11 +403,9 @@ static int measure_sizes(struct sweep *s)
         for (int64_t i = -1; i < (int64_t)o->iterations; i++) {
                 if (i == 0)
                         reset_figures(s);
-                for (unsigned op = 0; op < SWEEP_OPS; op++)
-                        for (uint32_t k = 0; r == 0 && o->ops[op] && k < SWEEP_LAYOUTS; k++)
-                                if (o->layouts[k])
-                                        r = measure(s, k + 1, (enum sweep_op)op,
-                                                    (uint64_t)MAX(i, (int64_t)0));
+                for (unsigned op = 0; r == 0 && op < SWEEP_OPS; op++)
+                        if (o->ops[op])
+                                r = measure_layouts(s, (enum sweep_op)op, i);
         }
         for (unsigned op = 0; op < SWEEP_OPS; op++)
                 for (uint32_t k = 0; r == 0 && o->ops[op] && k < SWEEP_LAYOUTS; k++)

@@ -19,6 +19,17 @@ enum { SWEEP_LAYOUTS = 3, SWEEP_LIST = 16, SWEEP_MAX_CLIENTS = 64, SWEEP_ERROR_B
 
 enum sweep_op { SWEEP_PUT, SWEEP_GET, SWEEP_MIXED, SWEEP_OPS };
 
+struct sweep_client;
+
+/* Notified of the measured passes. */
+struct sweep_observer {
+        void *userdata;
+        /* Blocks in a layout that is about to be measured. */
+        void (*layout)(void *userdata, const struct kvcache_layout *layout);
+        /* A pass of `n` clients, with blocks of the same layout, took `seconds`. 0, -errno. */
+        int (*pass)(void *userdata, const struct sweep_client *clients, size_t n, double seconds);
+};
+
 struct sweep_options {
         const char *socket_path;
         bool layouts[SWEEP_LAYOUTS]; /* by enum kvcache_layout_kind, less one */
@@ -30,6 +41,7 @@ struct sweep_options {
         bool cold; /* chunks are evicted from memory before they are got */
         bool verify;
         const atomic_int *interrupted;
+        const struct sweep_observer *observer; /* may be NULL */
 };
 
 struct sweep_point {
@@ -88,6 +100,11 @@ struct sweep_pass {
         enum kvcache_ack ack;
 };
 
+/* Of gather or scatter. */
+struct sweep_call {
+        uint64_t begun_ns, ended_ns;
+};
+
 struct sweep_client {
         struct kvcache *kv;
         uint32_t namespace_handle;
@@ -98,7 +115,10 @@ struct sweep_client {
         const atomic_int *interrupted;
         struct latency latency;
         uint64_t begun_ns, ended_ns, got, got_from_disk;
-        int error; /* -errno, with `message` */
+        struct sweep_call *calls; /* of the pass, with room for all its blocks */
+        size_t n_calls;
+        struct kvcache_layout_moved moved; /* by these calls */
+        int error;                         /* -errno, with `message` */
         char message[SWEEP_ERROR_BYTES];
 };
 
