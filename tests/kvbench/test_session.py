@@ -41,6 +41,7 @@ def load(path=A):
 # --- reports ---
 
 GOLDEN_OUTPUTS = {
+    "status.txt": ["status", B], "status.json": ["status", "--session", B, "--json"],
     "A.txt": ["report", A], "B.txt": ["report", B, "--no-clock"], "A.report.json": ["report", A, "--format", "json"],
     "B.csv": ["report", B, "--format", "csv"], "B.svg": ["report", B, "--format", "svg"],
     "B.html": ["report", B, "--format", "html", "--no-clock"],
@@ -110,6 +111,7 @@ def test_session_without_transfers(tmp_path):
     empty = load() | {"metrics": [], "layouts": []}
     (tmp_path / "e.json").write_text(json.dumps(empty))
     assert "no transfers" in ok("report", tmp_path / "e.json")
+    assert json.loads(ok("status", tmp_path / "e.json", "--json"))["keys"] == 0
     ElementTree.fromstring(ok("report", tmp_path / "e.json", "--format", "svg"))
     assert ok("compare", tmp_path / "e.json", tmp_path / "e.json", "--fail-on-regress", 0)
 
@@ -151,6 +153,19 @@ def test_jsonl_and_dynamo():
     assert set(dynamo["metrics"]["HostToDisk_FullyContiguous"]) == {
         "transfer_count", "total_bytes", "total_blocks", "min_transfer_size", "max_transfer_size", "avg_transfer_size",
         "transfer_rate_bps", "block_rate_bps"}
+
+
+# --- status ---
+
+
+def test_status_is_the_sums_of_the_report():
+    status, metrics = json.loads(ok("status", B, "--json")), load(B)["metrics"]
+    for name, of in ("transfers", "transfer_count"), ("blocks", "total_blocks"), ("bytes", "total_bytes"):
+        assert status[name] == sum(m[of] for m in metrics)
+    assert status["paths"] == len({m["path"] for m in metrics}) == 3
+    assert status["keys"] == len({(m["path"], m["layout"]) for m in metrics}) == 3 and status["errors"] == 2
+    refused("status", B, "--no-clock", status=USAGE)
+    refused("status", ROOT / "no-such.json", status=UNKNOWN)
 
 
 # --- comparisons ---

@@ -12,9 +12,10 @@
 #include "output.h"
 #include "session.h"
 
-enum action { REPORT, EXPORT, COMPARE, TEST, RUN, ACTIONS };
+enum action { STATUS, REPORT, EXPORT, COMPARE, TEST, RUN, ACTIONS };
 
-static const char *const action_names[] = { "report", "export", "compare", "test", "run", NULL };
+static const char *const action_names[] = { "status", "report", "export", "compare",
+                                            "test",   "run",    NULL };
 
 enum option {
         OPTION_SESSION = OPTION_LONG,
@@ -44,7 +45,8 @@ enum option {
 
 static const struct option_row session_options[] = {
         { OPTION_SESSION, "session", "NAME",
-          "report, export: the session, or a file;\nrun: the name in the snapshot (default: run)" },
+          "status, report, export: the session, or a file;\nrun: the name in the snapshot "
+          "(default: run)" },
         { OPTION_FORMAT, "format", "FORMAT",
           "report, run: text, json, csv, svg or html; export: json, csv or jsonl;\n"
           "compare: text or json (default: the first of them)" },
@@ -95,7 +97,7 @@ static unsigned actions_of(int option)
 {
         switch (option) {
         case OPTION_SESSION:
-                return 1 << REPORT | 1 << EXPORT | 1 << RUN;
+                return 1 << STATUS | 1 << REPORT | 1 << EXPORT | 1 << RUN;
         case OPTION_FORMAT:
         case 'o':
                 return 1 << REPORT | 1 << EXPORT | 1 << COMPARE | 1 << RUN;
@@ -251,7 +253,7 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct session_arguments *a)
 {
-        static const int most_operands[ACTIONS] = { 1, 1, 2, 0, 0 };
+        static const int most_operands[ACTIONS] = { 1, 1, 1, 2, 0, 0 };
         const char *argument;
         uint64_t given = 0;
         int r, first, action;
@@ -341,6 +343,16 @@ static int load_one(struct ctl *ctl, const struct command *self, const struct se
         if (a->session && a->n_operands > 0)
                 return usage_error(self, "--session and '%s': which of them?", a->operands[0]);
         return session_load(ctl, a->session ? a->session : a->operands[0], ret);
+}
+
+static int run_status(struct ctl *ctl, const struct command *self, struct session_arguments *a)
+{
+        _cleanup_(snapshot_freep) struct snapshot *s = NULL;
+        int status = load_one(ctl, self, a, &s);
+
+        if (status != SESSION_OK)
+                return status;
+        return session_status_print(s, ctl->json, stdout) < 0 ? complain_memory() : SESSION_OK;
 }
 
 static int finish(struct output *out, int r, int status)
@@ -460,6 +472,8 @@ static int run_session(struct ctl *ctl, const struct command *self, int argc, ch
         session_run_defaults(&a.sweep);
 
         switch (read_arguments(ctl, self, argc, argv, &a)) {
+        case STATUS:
+                return own_status(run_status(ctl, self, &a));
         case REPORT:
                 return own_status(run_report(ctl, self, &a));
         case EXPORT:
@@ -482,6 +496,7 @@ const struct command command_session = {
                 "disk_to_host, host_to_host, ...), by the layout of the blocks in memory (fully\n"
                 "contiguous, or a buffer for each layer) and by what moved them.\n"
                 "\n"
+                "  status [SESSION]   how much it has counted, in a few lines\n"
                 "  report [SESSION]   the figures, as text, JSON, CSV, a chart, or a page with "
                 "one\n"
                 "  export [SESSION]   the counters as they are\n"

@@ -10,8 +10,7 @@
 #include "figures.h"
 #include "report.h"
 
-__attribute__((format(printf, 3, 4))) static void head(FILE *out, const char *label,
-                                                       const char *format, ...)
+void report_head_line(FILE *out, const char *label, const char *format, ...)
 {
         char text[4 * SNAPSHOT_TEXT];
         va_list arguments;
@@ -35,17 +34,17 @@ static void number_line(FILE *out, const char *label, double value, const char *
 
 static void print_head(const struct snapshot *s, const struct report_options *o, FILE *out)
 {
-        head(out, "session", "%s", s->name);
-        head(out, "state", "%s, %s", s->active ? "active" : "not active",
-             s->enabled ? "enabled" : "disabled");
-        head(out, "host", "%s, %s, %" PRIu64 " CPU%s", s->hostname, s->kernel, s->cpus,
-             s->cpus == 1 ? "" : "s");
-        head(out, "daemon", "%s", s->daemon_version);
+        report_head_line(out, "session", "%s", s->name);
+        report_head_line(out, "state", "%s, %s", s->active ? "active" : "not active",
+                         s->enabled ? "enabled" : "disabled");
+        report_head_line(out, "host", "%s, %s, %" PRIu64 " CPU%s", s->hostname, s->kernel, s->cpus,
+                         s->cpus == 1 ? "" : "s");
+        report_head_line(out, "daemon", "%s", s->daemon_version);
         if (o->no_clock)
                 return;
-        head(out, "created", "%s", s->created);
-        head(out, "updated", "%s", s->updated);
-        head(out, "enabled", "for %.3f s", s->enabled_secs);
+        report_head_line(out, "created", "%s", s->created);
+        report_head_line(out, "updated", "%s", s->updated);
+        report_head_line(out, "enabled", "for %.3f s", s->enabled_secs);
 }
 
 static void print_layouts(const struct snapshot *s, const struct report_options *o, FILE *out)

@@ -20,9 +20,14 @@ struct report_options {
 /* Into `out`. 0, -ENOMEM. */
 int session_report(const struct snapshot *s, const struct report_options *options, FILE *out);
 
+/* How much it has counted, in a few lines, or as an object in one. 0, -ENOMEM. */
+int session_status_print(const struct snapshot *s, bool json, FILE *out);
+
 /* --- inside the report --- */
 
 /* What a text from outside may be in a report: printable ASCII. */
 void report_ascii(char *text);
+void report_head_line(FILE *out, const char *label, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
 void session_report_text(const struct snapshot *s, const struct report_options *o, FILE *out);
 int session_report_chart(const struct snapshot *s, const struct report_options *o, FILE *out);
