@@ -68,6 +68,12 @@ struct kvcache_gpu_options {
                                    block; 0: 128 MiB */
         uint64_t gds_bytes; /* device memory that cuFile reads into, in eight parts, each to hold
                                a block; 0: 128 MiB; less if there is not so much */
+        /* A folder of ext4 or XFS in which cuFile writes what is put, from where the daemon copies
+         * it (io.gds_puts): in a file without a name, as long as gds_bytes. It is worth it only
+         * where host memory, or the bus to it, is what puts wait for: each byte is written to disk
+         * twice and read once. Read during the call only. NULL: puts pass through the staging
+         * memory */
+        const char *gds_put_path;
 };
 
 /* Loads the driver and prepares for one GPU of this process: streams, the kernel, staging memory,
@@ -107,7 +113,8 @@ struct kvcache_gpu_counts {
         uint64_t driver_errors;          /* by which blocks failed */
 };
 
-/* Why a block that was on disk did not come by GPUDirect Storage. Stable numbers. */
+/* Why a block that was on disk did not come by GPUDirect Storage, or one that is put did not go by
+ * it. Stable numbers. */
 enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_NONE = 0,
         KVCACHE_GPU_GDS_OFF = 1,        /* KVCACHE_GPU_GDS_NEVER: not counted */
@@ -125,11 +132,13 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_FILES = 12,  /* as many files as can be are in use */
         KVCACHE_GPU_GDS_HANDLE = 13, /* cuFile does not register the file */
         KVCACHE_GPU_GDS_SIZE = 14,   /* longer than an eighth of the device memory */
-        KVCACHE_GPU_GDS_FAILED = 15, /* the read failed */
-        KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read ended early */
+        KVCACHE_GPU_GDS_FAILED = 15, /* the read or the write failed */
+        KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read or the write ended early */
         KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
         KVCACHE_GPU_GDS_PAUSED = 18,    /* so many reads failed in a row that none is tried now */
         KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
+        KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not take it from the file */
+        KVCACHE_GPU_GDS_SMALL = 21,     /* put: shorter than 8 KiB */
         KVCACHE_GPU_GDS_REASONS = 24,
 };
 
@@ -144,7 +153,16 @@ struct kvcache_gpu_gds {
         uint64_t blocks;                             /* that came so */
         uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks on disk that did not, by reason */
 };
-/* "the read failed". Never NULL. */
+/* The same of puts, with kvcache_gpu_options.gds_put_path; without it `state` is
+ * KVCACHE_GPU_GDS_OFF. */
+struct kvcache_gpu_gds_puts {
+        uint32_t state; /* enum kvcache_gpu_gds_reason, as of the last attempt */
+        int32_t error;  /* the last one: cuFile's number, from 5001 on, or -errno; 0: none */
+        uint64_t writes, write_bytes;
+        uint64_t blocks;                             /* that went so */
+        uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* that went through staging, by reason */
+};
+/* "the read or the write failed". Never NULL. */
 const char *kvcache_gpu_gds_reason_name(int reason);
 
 struct kvcache_gpu_info {
@@ -158,6 +176,7 @@ struct kvcache_gpu_info {
         struct kvcache_gpu_gds gds;
         uint64_t blocks_paced; /* asked for again: there were too many for the daemon's limit of
                                   what may be leased at a time */
+        struct kvcache_gpu_gds_puts gds_puts;
 };
 enum {
         KVCACHE_GPU_HAS_KERNEL = 1 << 0,

@@ -149,7 +149,7 @@ struct kvcache_info {
         uint64_t lookups_local; /* keys that this handle has answered from it */
         uint32_t lends;         /* 1: the daemon lends this user its data files, as of connecting;
                                    0: it does not (io.gds), or is too old */
-        uint32_t reserved;
+        uint32_t takes_files;   /* the same of KVCACHE_BUFFER_FILE (io.gds_puts) */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 

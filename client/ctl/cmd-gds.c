@@ -2,6 +2,7 @@
 /* `gds`: what this host and the daemon can do by GPUDirect Storage, why not more, and the remedies.
  * The answer is put together as JSON, which --json prints; for people it is printed as lines. A
  * daemon that does not answer costs its part of the answer, and a warning. */
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +15,9 @@
 #include "human.h"
 #include "units.h"
 
-/* io.gds of the configuration, which admins may read; "": it is not known. */
-static void policy_of(struct ctl *ctl, char *ret, size_t room)
+/* The value behind `key` in the configuration, which admins may read; "": it is not known. */
+static void policy_of(struct ctl *ctl, const char *key, char *ret, size_t room)
 {
-        static const char key[] = "\n  gds: ";
         _cleanup_(freep) char *yaml = NULL;
         const char *found;
 
@@ -26,8 +26,8 @@ static void policy_of(struct ctl *ctl, char *ret, size_t room)
                 return;
         found = strstr(yaml, key);
         if (found)
-                snprintf(ret, room, "%.*s", (int)strcspn(found + sizeof(key) - 1, " \n"),
-                         found + sizeof(key) - 1);
+                snprintf(ret, room, "%.*s", (int)strcspn(found + strlen(key), " \n"),
+                         found + strlen(key));
 }
 
 static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct gds_verdict *v)
@@ -36,7 +36,7 @@ static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct 
         char policy[32];
         bool lends;
 
-        policy_of(ctl, policy, sizeof(policy));
+        policy_of(ctl, "\n  gds: ", policy, sizeof(policy));
         lends = kvcache_get_info(ctl->kv, &info) >= 0 && info.lends;
         if (!gds_check(checks, "lending", lends,
                        "set io.gds in the daemon's configuration: on lends to every user, auto to "
@@ -50,6 +50,24 @@ static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct 
                 cJSON_AddStringToObject(daemon, "policy", policy);
 }
 
+/* Puts by cuFile are a matter of their own: the verdict is about gets. */
+static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
+{
+        struct kvcache_info info = { .size = sizeof(info) };
+        char policy[32];
+        bool takes;
+
+        policy_of(ctl, "\n  gds_puts: ", policy, sizeof(policy));
+        takes = kvcache_get_info(ctl->kv, &info) >= 0 && info.takes_files;
+        (void)gds_check(checks, "puts", takes,
+                        "none is needed: puts pass through host memory, which costs the disk less. "
+                        "If host memory is what they wait for, set io.gds_puts, and gds_put_path "
+                        "where the client attaches its GPU",
+                        "the daemon takes %s that cuFile has written from this user%s%s",
+                        takes ? "puts" : "no puts", *policy ? "; io.gds_puts: " : "", policy);
+        cJSON_AddBoolToObject(daemon, "takes_files", takes);
+}
+
 /* What it has lent, and why not more: its metrics, as they are. */
 static void add_loans(struct ctl *ctl, cJSON *daemon)
 {
@@ -57,6 +75,9 @@ static void add_loans(struct ctl *ctl, cJSON *daemon)
                 { "kvcache_lent_chunks_total", "lent_chunks" },
                 { "kvcache_lent_bytes_total", "lent_bytes" },
                 { "kvcache_not_lent_chunks_total", "not_lent_chunks" },
+                { "kvcache_file_puts_total", "file_puts" },
+                { "kvcache_file_put_bytes_total", "file_put_bytes" },
+                { "kvcache_file_put_failures_total", "file_put_failures" },
         };
         _cleanup_(cJSON_Deletep) cJSON *stats = NULL;
         _cleanup_(freep) char *text = NULL;
@@ -113,6 +134,7 @@ static void check_daemon(struct ctl *ctl, const char *root, cJSON *answer, struc
                 return;
         }
         check_lending(ctl, daemon, checks, v);
+        check_puts(ctl, daemon, checks);
         add_loans(ctl, daemon);
         check_volumes(ctl, root, volumes, v);
 }
@@ -159,6 +181,11 @@ static void print_loans(const cJSON *daemon)
                 printf("): %s", chunks);
         }
         putchar('\n');
+        human_count(answer_count_of(daemon, "file_puts"), chunks);
+        units_bytes(answer_count_of(daemon, "file_put_bytes"), bytes);
+        if (answer_count_of(daemon, "file_puts") + answer_count_of(daemon, "file_put_failures") > 0)
+                printf("       %-14s  %s chunks, %s; failed: %" PRIu64 "\n", "from files", chunks,
+                       bytes, answer_count_of(daemon, "file_put_failures"));
 }
 
 static void print_answer(const cJSON *answer)
@@ -211,9 +238,10 @@ const struct command command_gds = {
         .help = "Checks what reading blocks from disk into GPU memory by cuFile needs, says what\n"
                 "it found, and what to do about what is missing: on this host, at each volume of\n"
                 "the store, and at the daemon, which lends its data files to the users that\n"
-                "io.gds allows. The last line is the verdict: direct; compatibility mode, in\n"
-                "which cuFile copies through host memory; staging, in which blocks come by way\n"
-                "of the daemon's memory; or unknown, if no daemon answers. It does not start\n"
-                "cuFile: what its driver says of a file is known only when a client uses it.",
+                "io.gds allows, and takes puts by cuFile from those that io.gds_puts allows. The\n"
+                "last line is the verdict on gets: direct; compatibility mode, in which cuFile\n"
+                "copies through host memory; staging, in which blocks come by way of the daemon's\n"
+                "memory; or unknown, if no daemon answers. It does not start cuFile: what its\n"
+                "driver says of a file is known only when a client uses it.",
         .run = run_gds,
 };

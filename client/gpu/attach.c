@@ -184,6 +184,8 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
                 return gpu_fail_driver(gpu, "no stream", c);
         priority = gpu->flags & KVCACHE_GPU_URGENT ? greatest : least;
         c = d->stream_create_at(&gpu->put_stream, CU_STREAM_IS_NON_BLOCKING, priority);
+        if (c == CU_OK)
+                c = d->stream_create_at(&gpu->back_stream, CU_STREAM_IS_NON_BLOCKING, priority);
         for (unsigned i = 0; i < 2 && c == CU_OK; i++) {
                 c = d->stream_create_at(&gpu->get_streams[i], CU_STREAM_IS_NON_BLOCKING, priority);
                 if (c == CU_OK)
@@ -253,13 +255,17 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         gds_init(&gpu->gds, &gpu->driver, gpu->context, gpu->event_fd);
         gpu->gds_option = (enum kvcache_gpu_gds_option)o->gds;
         gpu->gds_bytes = o->gds_bytes ? o->gds_bytes : DEFAULT_GDS_BYTES;
+        r = gds_puts_init(&gpu->gds, o->gds_put_path);
+        if (r < 0)
+                return gpu_fail(gpu, r, "out of memory");
         return gpu_gds_open(gpu);
 }
 
 /* Nothing is under way. */
 static void gpu_free(struct kvcache_gpu *gpu)
 {
-        const cu_stream copying[] = { gpu->put_stream, gpu->get_streams[0], gpu->get_streams[1] };
+        const cu_stream copying[] = { gpu->put_stream, gpu->back_stream, gpu->get_streams[0],
+                                      gpu->get_streams[1] };
         const struct driver *d = &gpu->driver;
         struct operation *op;
 
@@ -270,6 +276,7 @@ static void gpu_free(struct kvcache_gpu *gpu)
         for (unsigned i = 0; i < ARRAY_SIZE(copying); i++)
                 if (copying[i])
                         (void)d->stream_synchronize(copying[i]);
+        gds_puts_fini(&gpu->gds, gpu->kv);
         gds_fini(&gpu->gds);
         gpu_pool_close(gpu);
         staging_memory_close(&gpu->staging, gpu->kv, d);
@@ -419,7 +426,10 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                 .counts = gpu->engine.counts,
                 .gds = gpu->gds.counts,
                 .blocks_paced = gpu->blocks_paced,
+                .gds_puts = gpu->gds.puts.counts,
         };
+        if (!gpu->gds.puts.path)
+                info.gds_puts.state = KVCACHE_GPU_GDS_OFF;
         info.gds.state = gpu->gds.state;
         info.gds.device_bytes = gpu->gds.bytes;
         info.flags = (gpu->engine.kernel ? KVCACHE_GPU_HAS_KERNEL : 0) |

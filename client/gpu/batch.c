@@ -113,6 +113,9 @@ static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
         if (b->part >= 0)
                 staging_part_release(&gpu->staging, b->part);
         batch_release_device_part(gpu, b);
+        if (b->writes)
+                gds_puts_release(&gpu->gds, b->is_written);
+        b->writes = false;
         b->part = -1;
         b->op = NULL;
         b->state = BATCH_FREE;
@@ -120,11 +123,10 @@ static void batch_free(struct kvcache_gpu *gpu, struct batch *b)
         TAILQ_INSERT_TAIL(&gpu->idle, b, link);
 }
 
-/* Its operation is done with it. */
-static void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
+void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
 {
         pace_give_back(gpu, b, true);
-        if (may_be_used && b->part >= 0) {
+        if (may_be_used && (b->part >= 0 || b->writes)) {
                 b->op = NULL;
                 b->state = BATCH_SETTLING;
         } else {
@@ -132,10 +134,8 @@ static void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used
         }
 }
 
-/* Copies of block `i` of the batch, to or from `host` in memory that the device sees at `device`.
- */
-static size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_address host,
-                        size_t n)
+size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_address host,
+                 size_t n)
 {
         const struct operation *op = b->op;
         const struct kvcache_gpu_block *block = &op->blocks[b->first + i];
@@ -181,14 +181,14 @@ static cu_stream get_stream(const struct kvcache_gpu *gpu, const struct batch *b
 }
 
 /* Puts `n` copies into the stream, and an event and a notice behind them. */
-static void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped)
+static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream stream,
+                          cu_event before, size_t n, bool is_mapped)
 {
         const struct driver *d = &gpu->driver;
-        cu_stream stream = b->op->is_put ? gpu->put_stream : get_stream(gpu, b);
         cu_result c = CU_OK;
 
-        if (b->op->before)
-                c = d->stream_wait_event(stream, b->op->before, 0);
+        if (before)
+                c = d->stream_wait_event(stream, before, 0);
         if (c == CU_OK)
                 c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped);
         if (c != CU_OK)
@@ -202,7 +202,18 @@ static void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool 
                 (void)d->stream_synchronize(stream);
         }
         b->state = BATCH_COPYING;
+}
+
+void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped)
+{
+        batch_copy_in(gpu, b, b->op->is_put ? gpu->put_stream : get_stream(gpu, b), b->op->before,
+                      n, is_mapped);
         b->op->unissued--;
+}
+
+void batch_copy_aside(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped)
+{
+        batch_copy_in(gpu, b, gpu->back_stream, NULL, n, is_mapped);
 }
 
 int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)
@@ -266,8 +277,7 @@ bool batch_take_results(struct kvcache_gpu *gpu, struct batch *b)
         return may_be_used;
 }
 
-static struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part,
-                               uint64_t room)
+struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part, uint64_t room)
 {
         struct batch *b = TAILQ_FIRST(&gpu->idle);
 
@@ -306,8 +316,7 @@ static void batch_place(struct kvcache_gpu *gpu, struct batch *b)
         }
 }
 
-/* Where the device sees an address of the staging memory. */
-static cu_address staging_address(const struct kvcache_gpu *gpu, const void *data)
+cu_address staging_address(const struct kvcache_gpu *gpu, const void *data)
 {
         if (!gpu->staging.device)
                 return (cu_address)(uintptr_t)data;
@@ -318,13 +327,19 @@ static cu_address staging_address(const struct kvcache_gpu *gpu, const void *dat
 
 bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op)
 {
-        int part = staging_part_acquire(&gpu->staging);
+        enum kvcache_gpu_gds_reason reason =
+                gds_puts_ready(&gpu->gds, gpu->kv, block_bytes(op, op->next));
         struct batch *b;
         size_t n = 0;
+        int part;
 
+        if (reason == KVCACHE_GPU_GDS_NONE)
+                return write_begin(gpu, op);
+        part = staging_part_acquire(&gpu->staging);
         if (part < 0)
                 return false;
         b = batch_new(gpu, op, part, gpu->staging.part_bytes);
+        gds_puts_count(&gpu->gds, reason, 0, b->n);
         batch_place(gpu, b);
         for (uint32_t i = 0; i < b->n; i++)
                 n = batch_add(gpu, b, i, staging_address(gpu, b->entries[i].data), n);
@@ -564,6 +579,19 @@ bool operation_may_issue(const struct kvcache_gpu *gpu, const struct operation *
         return o == op;
 }
 
+static bool batch_is_settled(struct kvcache_gpu *gpu, const struct batch *b)
+{
+        const struct gds *g = &gpu->gds;
+
+        if (b->part >= 0 && kvcache_memory_settled(gpu->kv, staging_part(&gpu->staging, b->part),
+                                                   gpu->staging.part_bytes) == 0)
+                return false;
+        return !b->writes ||
+               kvcache_memory_settled(gpu->kv,
+                                      g->puts.base + (uint64_t)b->device_part * g->part_bytes,
+                                      g->part_bytes) != 0;
+}
+
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
 {
         bool changed = false;
@@ -573,6 +601,8 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
         case BATCH_ASKING:
         case BATCH_LENT:
         case BATCH_READING:
+                if (b->writes)
+                        return write_step(gpu, b);
                 if (b->request && !parts_request_is_done(b->request))
                         return false;
                 if (b->op->is_put) {
@@ -596,14 +626,15 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
                         return false;
                 if (c != CU_OK && !b->is_failed)
                         batch_fail(gpu, b, "blocks were not copied", c);
-                if (b->op->is_put)
+                if (b->writes)
+                        write_copied(gpu, b);
+                else if (b->op->is_put)
                         put_gathered(gpu, b);
                 else
                         get_scattered(gpu, b);
                 return true;
         case BATCH_SETTLING:
-                if (kvcache_memory_settled(gpu->kv, staging_part(&gpu->staging, b->part),
-                                           gpu->staging.part_bytes) == 0)
+                if (!batch_is_settled(gpu, b))
                         return false;
                 batch_free(gpu, b);
                 return true;

@@ -25,6 +25,33 @@ uint64_t block_bytes(const struct operation *op, size_t i);
 /* Of the chunk, what the operation moves. */
 void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
 
+/* The next batch of the operation, of as many blocks as fit into `room` bytes; there is an idle
+ * one.
+ */
+struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part, uint64_t room);
+/* Copies of block `i` of the batch, to or from `host` in memory that the device sees, behind `n`
+ * others in the scratch list. How many there are then. */
+size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_address host,
+                 size_t n);
+/* Puts the scratch list's `n` copies into the operation's stream; the batch is BATCH_COPYING. */
+void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
+/* The same into another one, in no order with others. */
+void batch_copy_aside(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
+/* Its blocks have their status. `may_be_used`: by the daemon, still. */
+void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used);
+/* Where the device sees an address of the staging memory. */
+cu_address staging_address(const struct kvcache_gpu *gpu, const void *data);
+
+/* --- write.c: what is put is written by cuFile --- */
+
+/* Begins such a batch, which gds_puts_ready() has said may be. False: no part of the device memory
+ * is free. */
+bool write_begin(struct kvcache_gpu *gpu, struct operation *op);
+/* Its copies are done. */
+void write_copied(struct kvcache_gpu *gpu, struct batch *b);
+/* Goes on with one that is not BATCH_COPYING. True: something has changed. */
+bool write_step(struct kvcache_gpu *gpu, struct batch *b);
+
 /* --- borrow.c: what is lent is read by cuFile --- */
 
 /* Bytes of a batch that may be read so. */

@@ -58,4 +58,7 @@ struct cf_properties {
           (const void *base, size_t bytes, int flags))                                             \
         X(buffer_deregister, cuFileBufDeregister, true, struct cf_error, (const void *base))       \
         X(read, cuFileRead, true, ssize_t,                                                         \
-          (cf_handle handle, void *base, size_t bytes, off_t file_offset, off_t base_offset))
+          (cf_handle handle, void *base, size_t bytes, off_t file_offset, off_t base_offset))      \
+        X(write, cuFileWrite, false, ssize_t,                                                      \
+          (cf_handle handle, const void *base, size_t bytes, off_t file_offset,                    \
+           off_t base_offset))

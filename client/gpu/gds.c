@@ -26,7 +26,7 @@ enum {
         GDS_MOST_FAILURES = 16, /* in a row */
 };
 
-static int64_t gds_now(void)
+int64_t gds_now(void)
 {
         struct timespec t;
 
@@ -47,6 +47,7 @@ void gds_init(struct gds *g, const struct driver *d, cu_context context, int eve
         pthread_cond_init(&g->work, NULL);
         for (unsigned i = 0; i < GDS_FILES; i++)
                 g->files[i].fd = -1;
+        g->puts.file.fd = -1;
 }
 
 void gds_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks)
@@ -76,11 +77,13 @@ const char *kvcache_gpu_gds_reason_name(int reason)
                 [KVCACHE_GPU_GDS_FILES] = "too many files in use",
                 [KVCACHE_GPU_GDS_HANDLE] = "cuFile does not register the file",
                 [KVCACHE_GPU_GDS_SIZE] = "longer than a part of the device memory",
-                [KVCACHE_GPU_GDS_FAILED] = "the read failed",
-                [KVCACHE_GPU_GDS_TOO_SHORT] = "the read ended early",
+                [KVCACHE_GPU_GDS_FAILED] = "the read or the write failed",
+                [KVCACHE_GPU_GDS_TOO_SHORT] = "the read or the write ended early",
                 [KVCACHE_GPU_GDS_RECALLED] = "dropped while it was read",
                 [KVCACHE_GPU_GDS_PAUSED] = "paused after failures",
                 [KVCACHE_GPU_GDS_POOL] = "the pool is not registered with the driver",
+                [KVCACHE_GPU_GDS_PUT] = "the daemon could not take it from the file",
+                [KVCACHE_GPU_GDS_SMALL] = "shorter than 8 KiB",
         };
 
         return (size_t)reason < ARRAY_SIZE(texts) && texts[reason] ? texts[reason] : "unknown";
@@ -146,8 +149,12 @@ static void gds_carry_out(struct gds *g, struct gds_read *read)
         ssize_t n;
 
         errno = 0;
-        n = g->cufile.read(read->file->handle, gds_base(g), read->bytes, (off_t)read->offset,
-                           (off_t)read->at);
+        if (read->is_write)
+                n = g->cufile.write(read->file->handle, gds_base(g), read->bytes,
+                                    (off_t)read->offset, (off_t)read->at);
+        else
+                n = g->cufile.read(read->file->handle, gds_base(g), read->bytes,
+                                   (off_t)read->offset, (off_t)read->at);
         if (n < 0)
                 read->error = n == -1 ? -(errno ? errno : EIO) : (int)-n;
         else
@@ -230,6 +237,11 @@ bool gds_group_is_done(struct gds *g, struct gds_group *group)
 
 void gds_judge(struct gds *g, const struct gds_read *read)
 {
+        if (read->is_write) {
+                g->puts.counts.writes += read->error == 0;
+                g->puts.counts.write_bytes += read->error == 0 ? read->bytes : 0;
+                return;
+        }
         if (read->error == 0) {
                 g->failures = 0;
                 g->counts.reads++;
@@ -244,7 +256,7 @@ void gds_judge(struct gds *g, const struct gds_read *read)
 
 /* --- files --- */
 
-static void gds_file_close(struct gds *g, struct gds_file *file)
+void gds_file_close(struct gds *g, struct gds_file *file)
 {
         if (file->handle) {
                 g->cufile.handle_deregister(file->handle);
@@ -275,18 +287,19 @@ static struct gds_file *gds_file_place(struct gds *g, uint64_t session)
         return best;
 }
 
-static void gds_file_register(struct gds *g, struct gds_file *file)
+bool gds_file_register(struct gds *g, struct gds_file *file)
 {
         struct cf_descriptor descriptor = { .type = CF_HANDLE_IS_FD, .handle.fd = file->fd };
         struct cf_error e = g->cufile.handle_register(&file->handle, &descriptor);
 
         if (e.error == CF_OK) {
                 g->counts.files++;
-                return;
+                return true;
         }
         file->handle = NULL;
         file->error = e.error;
         file->try_again = gds_now() + GDS_TRY_AGAIN_S * INT64_C(1000000000);
+        return false;
 }
 
 static bool gds_fd_is_direct(int fd)
@@ -322,9 +335,9 @@ struct gds_file *gds_file_acquire(struct gds *g, struct kvcache *kv,
                 }
                 file->session = loan->session;
                 file->number = loan->file;
-                gds_file_register(g, file);
+                (void)gds_file_register(g, file);
         } else if (!file->handle && gds_now() >= file->try_again) {
-                gds_file_register(g, file);
+                (void)gds_file_register(g, file);
         }
         if (!file->handle) {
                 *ret_reason = KVCACHE_GPU_GDS_HANDLE;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUDirect Storage: reads of data files that the daemon lends, into device memory.
+/* GPUDirect Storage: reads of data files that the daemon lends, into device memory, and writes of
+ * it to a file that the daemon takes puts from.
  *
  * The memory belongs to the attachment, is registered with cuFile once, and is used in parts like
  * the staging memory. An engine's own memory is never registered: cuFile must not know memory that
@@ -50,9 +51,21 @@ struct gds_read {
         uint64_t at;     /* in the device memory */
         uint64_t bytes, needed;
         int error; /* 0; cuFile's; -errno; GDS_SHORT */
+        bool is_write;
 };
 STAILQ_HEAD(gds_reads, gds_read);
 enum { GDS_SHORT = 1 };
+
+/* The file that puts are written to: gds-put.c's. Its parts are those of the device memory. */
+struct gds_puts {
+        char *path;           /* of the folder; NULL: puts do not go so */
+        uint8_t *base;        /* names the file in puts; NULL: there is none now */
+        uint32_t buffer;      /* its number */
+        struct gds_file file; /* `users`: batches that use it */
+        unsigned failures;    /* in a row */
+        int64_t not_before;
+        struct kvcache_gpu_gds_puts counts; /* `state`: why it is not used now */
+};
 
 struct gds {
         struct cufile cufile;
@@ -69,6 +82,7 @@ struct gds {
         unsigned failures; /* in a row */
         int64_t not_before;
         struct kvcache_gpu_gds counts;
+        struct gds_puts puts;
 
         pthread_mutex_t lock;
         pthread_cond_t work;
@@ -105,5 +119,23 @@ bool gds_group_is_done(struct gds *g, struct gds_group *group);
 
 /* Blocks went another way. */
 void gds_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);
-/* A read has ended: too many failures in a row, and none is tried for a while. */
+int64_t gds_now(void); /* ns, CLOCK_MONOTONIC */
+/* Registers the file's descriptor with cuFile. False: it is refused, for a while. */
+bool gds_file_register(struct gds *g, struct gds_file *file);
+void gds_file_close(struct gds *g, struct gds_file *file);
+/* A read or a write has ended. Reads: too many failures in a row, and none is tried for a while. */
 void gds_judge(struct gds *g, const struct gds_read *read);
+
+/* --- gds-put.c: blocks that are put are written to a file --- */
+
+/* 0, -ENOMEM. NULL: none is to be. Before gds_open(). */
+int gds_puts_init(struct gds *g, const char *path);
+/* May a block of so many bytes go so now? Makes the file and registers it, if need be; else says
+ * why not. */
+enum kvcache_gpu_gds_reason gds_puts_ready(struct gds *g, struct kvcache *kv, uint64_t bytes);
+/* A batch uses the file until gds_puts_release(), which says whether all went well. */
+void gds_puts_acquire(struct gds *g);
+void gds_puts_release(struct gds *g, bool is_good);
+void gds_puts_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks);
+/* No batch uses it. Harmless before gds_init(). */
+void gds_puts_fini(struct gds *g, struct kvcache *kv);

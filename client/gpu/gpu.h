@@ -61,7 +61,18 @@ enum borrow_question {
         BORROW_DONE,
 };
 
-/* A block that is lent. */
+/* What a batch that is written by cuFile does, one after another. */
+enum write_step {
+        WRITE_GATHER, /* blocks to the device memory */
+        WRITE_FILE,   /* from there to the file */
+        WRITE_PUT,    /* the daemon takes them from the file */
+        /* What did not go so goes by way of the staging memory, in rounds: */
+        WRITE_WAIT,   /* for a part of it */
+        WRITE_BACK,   /* from the device memory to there */
+        WRITE_STAGED, /* the daemon takes them from there */
+};
+
+/* A block that is lent, or written. */
 struct borrowed {
         struct kvcache_loan loan;           /* generation 0: it is not */
         uint64_t at;                        /* of its range in the device memory */
@@ -82,6 +93,10 @@ struct batch {
         int part;        /* of the staging memory; -1: none */
         int device_part; /* of what cuFile reads into; -1: none */
         bool borrows;    /* borrow.c */
+        bool writes;     /* write.c, with these: */
+        bool is_written; /* all went well until now */
+        enum write_step step;
+        uint32_t n_round; /* of `asked`: this round's */
         enum borrow_question question;
         uint32_t n_asked, n_reads;
         uint32_t asked[GPU_BATCH_BLOCKS]; /* what the question is about */
@@ -113,6 +128,7 @@ struct kvcache_gpu {
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;
+        cu_stream back_stream;      /* what is put, from the device memory to staging */
         cu_stream get_streams[2];   /* of batches in turn: one's list and launch overlap with the
                                        other's copies */
         cu_stream order_streams[2]; /* in which what a request follows is brought together */

@@ -52,7 +52,7 @@ bool pace_holds_up_device_memory(const struct kvcache_gpu *gpu)
         TAILQ_FOREACH(b, &gpu->active, link)
         {
                 bool waits = b->state == BATCH_PACED ||
-                             (is_answered(b) && !operation_may_issue(gpu, b->op));
+                             (is_answered(b) && !b->op->is_put && !operation_may_issue(gpu, b->op));
 
                 if (b->device_part >= 0 && !waits)
                         return false;

@@ -185,6 +185,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .lookup_bytes = kv->conn->lookup.bytes,
                 .lookups_local = kv->lookups_local,
                 .lends = (kv->conn->features & WIRE_FEATURE_LENDS) != 0,
+                .takes_files = (kv->conn->features & WIRE_FEATURE_FILES) != 0,
         };
         memcpy(info.instance, kv->conn->instance, sizeof(info.instance));
         abi_copy_out(ret, ret->size, &info, sizeof(info));

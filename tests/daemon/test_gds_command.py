@@ -78,7 +78,7 @@ def host(daemon, directory):
 def test_all_that_a_direct_way_needs(host, daemon):
     answer = host.asked(daemon)
     assert [c["name"] for c in answer["host"]["checks"]] == HOST
-    assert [c["name"] for c in checks(answer) if not c["ok"]] in ([], ["locked memory"])
+    assert [c["name"] for c in checks(answer) if not c["ok"]] in (["puts"], ["locked memory", "puts"])  # off by default
     assert answer["verdict"] == "direct" and "reason" not in answer
     assert answer["daemon"]["connected"] and answer["daemon"]["lends"] and answer["daemon"]["policy"] == "auto"
     assert [v["volume"] for v in answer["volumes"]] == [str(daemon.store)]
@@ -221,6 +221,19 @@ def test_a_user_who_is_no_admin(make_daemon, directory):
     assert not check_of(answer, "lending")["ok"] and check_of(answer, "file system")["found"] == "ext4, data=ordered"
     assert check_of(answer, "locked memory")["found"] == "RLIMIT_MEMLOCK: 64 KiB" and not check_of(answer, "locked memory")["ok"]
     assert not check_of(answer, "device nodes")["ok"] and "permission" in check_of(answer, "device nodes")["found"]
+
+
+def test_puts_from_files(make_daemon, directory):
+    daemon = make_daemon().start()
+    answer = Host(directory / "root", daemon.store).asked(daemon)
+    check = check_of(answer, "puts")
+    assert not check["ok"] and "io.gds_puts: off" in check["found"] and "gds_put_path" in check["remedy"]
+    assert answer["daemon"]["takes_files"] is False
+    daemon.stop()
+    daemon.settings["io.gds_puts"] = "auto"
+    daemon.start()
+    answer = Host(directory / "root2", daemon.store).asked(daemon)
+    assert check_of(answer, "puts")["ok"] and answer["daemon"]["takes_files"] and answer["daemon"]["file_puts"] == 0
 
 
 def test_no_operand(daemon):

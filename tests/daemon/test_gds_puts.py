@@ -22,14 +22,19 @@ from test_gds import forget, needs_users, STRANGER
 from test_tenants import ALICE, client_as
 
 
-@pytest.fixture
-def disk(directory):
-    """A folder for such files."""
+def needs_disk(directory):
+    """Skips where no such files can be had."""
     device = os.stat(directory).st_dev
     name = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo") as mounts:
         if not any(m[2] == name and m[m.index("-") + 1] in ("ext4", "xfs") for m in map(str.split, mounts)):
             pytest.skip("the folder for tests is not on ext4 or XFS: set KVCACHE_TEST_DIR")
+
+
+@pytest.fixture
+def disk(directory):
+    """A folder for such files."""
+    needs_disk(directory)
     return directory
 
 

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from harness import BUILD
+from test_gds_puts import needs_disk
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPU = pathlib.Path(BUILD) / "tests/gpu"
@@ -86,8 +87,8 @@ def test_blocks_on_disk_come_by_cufile(lender):
     ("cuFile's driver does not open", "cufile", "cuFileDriverOpen 0 9 1 5001"),
     ("no registered device memory", "cufile", "cuFileBufRegister 0 99 1 5036"),
     ("cuFile does not register the file", "cufile", "cuFileHandleRegister 0 9999 1 5027"),
-    ("the read failed", "cufile", "cuFileRead 0 9999 100 -5010"),
-    ("the read ended early", "cufile", "cuFileRead 0 9999 50 4096"),
+    ("the read or the write failed", "cufile", "cuFileRead 0 9999 100 -5010"),
+    ("the read or the write ended early", "cufile", "cuFileRead 0 9999 50 4096"),
 ])
 def test_what_cannot_come_by_cufile_comes_another_way(lender, reason, cufile, fault):
     said = gds(lender, reason, cufile, STUB_CUFILE=fault)
@@ -97,6 +98,33 @@ def test_what_cannot_come_by_cufile_comes_another_way(lender, reason, cufile, fa
 def test_a_daemon_that_does_not_lend(make_daemon):
     daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "1GiB", "io.gds": "off"}).start()
     assert "0 blocks by cuFile" in gds(daemon, "the daemon does not lend")
+
+
+@pytest.fixture
+def taker(make_daemon, directory):
+    needs_disk(directory)
+    return make_daemon(settings={"memory.pool": "256MiB", "store.limit": "1GiB", "io.gds": "on", "io.gds_puts": "on"}).start()
+
+
+def test_blocks_are_put_by_cufile(taker, directory):
+    said = gds(taker, KVCACHE_GDS_PUTS=str(directory))
+    assert "1024 blocks by cuFile" in said and "put by cuFile in" in said and "put otherwise" not in said, said
+    assert taker.metric("kvcache_file_puts_total") >= 128 and taker.metric("kvcache_file_put_failures_total") == 0
+
+
+@pytest.mark.parametrize("reason,cufile,fault", [
+    ("the read or the write failed", "cufile", "cuFileWrite 0 9999 2 -5010"),
+    ("the read or the write ended early", "cufile", "cuFileWrite 0 9999 2 4096"),
+])
+def test_what_cannot_be_put_by_cufile_is_put_another_way(taker, directory, reason, cufile, fault):
+    said = gds(taker, cufile=cufile, STUB_CUFILE=fault, KVCACHE_GDS_PUTS=str(directory))
+    assert f"put otherwise: {reason}" in said, said
+
+
+def test_a_daemon_that_takes_no_files(lender, directory):
+    needs_disk(directory)
+    said = gds(lender, KVCACHE_GDS_PUTS=str(directory))
+    assert "put otherwise: the daemon does not lend" in said and lender.metric("kvcache_file_puts_total") == 0, said
 
 
 def test_after_a_crash_nothing_is_lent_unread(make_daemon):

@@ -14,7 +14,11 @@ enum { ROUNDS = 5, LOOP_THREADS = 8, MAX_FILES = 4096, CHECK_ROUNDS = 8 };
 
 static bool attach_as(struct rig *r, enum kvcache_gpu_gds_option gds, char *why)
 {
-        struct kvcache_gpu_options o = { .size = sizeof(o), .gds = gds };
+        struct kvcache_gpu_options o = {
+                .size = sizeof(o),
+                .gds = gds,
+                .gds_put_path = getenv("KVCACHE_GDS_PUTS"), /* a folder; else puts go as ever */
+        };
 
         return kvcache_gpu_attach(&r->gpu, r->kv, &o, why, CUFILE_TEXT) == 0;
 }
@@ -61,6 +65,19 @@ static void print_counts(const struct kvcache_gpu_gds *gds)
         printf("\n");
 }
 
+static void print_puts(const struct kvcache_gpu_gds_puts *puts)
+{
+        if (puts->state == KVCACHE_GPU_GDS_OFF)
+                return;
+        printf("%llu blocks put by cuFile in %llu writes", (unsigned long long)puts->blocks,
+               (unsigned long long)puts->writes);
+        for (int i = 0; i < KVCACHE_GPU_GDS_REASONS; i++)
+                if (puts->fallbacks[i] > 0)
+                        printf("; %llu put otherwise: %s", (unsigned long long)puts->fallbacks[i],
+                               kvcache_gpu_gds_reason_name(i));
+        printf("\n");
+}
+
 void gds_check(struct rig *r, const char *reason)
 {
         uint64_t bytes = 64 << 20;
@@ -93,6 +110,7 @@ void gds_check(struct rig *r, const char *reason)
         }
         info = rig_info(r);
         print_counts(&info.gds);
+        print_puts(&info.gds_puts);
         for (int i = 0; i < KVCACHE_GPU_GDS_REASONS; i++)
                 if (info.gds.fallbacks[i] > 0 && i != KVCACHE_GPU_GDS_UNVERIFIED) {
                         MUST(reason && (strcmp(reason, "any") == 0 ||

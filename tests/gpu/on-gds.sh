@@ -55,7 +55,7 @@ grep -q ' 1024 blocks by cuFile\|^1024 blocks by cuFile' "$work/said" || failed=
 one 'without libcufile' "$work/nothing" '' 'no libcufile.so.0'
 one 'its driver does not open' "$shim" 'cuFileDriverOpen 1 5001' "cuFile's driver does not open"
 one 'no file is registered (5027)' "$shim" 'cuFileHandleRegister 1 5027' 'cuFile does not register the file'
-one 'one read in a hundred fails' "$shim" 'cuFileRead 100 -1' 'the read failed'
+one 'one read in a hundred fails' "$shim" 'cuFileRead 100 -1' 'the read or the write failed'
 one 'all reads are short' "$shim" 'cuFileRead 1 512' any
 one 'no handle is left (5031)' "$shim" 'cuFileHandleRegister 1 5031' 'cuFile does not register the file'
 one 'no memory is registered (5036)' "$shim" 'cuFileBufRegister 1 5036' any

@@ -93,3 +93,12 @@ ssize_t cuFileRead(cf_handle handle, void *base, size_t bytes, off_t file_offset
         errno = EIO;
         return failure;
 }
+
+ssize_t cuFileWrite(cf_handle handle, const void *base, size_t bytes, off_t file_offset,
+                    off_t base_offset)
+{
+        if (!fails(__func__))
+                return real.write(handle, base, bytes, file_offset, base_offset);
+        errno = EIO;
+        return failure;
+}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stub cuFile. One lock, which a read does not hold while it reads.
+/* The stub cuFile. One lock, which a read or a write does not hold while it is under way.
  *
  * STUB_POOR: one that lacks a function that is needed. For programs that cannot call the functions
  * for tests, $STUB_CUFILE holds what fault() is given, "FUNCTION AFTER TIMES EVERY RESULT", and
@@ -317,4 +317,47 @@ ssize_t cuFileRead(cf_handle handle, void *base, size_t bytes, off_t file_offset
                 return result;
         }
         return read_file(file->fd, to, bytes, file_offset);
+}
+
+static ssize_t write_file(int fd, const uint8_t *from, size_t bytes, off_t offset)
+{
+        void *page = aligned_alloc(4096, round_up(bytes, (size_t)4096));
+        ssize_t n;
+
+        memset(page, 0xcc, bytes);
+        (void)!pwrite(fd, page, bytes, offset); /* what is taken too early, or is not written */
+        pthread_mutex_lock(&lock);
+        while (held)
+                pthread_cond_wait(&changed, &lock);
+        reading--;
+        pthread_mutex_unlock(&lock);
+        memcpy(page, from, bytes);
+        n = pwrite(fd, page, bytes, offset);
+        free(page);
+        return n;
+}
+
+ssize_t cuFileWrite(cf_handle handle, const void *base, size_t bytes, off_t file_offset,
+                    off_t base_offset)
+{
+        const struct file *file = handle;
+        const uint8_t *from;
+        int result = 0;
+        bool failed;
+
+        pthread_mutex_lock(&lock);
+        failed = fails(__func__, &result);
+        from = translate(base, base_offset, bytes);
+        count.misaligned += file_offset % 4096 != 0 || bytes % 4096 != 0 || base_offset % 4096 != 0;
+        count.misplaced += !from || (nvfs > 0 && !is_registered(base, base_offset, bytes));
+        if (from && !failed) {
+                reading++;
+                count.most_at_a_time = MAX(count.most_at_a_time, reading);
+        }
+        pthread_mutex_unlock(&lock);
+        if (!from)
+                return -5014;
+        if (failed && result == -1)
+                errno = EIO;
+        return failed ? result : write_file(file->fd, from, bytes, file_offset);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cuFile without nvidia-fs or a GPU: libcufile.so.0 for tests, over the memory of stub-cuda. A read
- * first overwrites its target and writes the data after that, so that what uses it too early shows
- * as wrong bytes.
+ * or a write first overwrites its target and writes the data after that, so that what uses it too
+ * early shows as wrong bytes.
  *
  * A test finds these functions in the library by dlsym(). */
 #pragma once
@@ -18,8 +18,8 @@ struct stub_cufile_live {
 
 struct stub_cufile {
         /* The calls of this function after the next `after` ones fail with `result`, `times` of
-         * them, each `every`-th. `result`: cuFile's number; of cuFileRead what it returns: -1 sets
-         * errno to EIO; 0 and more is short. */
+         * them, each `every`-th. `result`: cuFile's number; of cuFileRead and cuFileWrite what they
+         * return: -1 sets errno to EIO; 0 and more is short. */
         void (*fault)(const char *function, unsigned after, unsigned times, unsigned every,
                       int result);
         unsigned (*calls)(const char *function);

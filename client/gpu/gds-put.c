@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The file that cuFile writes what is put to, and from which the daemon takes it.
+ *
+ * Runs in the handle's thread. Owns the file, which has no name, so that nothing of it is left
+ * whatever becomes of the program; its registration with the daemon, which the library renews in a
+ * new session; and its handle at cuFile. It is made when the first block is to go so, and made anew
+ * after many failures in a row: the daemon does not read a file again that it could not read at
+ * once.
+ *
+ * Failures: what cannot be made leaves a state that says why, is tried again after a while, and
+ * blocks go through the staging memory meanwhile. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "gpu/gds.h"
+
+enum {
+        PUTS_TRY_AGAIN_S = 10,
+        PUTS_MOST_FAILURES = 16, /* in a row */
+        PUTS_LEAST_BYTES = 8192, /* what is shorter is mostly padding */
+};
+
+int gds_puts_init(struct gds *g, const char *path)
+{
+        if (!path)
+                return 0;
+        g->puts.path = strdup(path);
+        g->puts.counts.state = KVCACHE_GPU_GDS_NONE;
+        return g->puts.path ? 0 : -ENOMEM;
+}
+
+static void puts_pause(struct gds_puts *p)
+{
+        p->failures = 0;
+        p->not_before = gds_now() + PUTS_TRY_AGAIN_S * INT64_C(1000000000);
+}
+
+static void puts_close(struct gds *g, struct kvcache *kv)
+{
+        struct gds_puts *p = &g->puts;
+
+        /* Without an answer the daemon may read it still: no harm, nothing is written any more. */
+        if (p->base)
+                (void)kvcache_buffer_unregister(kv, p->buffer);
+        p->base = NULL;
+        gds_file_close(g, &p->file);
+}
+
+/* Why the daemon does not take it. */
+static enum kvcache_gpu_gds_reason refusal_of(int error)
+{
+        switch (error) {
+        case -EOPNOTSUPP:
+        case -EACCES:
+                return KVCACHE_GPU_GDS_DAEMON;
+        case -EDQUOT:
+        case -EBUSY:
+                return KVCACHE_GPU_GDS_LIMIT;
+        default:
+                return KVCACHE_GPU_GDS_FILE;
+        }
+}
+
+/* Opened a second time: cuFile refuses a descriptor that was opened with O_TMPFILE, as one of a
+ * folder. */
+static int puts_make_file(const char *folder, uint64_t bytes, int *ret_fd)
+{
+        _cleanup_(closep) int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+        char path[64];
+        int r;
+
+        if (fd < 0)
+                return -errno;
+        r = posix_fallocate(fd, 0, (off_t)bytes);
+        if (r != 0)
+                return -r;
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        *ret_fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
+        return *ret_fd < 0 ? -errno : 0;
+}
+
+static enum kvcache_gpu_gds_reason puts_open(struct gds *g, struct kvcache *kv)
+{
+        struct gds_puts *p = &g->puts;
+        struct kvcache_buffer_options o = { .size = sizeof(o), .flags = KVCACHE_BUFFER_FILE };
+        void *base = NULL;
+        int r;
+
+        if (!g->cufile.write)
+                return KVCACHE_GPU_GDS_SYMBOL;
+        r = puts_make_file(p->path, g->bytes, &p->file.fd);
+        if (r < 0) {
+                p->counts.error = r;
+                return KVCACHE_GPU_GDS_FILE;
+        }
+        if (!gds_file_register(g, &p->file)) {
+                p->counts.error = p->file.error;
+                return KVCACHE_GPU_GDS_HANDLE;
+        }
+        o.fd = p->file.fd;
+        o.bytes = g->bytes;
+        r = kvcache_buffer_register(kv, &o, &p->buffer, &base);
+        if (r < 0) {
+                p->counts.error = r;
+                return refusal_of(r);
+        }
+        p->base = base;
+        return KVCACHE_GPU_GDS_NONE;
+}
+
+enum kvcache_gpu_gds_reason gds_puts_ready(struct gds *g, struct kvcache *kv, uint64_t bytes)
+{
+        struct gds_puts *p = &g->puts;
+
+        if (!p->path)
+                return KVCACHE_GPU_GDS_OFF;
+        if (g->state != KVCACHE_GPU_GDS_NONE)
+                return p->counts.state = g->state;
+        if (bytes < PUTS_LEAST_BYTES)
+                return KVCACHE_GPU_GDS_SMALL;
+        if (bytes > g->part_bytes)
+                return KVCACHE_GPU_GDS_SIZE;
+        if (p->not_before != 0) {
+                if (gds_now() < p->not_before || p->file.users > 0)
+                        return p->base ? KVCACHE_GPU_GDS_PAUSED : p->counts.state;
+                p->not_before = 0;
+                puts_close(g, kv);
+        }
+        if (p->base)
+                return p->counts.state = KVCACHE_GPU_GDS_NONE;
+        p->counts.state = puts_open(g, kv);
+        if (p->counts.state != KVCACHE_GPU_GDS_NONE) {
+                puts_close(g, kv);
+                puts_pause(p);
+        }
+        return p->counts.state;
+}
+
+void gds_puts_acquire(struct gds *g)
+{
+        g->puts.file.users++;
+}
+
+void gds_puts_release(struct gds *g, bool is_good)
+{
+        struct gds_puts *p = &g->puts;
+
+        p->file.users--;
+        if (is_good)
+                p->failures = 0;
+        else if (++p->failures >= PUTS_MOST_FAILURES)
+                puts_pause(p);
+}
+
+void gds_puts_count(struct gds *g, enum kvcache_gpu_gds_reason reason, int error, uint64_t blocks)
+{
+        if (reason == KVCACHE_GPU_GDS_OFF || blocks == 0)
+                return;
+        g->puts.counts.fallbacks[reason] += blocks;
+        if (error != 0)
+                g->puts.counts.error = error;
+}
+
+void gds_puts_fini(struct gds *g, struct kvcache *kv)
+{
+        if (!g->d)
+                return;
+        puts_close(g, kv);
+        free(g->puts.path);
+        g->puts.path = NULL;
+}
