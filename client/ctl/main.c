@@ -12,8 +12,8 @@ static const struct command *const commands[] = {
         &command_device,   &command_gds,  &command_verify,
 };
 
-static const char *const of_bench[] = { "replay",  "simulate", "plan", "profile",
-                                        "kvcache", "iosize",   NULL };
+static const char *const of_bench[] = { "replay",  "simulate", "session", "plan",
+                                        "profile", "kvcache",  "iosize",  NULL };
 
 static const struct tool kvcachectl = {
         .name = "kvcachectl",

@@ -148,7 +148,7 @@ def test_whole_pages_travel_without_a_copy_and_are_counted(both):
         if json.loads(both.report(kvwire.Report.STATUS))["io"]["registered"]:
             wait_until(lambda: daemon_metrics()["kvcache_registered_in_rings_bytes"] == region.size,
                        "the region is registered with the rings")
-            harness.MOVED.update(name for name, moved in daemon_metrics().items() if moved)
+            harness.remember_moved(daemon_metrics())
         ok(both.put_from(ns, [(key, region.write(PAGE, value))], ack=Ack.WRITTEN))
         assert daemon_metrics()["kvcache_put_direct_bytes_total"] == 64 * KIB
         both.evict(ns, [key], Tier.MEMORY)
@@ -156,7 +156,7 @@ def test_whole_pages_travel_without_a_copy_and_are_counted(both):
         assert region.map[MIB:MIB + 64 * KIB] == value and result.tier == Tier.DISK
         metrics = daemon_metrics()
         assert metrics["kvcache_get_direct_bytes_total"] == 64 * KIB
-        harness.MOVED.update(name for name, moved in metrics.items() if moved)
+        harness.remember_moved(metrics)
 
 
 def test_puts_and_gets_of_several_at_once_find_their_own(daemon):

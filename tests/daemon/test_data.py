@@ -157,7 +157,7 @@ def test_reads_of_a_prefetch_are_counted_while_they_last(daemon):
             text = os.pread(reply.fds[0], reply.value64, 0).decode()
             os.close(reply.fds[0])
             metrics = harness.parse_metrics(text)
-            harness.MOVED.update(name for name, value in metrics.items() if value)
+            harness.remember_moved(metrics)
             return metrics["kvcache_prefetch_inflight_bytes"] > 0
 
         wait_until(seen, "reads under way are reported")

@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+import harness
 from harness import bench, ctl
 
 TOOLS = {"kvcachectl": ctl, "kvcache-bench": bench}
@@ -29,6 +30,7 @@ SUCCEEDS = [
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3"]),
     ("kvcache-bench", ["plan", *SIZED]), ("kvcache-bench", ["kvcache", *SIZED]), ("kvcache-bench", ["iosize", *SIZED]),
     ("kvcache-bench", ["profile", *SIZED, "--source", "memory", "--num_iter", "1", "--warmup_iter", "0"]),
+    ("kvcache-bench", ["session", "status", "SNAPSHOT"]),
 ]
 # and what makes it fail, each in its own way
 FAILS = [
@@ -46,6 +48,7 @@ FAILS = [
     ("kvcache-bench", ["kvcache", "--model", "BAD", "--model_config", "block-tp1-pp16"], 1),
     ("kvcache-bench", ["iosize", *SIZED, "--isl", "0"], 2), ("kvcache-bench", ["profile", *SIZED, "--mode", "MG"], 1),
     ("kvcache-bench", ["profile", *SIZED, "--source", "gpu"], 1),
+    ("kvcache-bench", ["session", "status", "/nowhere"], 4), ("kvcache-bench", ["session"], 2),
 ]
 
 
@@ -73,7 +76,8 @@ def filled(daemon, directory):
     (directory / "bad").write_text("model_name: [\n")
     for words in (["-n", "a", "k"], ["-n", "gone", "k"]):
         ctl("put", *words, directory / "file", daemon=daemon, check=0)
-    names = {"FILE": directory / "file", "OUT": directory / "out", "KEYS": directory / "keys", "BAD": directory / "bad"}
+    names = {"FILE": directory / "file", "OUT": directory / "out", "KEYS": directory / "keys", "BAD": directory / "bad",
+             "SNAPSHOT": harness.SOURCE / "tests/golden/session/A.json"}
     return daemon, lambda words: [names.get(w, w) for w in words]
 
 

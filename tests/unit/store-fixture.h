@@ -102,7 +102,7 @@ bool find_payload(uint64_t n, uint32_t length, char *ret_name, off_t *ret_offset
 void expect_refused(int expected, const char *text);
 struct disk_superblock superblock(void);
 
-/* The syncs of the table, or of other files. */
+/* The syncs of the table, or of segments and their folder. */
 struct watched_syncs {
         bool of_table;
         unsigned from; /* the first one that fails; 0: none does */
