@@ -51,7 +51,17 @@ void transfers_begin(struct transfers *t, const struct kio_request *req)
         struct transfer_series *s = series_of(t, req);
 
         if (s->inflight++ == 0)
-                s->busy_since_ns = req->submitted_ns;
+                s->busy_until_ns = MAX(s->busy_until_ns, req->submitted_ns);
+}
+
+/* Workers finish independently: the last to be reaped need not be the last to be done. */
+static void count_busy(struct transfer_series *s, const struct kio_request *req)
+{
+        if (req->done_ns > s->busy_until_ns) {
+                s->busy_ns += req->done_ns - s->busy_until_ns;
+                s->busy_until_ns = req->done_ns;
+        }
+        s->inflight--;
 }
 
 void transfers_end(struct transfers *t, const struct kio_request *req)
@@ -60,10 +70,7 @@ void transfers_end(struct transfers *t, const struct kio_request *req)
         enum transfer_result result = result_of(req);
         uint64_t until = req->op == KIO_COPY ? req->done_ns : req->settled_ns;
 
-        /* Workers finish independently: the last to be reaped need not be the last to be done. */
-        s->idle_since_ns = MAX(s->idle_since_ns, req->done_ns);
-        if (--s->inflight == 0 && s->idle_since_ns > s->busy_since_ns)
-                s->busy_ns += s->idle_since_ns - s->busy_since_ns;
+        count_busy(s, req);
         if (result != TRANSFER_OK) {
                 s->ops[result]++;
                 return;

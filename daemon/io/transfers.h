@@ -28,13 +28,13 @@ struct transfer_series {
         uint64_t ops[TRANSFER_RESULTS]; /* TRANSFER_OK: those that moved something */
         uint64_t blocks, bytes;         /* payload */
         uint64_t device_bytes;          /* with the padding */
-        uint64_t busy_ns;               /* with at least one in flight, finished times only */
+        uint64_t busy_ns;               /* with at least one in flight, up to the last completion */
         /* Payload bytes of an operation, less one: so a power of two is the last value of its
          * bucket, and "at most 4096" is exact. */
         struct histogram sizes;
         struct histogram latencies; /* ns, of an operation: at the device, or of the copy */
         /* for busy_ns */
-        uint64_t inflight, busy_since_ns, idle_since_ns;
+        uint64_t inflight, busy_until_ns;
 };
 
 struct transfers {

@@ -261,6 +261,45 @@ static void copies_of_chunks_count_and_checksums_alone_do_not(void **state)
         assert_int_equal(s->bytes, copy.length);
 }
 
+/* Bytes by busy time are the rate, while it goes on as well: a series that is never idle, or of
+ * which one transfer hangs, has its time. */
+static void the_busy_time_goes_on_with_each_completion(void **state)
+{
+        static const struct {
+                uint64_t at; /* submitted, or done */
+                int slot;    /* ~slot: done */
+                uint64_t busy;
+        } steps[] = {
+                { 100, 0, 0 },   { 105, 1, 0 },  { 110, ~0, 10 }, { 112, 0, 10 },  { 120, ~1, 20 },
+                { 122, 1, 20 },  { 123, 2, 20 }, { 150, ~2, 50 }, { 130, ~1, 50 }, /* reaped late */
+                { 160, ~0, 60 }, { 200, 0, 60 }, { 207, ~0, 67 },
+        };
+        struct kio_request reqs[3];
+        struct transfers all;
+
+        (void)state;
+        transfers_init(&all, TRANSFER_POSIX);
+        for (unsigned i = 0; i < ARRAY_SIZE(steps); i++) {
+                bool ends = steps[i].slot < 0;
+                struct kio_request *req = &reqs[ends ? ~steps[i].slot : steps[i].slot];
+
+                if (ends) {
+                        req->done_ns = req->settled_ns = steps[i].at;
+                        transfers_end(&all, req);
+                } else {
+                        *req = (struct kio_request){ .op = KIO_WRITE,
+                                                     .length = PAGE,
+                                                     .payload = PAGE,
+                                                     .submitted_ns = steps[i].at,
+                                                     .device_ns = steps[i].at };
+                        transfers_begin(&all, req);
+                }
+                assert_int_equal(all.series[TRANSFERS_WRITE].busy_ns, steps[i].busy);
+        }
+        assert_int_equal(all.series[TRANSFERS_WRITE].inflight, 0);
+        assert_int_equal(all.series[TRANSFERS_WRITE].ops[TRANSFER_OK], 6);
+}
+
 static void the_names_are_those_of_the_specification(void **state)
 {
         assert_string_equal(transfer_path_name(TRANSFER_HOST_TO_DISK), "host_to_disk");
@@ -284,6 +323,7 @@ int main(void)
                 IO_TEST(a_transfer_that_is_continued_counts_once),
                 IO_TEST(bytes_that_fail_their_check_are_errors),
                 IO_TEST(copies_of_chunks_count_and_checksums_alone_do_not),
+                cmocka_unit_test(the_busy_time_goes_on_with_each_completion),
                 cmocka_unit_test(the_names_are_those_of_the_specification),
         };
 
