@@ -125,6 +125,31 @@ enum kvcache_report {
 /* A text about the daemon, NUL-terminated, to be freed by the caller with free(). */
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);
 
+/* A benchmark session counts the transfers of chunks, by path, memory layout and what moved them;
+ * kvcache-bench session shows it. At most one is active, at a time; the others keep what they have.
+ */
+enum kvcache_bench_action {
+        KVCACHE_BENCH_INIT = 1,    /* a session of that name, active and enabled; it is at zero */
+        KVCACHE_BENCH_STATUS = 2,  /* nothing but the answer */
+        KVCACHE_BENCH_RESET = 3,   /* to zero; what completes later counts */
+        KVCACHE_BENCH_ENABLE = 4,  /* goes on counting, if it is the active one */
+        KVCACHE_BENCH_DISABLE = 5, /* keeps what it has, and its clock stands still */
+        KVCACHE_BENCH_LIST = 6,    /* the answer is an array */
+        KVCACHE_BENCH_DELETE = 7,
+};
+enum {
+        KVCACHE_BENCH_RESUME = 1 << 0, /* INIT: one that exists goes on with what it has */
+        KVCACHE_BENCH_FORCE = 1 << 1,  /* INIT: one that exists begins anew */
+};
+/* `name`: [A-Za-z0-9._-]{1,64} without a leading dot; NULL: the active one, of LIST all. `ret_json`
+ * (may be NULL): the session, as of DELETE it was, in the schema kvcache.bench.v1, with the path of
+ * its file, as the daemon sees it, in "file"; NUL-terminated, to be freed by the caller with
+ * free(). -EEXIST: INIT without a flag; -ENOENT: there is none of that name; -ESRCH: none is
+ * active; -EDQUOT: there are 64; -EOPNOTSUPP: the daemon is too old. All but STATUS and LIST is for
+ * admins: -EACCES. */
+int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
+                          uint32_t flags, char **ret_json);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "tenant/ids.h"
@@ -317,6 +319,43 @@ static int start_lookups(struct server *s)
         return r < 0 ? server_fail(r, "lookup index", NULL) : 0;
 }
 
+static void warn_of_bench(void *userdata, const char *text)
+{
+        log_warning("%s", text);
+}
+
+/* Benchmark sessions, in the folder of the first volume. */
+static int start_bench(struct server *s)
+{
+        static const char *const variables[] = { "KVCACHE_BENCH_SESSION",
+                                                 "DYNAMO_BENCHMARK_SESSION" };
+        char folder[PATH_MAX];
+        struct bench_params params = { .io = s->service.io,
+                                       .folder = folder,
+                                       .warn = warn_of_bench };
+        int r;
+
+        snprintf(folder, sizeof(folder), "%s/bench", store_volume_path(s->service.store, 0));
+        r = bench_new(&s->service.bench, &params);
+        if (r < 0)
+                return server_fail(r, "benchmark sessions", NULL);
+        for (size_t i = 0; i < ARRAY_SIZE(variables); i++) {
+                const char *name = getenv(variables[i]);
+
+                if (!name || !*name)
+                        continue;
+                r = bench_resume(s->service.bench, name);
+                if (r < 0)
+                        log_warning("%s: no benchmark session \"%s\": %s", variables[i], name,
+                                    r == -EINVAL ? "1 to 64 of A-Z a-z 0-9 . _ -, and no dot first"
+                                                 : strerror(-r));
+                else
+                        log_info("benchmark session %s is active (%s)", name, variables[i]);
+                break;
+        }
+        return 0;
+}
+
 int server_start_service(struct server *s)
 {
         const struct config *c = s->config;
@@ -347,6 +386,9 @@ int server_start_service(struct server *s)
         s->service.userdata = &s->sources;
         server_apply_limits(s);
         memcpy(sessions.instance, s->instance, sizeof(s->instance));
+        r = start_bench(s);
+        if (r != 0)
+                return r;
         r = sessions_new(&s->sessions, &sessions);
         if (r < 0)
                 return server_fail(r, "sessions", NULL);

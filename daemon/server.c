@@ -21,6 +21,7 @@
 
 #include "base/clock.h"
 #include "units.h"
+#include "benchmark/benchmark.h"
 #include "build-config.h"
 #include "report/sums.h"
 #include "checked.h"
@@ -199,6 +200,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 
         look_at_workers(s);
         store_tick(s->service.store);
+        bench_tick(s->service.bench, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
 }
@@ -425,6 +427,7 @@ static void close_all(struct server *s)
                             units_count(cache.unwritten_chunks, "chunk", chunks),
                             units_bytes(cache.unwritten_bytes, bytes));
         sessions_stop(s->sessions);
+        bench_stop(s->service.bench);
         store_stop(s->service.store);
         s->drain_late = false;
         event_add(s->drain, &(struct timeval){ .tv_sec = (time_t)(s->config->io.hang_ms / 1000),
@@ -480,6 +483,7 @@ static void server_fini(struct server *s)
                 _exit(EXIT_SUCCESS);
         }
         kio_stop(s->service.io);
+        bench_free(s->service.bench);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);
                 tenant_close(&s->tenants[i]);

@@ -16,21 +16,28 @@ static unsigned bucket_of(uint64_t value)
         return MIN(i, TRANSFER_BUCKETS - 1u);
 }
 
-void transfer_counts_add(struct transfer_counts *c, const struct transfer_record *record)
+void transfer_counts_add_blocks(struct transfer_counts *c, const struct transfer_record *record)
 {
-        if (record->result != TRANSFER_OK) {
-                c->errors[MIN((unsigned)record->result, TRANSFER_RESULTS - 1u)]++;
-                return;
-        }
-        c->transfers++;
         c->blocks += record->blocks;
         c->regions += record->regions;
         c->bytes += record->bytes;
         c->device_bytes += record->device_bytes;
+}
+
+void transfer_counts_add(struct transfer_counts *c, const struct transfer_record *record)
+{
+        uint64_t size = MAX(record->size, record->bytes);
+
+        if (record->result != TRANSFER_OK) {
+                c->errors[MIN((unsigned)record->result, TRANSFER_RESULTS - 1u)]++;
+                return;
+        }
+        transfer_counts_add_blocks(c, record);
+        c->transfers++;
         c->latency_ns += record->latency_ns;
-        c->min_bytes = MIN(c->min_bytes, record->bytes);
-        c->max_bytes = MAX(c->max_bytes, record->bytes);
-        c->sizes[bucket_of(record->bytes)]++;
+        c->min_bytes = MIN(c->min_bytes, size);
+        c->max_bytes = MAX(c->max_bytes, size);
+        c->sizes[bucket_of(size)]++;
         c->latencies[bucket_of(record->latency_ns)]++;
 }
 

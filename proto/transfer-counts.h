@@ -14,6 +14,7 @@ struct transfer_record {
         enum transfer_result result;
         uint64_t blocks, regions;     /* 0 of an operation that moves a further part of a block */
         uint64_t bytes, device_bytes; /* payload; with padding */
+        uint64_t size; /* of the operation, if it has more bytes than these; 0: it has not */
         uint64_t latency_ns;
 };
 
@@ -28,6 +29,8 @@ struct transfer_counts {
 void transfer_counts_init(struct transfer_counts *c);
 /* An operation that has failed is an error of its kind, and adds nothing else. */
 void transfer_counts_add(struct transfer_counts *c, const struct transfer_record *record);
+/* Blocks that an operation moved beside those that it was added with. */
+void transfer_counts_add_blocks(struct transfer_counts *c, const struct transfer_record *record);
 void transfer_counts_merge(struct transfer_counts *to, const struct transfer_counts *from);
 /* Of `buckets`, 0..1: the upper end of the bucket in which it lies, at most `max`; 0: empty. */
 uint64_t transfer_quantile(const uint64_t buckets[static TRANSFER_BUCKETS], double quantile,

@@ -87,6 +87,7 @@ static const struct op_info {
                              .entry_bytes = sizeof(struct wire_lease),
                              .result_bytes = sizeof(uint16_t),
                              .batch = true },
+        [WIRE_BENCH] = { .name = "BENCH" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -440,6 +441,21 @@ static const char *check_lent_file(const struct wire_lent_file *m, size_t bytes)
         return m->reserved != 0 ? "LENT_FILE with reserved bits" : NULL;
 }
 
+static const char *check_bench(const struct wire_bench *m, size_t bytes)
+{
+        if (bytes < sizeof(*m) || bytes != sizeof(*m) + m->name_length ||
+            m->name_length > WIRE_BENCH_NAME)
+                return "BENCH of a wrong length";
+        if (m->action == 0 || m->action >= WIRE_BENCH_ACTION_END)
+                return "BENCH with an unknown action";
+        if (m->action == WIRE_BENCH_INIT ? m->options > WIRE_BENCH_FORCE : m->options != 0)
+                return "BENCH with options that its action does not take";
+        if (m->action == WIRE_BENCH_INIT ? m->name_length == 0
+                                         : m->action == WIRE_BENCH_LIST && m->name_length != 0)
+                return "BENCH with a name where none belongs, or without one";
+        return m->reserved != 0 ? "BENCH with reserved bits" : NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -476,6 +492,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_verify(msg, bytes);
         case WIRE_DEVICE:
                 return check_device(msg, bytes);
+        case WIRE_BENCH:
+                return check_bench(msg, bytes);
         case WIRE_REGISTER:
                 return check_register(msg, bytes);
         case WIRE_UNREGISTER:

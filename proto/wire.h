@@ -64,6 +64,7 @@ enum wire_op {
         WIRE_LENT_FILE = 25,        /* a data file that chunks were lent of; reply carries its fd */
         WIRE_GIVE_BACK = 26,        /* ends loans: was what they were of there all the time? */
         WIRE_HINT = 27,             /* when a chain comes back, or that it does not: advice */
+        WIRE_BENCH = 28,            /* a benchmark session; reply carries a memfd */
         WIRE_OP_END,
 };
 
@@ -324,6 +325,31 @@ struct wire_device {
 };
 static_assert(sizeof(struct wire_device) == 24, "wire format");
 
+enum wire_bench_action {
+        WIRE_BENCH_INIT = 1,
+        WIRE_BENCH_STATUS = 2,
+        WIRE_BENCH_RESET = 3,
+        WIRE_BENCH_ENABLE = 4,
+        WIRE_BENCH_DISABLE = 5,
+        WIRE_BENCH_LIST = 6,
+        WIRE_BENCH_DELETE = 7,
+        WIRE_BENCH_ACTION_END,
+};
+enum { WIRE_BENCH_RESUME = 1 << 0, WIRE_BENCH_FORCE = 1 << 1, WIRE_BENCH_NAME = 64 };
+
+/* But for STATUS and LIST admin only. The reply has one descriptor, the session as JSON, `value64`
+ * bytes of it. EXISTS_ALREADY: INIT; MISS: no session of that name; STALE: none is active. */
+struct wire_bench {
+        struct wire_hdr hdr;
+        uint8_t action;      /* 16  enum wire_bench_action */
+        uint8_t name_length; /* 17  to WIRE_BENCH_NAME; 0: the active one; INIT: at least 1; LIST: 0
+                              */
+        uint16_t options;    /* 18  INIT: at most one of RESUME and FORCE; else zero */
+        uint32_t reserved;   /* 20  zero */
+        /* name */
+};
+static_assert(sizeof(struct wire_bench) == 24, "wire format");
+
 /* The reply has one descriptor, read-only and O_DIRECT; `value64` is the file's size. */
 struct wire_lent_file {
         struct wire_hdr hdr;
@@ -382,6 +408,7 @@ enum wire_feature {
         WIRE_FEATURE_LENDS = 1 << 6,      /* ... and, as of now, to this client */
         WIRE_FEATURE_HINT = 1 << 7,       /* HINT */
         WIRE_FEATURE_FILES = 1 << 8,      /* REGISTER with WIRE_F_FILE, as of now, by this client */
+        WIRE_FEATURE_BENCH = 1 << 9,      /* BENCH */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

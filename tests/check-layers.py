@@ -24,7 +24,7 @@ import tempfile
 BELOW_IO = {"base", "proto"}
 BELOW_STORE = {"io", "slab", "evict"} | BELOW_IO
 BELOW_CACHE = {"store"} | BELOW_STORE
-BELOW_REQUEST = {"lookup", "tenant", "cache"} | BELOW_CACHE
+BELOW_REQUEST = {"benchmark", "lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
 # room: rooms that it may include, besides itself
@@ -40,6 +40,7 @@ MAY = {
     "cache": BELOW_CACHE,
     "lookup": {"cache"} | BELOW_CACHE,
     "tenant": {"lookup", "cache"} | BELOW_CACHE,
+    "benchmark": {"store", "io"} | BELOW_IO,
     "config": BELOW_IO,
     "request": BELOW_REQUEST,
     "session": BELOW_SESSION,
@@ -70,7 +71,7 @@ SHOWN = {
 HELPERS = {"proto/cleanup.h", "proto/checked.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
     **{room: HELPERS for room in ("base", "slab", "evict")},
-    "io": HELPERS | {"proto/transfer.h"},  # names of what it counts
+    "io": HELPERS | {"proto/transfer.h", "proto/transfer-counts.h"},  # of what it counts
     **{room: HELPERS | {"proto/key.h"} for room in ("store", "store/volume", "store/volume/recovery")},
 }
 

@@ -408,6 +408,15 @@ static int read_text(int fd, uint64_t bytes, char **ret)
         return 0;
 }
 
+/* The text that a reply's descriptor has, which is closed. */
+static int take_text(struct kvcache *kv, struct control *c, char **ret_text)
+{
+        int r = read_text(c->fd, c->value64, ret_text);
+
+        closep(&c->fd);
+        return r < 0 ? handle_fail(kv, r, "the daemon's report cannot be read") : 0;
+}
+
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
 {
         struct control c = { .fd = -1 };
@@ -428,7 +437,62 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
         r = admin_call(kv, m, &c);
         if (r < 0)
                 return r;
-        r = read_text(c.fd, c.value64, ret_text);
+        return take_text(kv, &c, ret_text);
+}
+
+static int bench_check(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
+                       uint32_t flags)
+{
+        size_t length = name ? strlen(name) : 0;
+
+        if (action < KVCACHE_BENCH_INIT || action > KVCACHE_BENCH_DELETE)
+                return handle_fail(kv, -EINVAL, "unknown action %d", (int)action);
+        if (length > WIRE_BENCH_NAME || (name && length == 0) ||
+            (action == KVCACHE_BENCH_INIT && !name))
+                return handle_fail(kv, -EINVAL, "a session's name has 1 to %d characters",
+                                   WIRE_BENCH_NAME);
+        if (name && action == KVCACHE_BENCH_LIST)
+                return handle_fail(kv, -EINVAL, "a list is of all sessions");
+        if (flags > KVCACHE_BENCH_FORCE || (flags && action != KVCACHE_BENCH_INIT))
+                return handle_fail(kv, -EINVAL, "unknown flags 0x%x", flags);
+        return 0;
+}
+
+int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
+                          uint32_t flags, char **ret_json)
+{
+        size_t length = name ? strlen(name) : 0;
+        struct control c = { .fd = -1 };
+        struct wire_bench *w;
+        struct message *m;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = bench_check(kv, action, name, flags);
+        if (r == 0)
+                r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        if (!(kv->conn->features & WIRE_FEATURE_BENCH)) {
+                handle_leave(kv);
+                return handle_fail(kv, -EOPNOTSUPP, "the daemon is too old for sessions");
+        }
+        m = message_new(WIRE_BENCH, sizeof(*w) + length);
+        if (m) {
+                w = (struct wire_bench *)m->data;
+                w->action = (uint8_t)action;
+                w->name_length = (uint8_t)length;
+                w->options = (uint16_t)flags;
+                if (length > 0)
+                        memcpy(w + 1, name, length);
+        }
+        r = admin_call(kv, m, &c);
+        if (r < 0)
+                return r == -ESTALE ? -ESRCH : r;
+        if (ret_json)
+                return take_text(kv, &c, ret_json);
         closep(&c.fd);
-        return r < 0 ? handle_fail(kv, r, "the daemon's report cannot be read") : 0;
+        return 0;
 }

@@ -509,6 +509,11 @@ const struct transfers *kio_transfers(const struct kio *io)
         return &io->transfers;
 }
 
+void kio_record_transfers(struct kio *io, struct transfer_counts *window)
+{
+        io->transfers.window = window;
+}
+
 bool kio_is_alive(struct kio *io)
 {
         bool alive = true;

@@ -125,6 +125,9 @@ void kio_get_info(const struct kio *io, struct kio_info *ret);
 void kio_get_stats(const struct kio *io, struct kio_stats *ret);
 /* Loop thread. Borrowed. */
 const struct transfers *kio_transfers(const struct kio *io);
+/* From now on, what completes is also added to `window`, TRANSFERS_SERIES of them, by series; the
+ * caller's. NULL: no more. */
+void kio_record_transfers(struct kio *io, struct transfer_counts *window);
 
 /* Has every worker either advanced since the last call, or nothing to do, or is inside a device
  * call? For the watchdog. */

@@ -64,13 +64,41 @@ static void count_busy(struct transfer_series *s, const struct kio_request *req)
         s->inflight--;
 }
 
+static uint64_t latency_of(const struct kio_request *req)
+{
+        uint64_t until = req->op == KIO_COPY ? req->done_ns : req->settled_ns;
+
+        return until > req->device_ns ? until - req->device_ns : 0;
+}
+
+/* A chunk is one region: how many pieces it was on the client's side, the client counts. */
+static void count_in_window(struct transfer_counts *c, const struct kio_request *req,
+                            enum transfer_result result)
+{
+        struct transfer_record record = {
+                .result = result,
+                .blocks = 1,
+                .regions = 1,
+                .bytes = req->payload,
+                .device_bytes = req->length,
+                .size = req->joined_payload,
+                .latency_ns = latency_of(req),
+        };
+
+        if (result == TRANSFER_OK && req->along)
+                transfer_counts_add_blocks(c, &record);
+        else
+                transfer_counts_add(c, &record);
+}
+
 void transfers_end(struct transfers *t, const struct kio_request *req)
 {
         struct transfer_series *s = series_of(t, req);
         enum transfer_result result = result_of(req);
-        uint64_t until = req->op == KIO_COPY ? req->done_ns : req->settled_ns;
 
         count_busy(s, req);
+        if (t->window)
+                count_in_window(&t->window[s - t->series], req, result);
         if (result != TRANSFER_OK) {
                 s->ops[result]++;
                 return;
@@ -83,5 +111,5 @@ void transfers_end(struct transfers *t, const struct kio_request *req)
         s->ops[TRANSFER_OK]++;
         histogram_add(&s->sizes,
                       (req->joined_payload > 0 ? req->joined_payload : req->payload) - 1);
-        histogram_add(&s->latencies, until > req->device_ns ? until - req->device_ns : 0);
+        histogram_add(&s->latencies, latency_of(req));
 }

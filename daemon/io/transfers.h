@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 #include "base/histogram.h"
-#include "transfer.h"
+#include "transfer-counts.h"
 
 struct kio_request;
 
@@ -39,6 +39,8 @@ struct transfer_series {
 
 struct transfers {
         struct transfer_series series[TRANSFERS_SERIES];
+        /* By series, what has completed since its reader took it last; NULL: there is no reader. */
+        struct transfer_counts *window;
 };
 
 void transfers_init(struct transfers *t, enum transfer_technology of_the_device);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/clock.h"
+#include "benchmark/benchmark.h"
 #include "build-config.h"
 #include "checked.h"
 #include "request/request.h"
@@ -388,6 +389,17 @@ static void collect_transfers(const struct transfers *t, struct metrics *s)
         }
 }
 
+static void collect_bench(const struct bench *bench, struct metrics *s)
+{
+        struct bench_stats b;
+
+        bench_get_stats(bench, &b);
+        s->bench_sessions = b.sessions;
+        s->bench_session_enabled = b.enabled;
+        s->bench_session_saves = (double)b.saved;
+        s->bench_session_save_errors = (double)b.save_errors;
+}
+
 static void collect_io(const struct kio *io, struct metrics *s)
 {
         struct kio_info info;
@@ -451,6 +463,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_store(from->service->store, ret);
         collect_volumes(from, ret);
         collect_io(from->service->io, ret);
+        collect_bench(from->service->bench, ret);
         if (from->http) {
                 struct http_stats http;
 

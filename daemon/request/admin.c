@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See admin.h. REPORT and LIST are answered at once, PURGE, VERIFY and DEVICE when the store
+/* See admin.h. REPORT, LIST and BENCH are answered at once, PURGE, VERIFY and DEVICE when the store
  * completes them. Until then each is an operation of its own (request_operation_new()), charged to
  * the client's user, which stays when the client's session ends.
  *
@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -63,6 +64,84 @@ void admin_report(struct request req, const struct wire_report_request *msg)
                 return;
         }
         request_reply_fds(req, bytes, &fd, 1);
+}
+
+static void bench_refuse(struct request req, int error, const char *name)
+{
+        char text[160];
+
+        switch (error) {
+        case -EINVAL:
+                request_fail(req, WIRE_INVALID,
+                             "a session's name is 1 to 64 of A-Z a-z 0-9 . _ -, and no dot first");
+                break;
+        case -EEXIST:
+                snprintf(text, sizeof(text), "there is a session %s already", name);
+                request_fail(req, WIRE_EXISTS_ALREADY, text);
+                break;
+        case -ENOENT:
+                snprintf(text, sizeof(text), "there is no session %s", name);
+                request_fail(req, WIRE_MISS, text);
+                break;
+        case -ESRCH:
+                request_fail(req, WIRE_STALE, "no session is active");
+                break;
+        case -ENOSPC:
+                snprintf(text, sizeof(text), "there are %d sessions, and no more can be",
+                         BENCH_MAX_SESSIONS);
+                request_fail(req, WIRE_QUOTA, text);
+                break;
+        default:
+                request_fail(req, WIRE_BUSY, "no memory for the session");
+        }
+}
+
+void admin_bench(struct request req, const struct wire_bench *msg)
+{
+        static const enum bench_command commands[] = {
+                [WIRE_BENCH_INIT] = BENCH_INIT,       [WIRE_BENCH_STATUS] = BENCH_STATUS,
+                [WIRE_BENCH_RESET] = BENCH_RESET,     [WIRE_BENCH_ENABLE] = BENCH_ENABLE,
+                [WIRE_BENCH_DISABLE] = BENCH_DISABLE, [WIRE_BENCH_LIST] = BENCH_LIST,
+                [WIRE_BENCH_DELETE] = BENCH_DELETE,
+        };
+        unsigned flags = (msg->options & WIRE_BENCH_RESUME ? BENCH_RESUME : 0u) |
+                         (msg->options & WIRE_BENCH_FORCE ? BENCH_FORCE : 0u);
+        struct client *client = req.client;
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(closep) int fd = -1;
+        char name[WIRE_BENCH_NAME + 1];
+        size_t bytes = 0;
+        FILE *out;
+        int r;
+
+        if (!client->admin && msg->action != WIRE_BENCH_STATUS && msg->action != WIRE_BENCH_LIST) {
+                request_fail(req, WIRE_DENIED, "changing benchmark sessions needs an admin");
+                return;
+        }
+        if (!client->takes_fds(client, 1)) {
+                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
+                return;
+        }
+        memcpy(name, msg + 1, msg->name_length);
+        name[msg->name_length] = '\0';
+        if (strlen(name) != msg->name_length) {
+                bench_refuse(req, -EINVAL, "");
+                return;
+        }
+        out = open_memstream(&text, &bytes);
+        if (!out) {
+                bench_refuse(req, -ENOMEM, name);
+                return;
+        }
+        r = bench_command(client->tenant->service->bench, commands[msg->action], name, flags, out);
+        if (fclose(out) != 0 && r == 0)
+                r = -ENOMEM;
+        if (r == 0)
+                r = fd = text_to_memfd(text, bytes);
+        if (r < 0)
+                bench_refuse(req, r, name);
+        else
+                request_reply_fds(req, bytes, &fd, 1);
 }
 
 void admin_list(struct request req, const struct wire_list *msg)

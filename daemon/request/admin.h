@@ -12,3 +12,4 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
 void admin_purge(struct request req, const struct wire_purge *msg);
 void admin_verify(struct request req, const struct wire_verify *msg);
 void admin_device(struct request req, const struct wire_device *msg);
+void admin_bench(struct request req, const struct wire_bench *msg);

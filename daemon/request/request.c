@@ -370,6 +370,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
         case WIRE_DEVICE:
                 admin_device(req, msg);
                 break;
+        case WIRE_BENCH:
+                admin_bench(req, msg);
+                break;
         default:
                 request_batch(req, msg);
                 break;

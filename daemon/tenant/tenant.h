@@ -17,6 +17,7 @@
 #include "tenant/quota.h"
 #include "wire.h"
 
+struct bench;
 struct client;
 struct lookups;
 struct mappings;
@@ -34,6 +35,7 @@ struct service {
         struct quotas *quotas;
         struct census *census;
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
+        struct bench *bench;
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
         enum service_gds gds, gds_puts;

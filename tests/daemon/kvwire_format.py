@@ -23,6 +23,7 @@ FEATURE_LEND = 32
 FEATURE_LENDS = 64
 FEATURE_HINT = 128
 FEATURE_FILES = 256
+FEATURE_BENCH = 512
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -59,6 +60,7 @@ class Op(enum.IntEnum):
     LENT_FILE = 25
     GIVE_BACK = 26
     HINT = 27
+    BENCH = 28
 
 
 class Flag(enum.IntFlag):

@@ -3,6 +3,7 @@
 
 import fcntl
 import mmap
+import json
 import os
 import struct
 
@@ -155,7 +156,14 @@ class Messages:
         return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.ALL if everything else 0).value64
 
     def report(self, what=Report.STATUS):
-        reply = self.call(Op.REPORT, struct.pack("<II", what, 0), n_fds=1)
+        return self.text_of(self.call(Op.REPORT, struct.pack("<II", what, 0), n_fds=1))
+
+    def bench(self, action, name="", options=0):
+        """A benchmark session, as the object that the reply's JSON is."""
+        name = name.encode()
+        return json.loads(self.text_of(self.call(Op.BENCH, struct.pack("<BBHI", action, len(name), options, 0) + name, n_fds=1)))
+
+    def text_of(self, reply):
         fd, = reply.fds
         try:
             text = b""

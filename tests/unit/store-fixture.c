@@ -572,7 +572,7 @@ static bool choose_sync(const struct kio_request *req, struct fault_plan *plan)
         snprintf(link, sizeof(link), "/proc/self/fd/%d", req->fd);
         n = readlink(link, file, sizeof(file) - 1);
         file[MAX(n, (ssize_t)0)] = '\0';
-        /* The second copy of the names is written once the put that needed the first is answered. */
+        /* The names' second copy is written after the put that needed the first is answered. */
         if (strstr(file, "/namespaces."))
                 return false;
         if (watched_syncs.of_table != (n > 6 && strcmp(file + n - 6, "/table") == 0) ||

@@ -529,6 +529,35 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         assert_int_equal(kvcache_report(f->kv, 17, &text), -EINVAL);
 }
 
+static void test_a_session_is_asked_for_by_a_name_or_by_none(void **state)
+{
+        struct rig *f = *state;
+        char name[66], *text = NULL;
+
+        start(f, NULL);
+        memset(name, 'a', sizeof(name));
+        name[64] = '\0';
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_INIT, name, 0, &text), 0);
+        assert_string_equal(text, "{\"state\": \"fake\"}");
+        free(text);
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_RESET, NULL, 0, NULL), 0);
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_LIST, NULL, 0, NULL), 0);
+        name[64] = 'a';
+        name[65] = '\0';
+        for (int action = -1; action < 10; action++) {
+                assert_int_equal(kvcache_bench_session(f->kv, action, name, 0, &text), -EINVAL);
+                assert_int_equal(kvcache_bench_session(f->kv, action, "", 0, &text), -EINVAL);
+                if (action != KVCACHE_BENCH_INIT)
+                        assert_int_equal(kvcache_bench_session(f->kv, action, "a",
+                                                               KVCACHE_BENCH_FORCE, &text),
+                                         -EINVAL);
+        }
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_INIT, NULL, 0, &text), -EINVAL);
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_INIT, "a", 3, &text), -EINVAL);
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_LIST, "a", 0, &text), -EINVAL);
+        assert_int_equal(kvcache_ping(f->kv, NULL), 0);
+}
+
 static void test_verify_walks_and_says_what_is_wrong(void **state)
 {
         struct rig *f = *state;
@@ -681,6 +710,8 @@ static void test_an_old_daemon_is_not_asked_for_namespaces(void **state)
         assert_int_equal(kvcache_namespace_list(f->kv, NULL, &cursor, &one, 1), -EOPNOTSUPP);
         assert_int_equal(kvcache_namespace_stat(f->kv, "a", NULL, &one, NULL), -EOPNOTSUPP);
         assert_int_equal(kvcache_namespace_remove(f->kv, "a", NULL, 0, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_LIST, NULL, 0, NULL),
+                         -EOPNOTSUPP);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
 }
 
@@ -2210,6 +2241,7 @@ int main(void)
                 TEST(releases_ride_and_end_once),
                 TEST(many_releases_go_by_themselves),
                 TEST(exists_match_touch_stat_evict_list_purge),
+                TEST(a_session_is_asked_for_by_a_name_or_by_none),
                 TEST(an_old_daemon_is_not_asked_to_prefetch),
                 TEST(senseless_requests_are_refused_whole_and_senseless_keys_alone),
                 TEST(ranges_and_places),

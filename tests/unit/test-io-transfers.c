@@ -16,10 +16,17 @@ enum { PAGE = 4096, CHUNKS = 12, FILE_BYTES = 1 << 20 };
 static struct kio_request requests[CHUNKS];
 static int fd = -1;
 
+static struct transfer_counts window[TRANSFERS_SERIES];
+static bool recording;
+
 static void begin(void)
 {
         skip_unless_possible();
         start_with_faults(1, 32);
+        for (unsigned i = 0; i < TRANSFERS_SERIES; i++)
+                transfer_counts_init(&window[i]);
+        kio_record_transfers(t.io, window);
+        recording = true;
         closep(&fd);
         fd = make_file("transfers", FILE_BYTES, 7);
         close(fd);
@@ -32,6 +39,43 @@ static const struct transfer_series *series(unsigned i)
 {
         return &kio_transfers(t.io)->series[i];
 }
+
+/* A window that was there from the first operation on has what was counted. */
+static void assert_window(const struct transfer_counts *c, const struct transfer_series *s)
+{
+        uint64_t sizes = 0, latencies = 0;
+
+        for (unsigned i = 0; i < TRANSFER_BUCKETS; i++) {
+                sizes += c->sizes[i];
+                latencies += c->latencies[i];
+                assert_int_equal(sizes, histogram_at_most(&s->sizes, (UINT64_C(1) << i) - 1));
+        }
+        assert_int_equal(c->transfers, s->ops[TRANSFER_OK]);
+        assert_int_equal(sizes, c->transfers);
+        assert_int_equal(latencies, c->transfers);
+        assert_int_equal(c->latency_ns, s->latencies.sum);
+        assert_int_equal(c->blocks, s->blocks);
+        assert_int_equal(c->regions, s->blocks);
+        assert_int_equal(c->bytes, s->bytes);
+        assert_int_equal(c->device_bytes, s->device_bytes);
+        for (unsigned r = TRANSFER_OK + 1; r < TRANSFER_RESULTS; r++)
+                assert_int_equal(c->errors[r], s->ops[r]);
+        if (c->transfers > 0) {
+                assert_int_equal(c->max_bytes, s->sizes.max + 1);
+                assert_true(c->min_bytes > 0 && c->min_bytes <= c->bytes / c->transfers);
+        }
+}
+
+static int compare_and_tear_down(void **state)
+{
+        for (unsigned i = 0; recording && i < TRANSFERS_SERIES; i++)
+                assert_window(&window[i], series(i));
+        recording = false;
+        return test_teardown(state);
+}
+
+#undef IO_TEST
+#define IO_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, compare_and_tear_down)
 
 /* What the pages at `at` of the file ought to have. */
 static uint32_t crc_of(uint64_t at, uint64_t bytes)

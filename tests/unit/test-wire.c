@@ -28,6 +28,7 @@ union message {
         struct wire_report_request report;
         struct wire_verify verify;
         struct wire_device device;
+        struct wire_bench bench;
         struct wire_register register_buffer;
         struct wire_unregister unregister_buffer;
         struct wire_namespaces namespaces;
@@ -205,6 +206,12 @@ static void minimal(union message *m, unsigned op)
                 m->device = (struct wire_device){ .hdr = { .len = sizeof(m->device),
                                                            .op = WIRE_DEVICE },
                                                   .action = WIRE_DEVICE_SUSPEND };
+                break;
+        case WIRE_BENCH:
+                memset(m, 0, sizeof(*m));
+                m->bench =
+                        (struct wire_bench){ .hdr = { .len = sizeof(m->bench), .op = WIRE_BENCH },
+                                             .action = WIRE_BENCH_STATUS };
                 break;
         case WIRE_REGISTER:
                 memset(m, 0, sizeof(*m));
@@ -1097,6 +1104,44 @@ static void lists_purges_and_reports_are_in_range(void **state)
         assert_refused(&m);
 }
 
+static void bench(unsigned action, unsigned name, unsigned options)
+{
+        minimal(&m, WIRE_BENCH);
+        m.bench.action = (uint8_t)action;
+        m.bench.name_length = (uint8_t)name;
+        m.bench.options = (uint16_t)options;
+        m.hdr.len += name;
+}
+
+static void a_session_is_named_where_one_is_meant(void **state)
+{
+        for (unsigned action = 0; action < 256; action++)
+                for (unsigned name = 0; name < 256; name++) {
+                        bool known = action >= WIRE_BENCH_INIT && action <= WIRE_BENCH_DELETE;
+
+                        bench(action, name, 0);
+                        if (known && name <= WIRE_BENCH_NAME &&
+                            (action != WIRE_BENCH_INIT || name > 0) &&
+                            (action != WIRE_BENCH_LIST || name == 0))
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                        m.hdr.len++;
+                        assert_refused(&m);
+                }
+        for (unsigned options = 0; options < 8; options++)
+                for (unsigned action = WIRE_BENCH_INIT; action <= WIRE_BENCH_DELETE; action++) {
+                        bench(action, action != WIRE_BENCH_LIST, options);
+                        if (options == 0 || (action == WIRE_BENCH_INIT && options <= 2))
+                                assert_accepted(&m);
+                        else
+                                assert_refused(&m);
+                }
+        bench(WIRE_BENCH_STATUS, 1, 0);
+        m.bench.reserved = 1;
+        assert_refused(&m);
+}
+
 static void releases_follow_the_entries(void **state)
 {
         for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
@@ -1299,6 +1344,7 @@ int main(void)
                 cmocka_unit_test(a_namespace_name_is_printable),
                 cmocka_unit_test(namespaces_are_named_within_bounds),
                 cmocka_unit_test(lists_purges_and_reports_are_in_range),
+                cmocka_unit_test(a_session_is_named_where_one_is_meant),
                 cmocka_unit_test(releases_follow_the_entries),
                 cmocka_unit_test(a_reply_to_the_largest_request_fits_a_message),
                 cmocka_unit_test(everything_has_a_name),

@@ -183,9 +183,9 @@ enum content { CONTENT_EMPTY, CONTENT_STORE, CONTENT_HEADLESS, CONTENT_FOREIGN }
 /* What lies in the directory? Leftovers of a store that was being made count as nothing. */
 static int look(const struct dir *d, enum content *ret)
 {
-        static const char *const leftovers[] = { ".",        "..",
-                                                 NAME_LOCK,  NAME_SUPERBLOCK_NEW,
-                                                 NAME_PROBE, "lost+found" };
+        static const char *const leftovers[] = {
+                ".", "..", NAME_LOCK, NAME_SUPERBLOCK_NEW, NAME_PROBE, "lost+found", "bench"
+        }; /* of benchmark sessions */
         static const char *const ours[] = { "table", "table.new", "namespaces.0", "namespaces.1" };
         _cleanup_(closedirp) DIR *dir = NULL;
         enum content content = CONTENT_EMPTY;

@@ -6,16 +6,24 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checked.h"
-#include "common.h"
 #include "text.h"
 
 enum { PLACE_BYTES = 64, MEMBER_BYTES = PLACE_BYTES + 64, NAME_BYTES = 64 };
 
 static const double most_count = 9007199254740992.0; /* 2^53: exact in a double */
 static const double most_seconds = 1e12;
+
+DEFINE_CLEANUP(cJSON *, cJSON_Delete);
+
+static void fclosep(FILE **f)
+{
+        if (*f)
+                fclose(*f);
+}
 
 struct reader {
         const char *what;

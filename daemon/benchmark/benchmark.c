@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See benchmark.h. The recorder of the I/O adds what completes to `window` while a session is
+ * active and enabled, one branch otherwise; here the window is emptied into the session, once a
+ * second and at every command. Both run on the loop thread, so that what was reset is at zero and
+ * what comes later was completed later.
+ *
+ * Owns the sessions. Failures: without memory for a further path, layout and technology, what moved
+ * there is left out of the session. */
+#include "benchmark/benchmark.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "benchmark/internal.h"
+#include "build-config.h"
+#include "checked.h"
+#include "cleanup.h"
+
+enum { PATH_BYTES = 4096, MAX_METRICS = 512 };
+
+static const uint64_t save_every_ns = UINT64_C(5000000000);
+
+static struct bench_session *session_free(struct bench_session *s)
+{
+        if (s) {
+                free(s->snapshot.layouts);
+                free(s->snapshot.metrics);
+                free(s);
+        }
+        return NULL;
+}
+
+static void name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT])
+{
+        time_t seconds = (time_t)(unix_ms / 1000);
+        struct tm utc;
+
+        strftime(ret, SNAPSHOT_TEXT, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
+}
+
+/* What this daemon counts is this host's, whatever a file from before says. */
+static void name_host(struct snapshot *s)
+{
+        struct utsname names;
+        long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+
+        if (uname(&names) == 0) {
+                snprintf(s->hostname, sizeof(s->hostname), "%s", names.nodename);
+                snprintf(s->kernel, sizeof(s->kernel), "%s", names.release);
+        }
+        s->cpus = cpus > 0 ? (uint64_t)cpus : 0;
+        snprintf(s->daemon_version, sizeof(s->daemon_version), "%s", KVCACHE_BUILD_VERSION);
+}
+
+/* --- the table, by name --- */
+
+static unsigned place_of(const struct bench *b, const char *name)
+{
+        unsigned i = 0;
+
+        while (i < b->n_sessions && strcmp(b->sessions[i]->snapshot.name, name) < 0)
+                i++;
+        return i;
+}
+
+static struct bench_session *find(const struct bench *b, const char *name)
+{
+        unsigned i = place_of(b, name);
+
+        return i < b->n_sessions && strcmp(b->sessions[i]->snapshot.name, name) == 0
+                       ? b->sessions[i]
+                       : NULL;
+}
+
+/* There is room, and none of this name. */
+static void insert(struct bench *b, struct bench_session *s)
+{
+        unsigned i = place_of(b, s->snapshot.name);
+
+        memmove(&b->sessions[i + 1], &b->sessions[i], (b->n_sessions - i) * sizeof(b->sessions[0]));
+        b->sessions[i] = s;
+        b->n_sessions++;
+}
+
+static void take_out(struct bench *b, struct bench_session *s)
+{
+        unsigned i = place_of(b, s->snapshot.name);
+
+        b->n_sessions--;
+        memmove(&b->sessions[i], &b->sessions[i + 1], (b->n_sessions - i) * sizeof(b->sessions[0]));
+}
+
+/* --- counting --- */
+
+static int metric_order(const struct snapshot_metric *m, unsigned path, unsigned layout,
+                        unsigned technology)
+{
+        if (m->path != path)
+                return m->path < path ? -1 : 1;
+        if (m->layout != layout)
+                return m->layout < layout ? -1 : 1;
+        return m->technology == technology ? 0 : m->technology < technology ? -1 : 1;
+}
+
+/* NULL: no memory. */
+static struct snapshot_metric *metric_of(struct snapshot *s, const struct transfer_series *series)
+{
+        struct snapshot_metric *metrics;
+        int order = 1;
+        size_t i = 0;
+
+        while (i < s->n_metrics && (order = metric_order(&s->metrics[i], series->path,
+                                                         series->layout, series->technology)) < 0)
+                i++;
+        if (i < s->n_metrics && order == 0)
+                return &s->metrics[i];
+        if (s->n_metrics >= MAX_METRICS)
+                return NULL;
+        metrics = realloc(s->metrics, (s->n_metrics + 1) * sizeof(*metrics));
+        if (!metrics)
+                return NULL;
+        s->metrics = metrics;
+        memmove(&metrics[i + 1], &metrics[i], (s->n_metrics - i) * sizeof(*metrics));
+        metrics[i] = (struct snapshot_metric){ .path = series->path,
+                                               .layout = series->layout,
+                                               .technology = series->technology };
+        transfer_counts_init(&metrics[i].counts);
+        s->n_metrics++;
+        return &metrics[i];
+}
+
+static bool is_empty(const struct transfer_counts *c)
+{
+        uint64_t any = c->transfers | c->blocks;
+
+        for (unsigned i = 0; i < TRANSFER_RESULTS; i++)
+                any |= c->errors[i];
+        return any == 0;
+}
+
+/* To the millisecond: of two that were active when the daemon was killed, it tells the younger. */
+static void changed(struct bench *b, struct bench_session *s)
+{
+        uint64_t now_ms = MAX(clock_unix_ms(), b->updated_ms + 1);
+        size_t n;
+
+        b->updated_ms = now_ms;
+        name_time(now_ms, s->snapshot.updated);
+        n = strlen(s->snapshot.updated) - 1;
+        snprintf(s->snapshot.updated + n, sizeof(s->snapshot.updated) - n, ".%03uZ",
+                 (unsigned)(now_ms % 1000));
+        s->dirty = true;
+}
+
+/* From here on, what completes is new. */
+static void empty_window(struct bench *b)
+{
+        const struct transfers *t = kio_transfers(b->params.io);
+
+        for (unsigned i = 0; i < TRANSFERS_SERIES; i++) {
+                transfer_counts_init(&b->window[i]);
+                b->busy_ns[i] = t->series[i].busy_ns;
+        }
+        b->counted_ns = clock_mono_ns();
+}
+
+static void add_series(struct bench *b, struct snapshot *s, unsigned i)
+{
+        const struct transfer_series *series = &kio_transfers(b->params.io)->series[i];
+        const struct transfer_counts *new = &b->window[i];
+        struct snapshot_metric *m;
+
+        if (is_empty(new) && series->busy_ns == b->busy_ns[i])
+                return;
+        b->changed_ns = clock_mono_ns();
+        changed(b, b->active);
+        m = metric_of(s, series);
+        if (!m)
+                return;
+        transfer_counts_merge(&m->counts, new);
+        m->latency_secs += (double)new->latency_ns / 1e9;
+        m->busy_secs += (double)(series->busy_ns - b->busy_ns[i]) / 1e9;
+}
+
+static bool is_counting(const struct bench *b)
+{
+        return b->active && b->active->snapshot.enabled;
+}
+
+/* What has come since, into the active session. */
+static void count(struct bench *b)
+{
+        uint64_t since = b->counted_ns;
+
+        if (!is_counting(b))
+                return;
+        for (unsigned i = 0; i < TRANSFERS_SERIES; i++)
+                add_series(b, &b->active->snapshot, i);
+        empty_window(b);
+        b->active->snapshot.enabled_secs += (double)(b->counted_ns - since) / 1e9;
+}
+
+/* After the active session, or whether it is enabled, has changed. count() came before. */
+static void apply(struct bench *b)
+{
+        empty_window(b);
+        kio_record_transfers(b->params.io, is_counting(b) ? b->window : NULL);
+}
+
+/* --- saving --- */
+
+static void save(struct bench *b, struct bench_session *s)
+{
+        _cleanup_(freep) char *text = NULL;
+        size_t bytes = 0;
+        FILE *out;
+        int r;
+
+        if (!b->files || !s->dirty || s->saving)
+                return;
+        out = open_memstream(&text, &bytes);
+        r = out ? bench_print(b, s, NULL, out) : -ENOMEM;
+        if (out && fclose(out) != 0)
+                r = -ENOMEM;
+        s->saved_ns = clock_mono_ns();
+        if (r < 0 || bench_files_write(b->files, s->snapshot.name, TAKE_PTR(text), bytes) < 0)
+                return;
+        s->dirty = false;
+        s->saving = true;
+}
+
+void bench_saved(struct bench *b, const char *name, int result)
+{
+        struct bench_session *s = name ? find(b, name) : NULL;
+        char text[256];
+
+        if (s)
+                s->saving = false;
+        if (result == 0) {
+                b->saved++;
+                b->save_failed = false;
+                if (s)
+                        save(b, s); /* what a command has changed meanwhile; the daemon may stop */
+                return;
+        }
+        b->save_errors++;
+        if (s)
+                s->dirty = true;
+        if (b->save_failed)
+                return;
+        b->save_failed = true;
+        snprintf(text, sizeof(text),
+                 "benchmark session %s cannot be saved: %s; it is kept in memory, and tried again",
+                 name ? name : "that was deleted", strerror(-result));
+        b->params.warn(b->params.userdata, text);
+}
+
+/* --- commands --- */
+
+static int session_new(struct bench *b, const char *name, struct bench_session **ret)
+{
+        struct bench_session *s;
+
+        if (b->n_sessions == BENCH_MAX_SESSIONS)
+                return -ENOSPC;
+        s = calloc(1, sizeof(*s));
+        if (!s)
+                return -ENOMEM;
+        snprintf(s->snapshot.name, sizeof(s->snapshot.name), "%s", name);
+        insert(b, s);
+        *ret = s;
+        return 0;
+}
+
+static void make_zero(struct bench *b, struct bench_session *s)
+{
+        s->snapshot.n_metrics = 0;
+        s->snapshot.enabled_secs = 0;
+        changed(b, s);
+}
+
+/* The session that a command other than INIT and LIST is for. */
+static int session_of(const struct bench *b, const char *name, struct bench_session **ret)
+{
+        *ret = *name ? find(b, name) : b->active;
+        if (*ret)
+                return 0;
+        return *name ? -ENOENT : -ESRCH;
+}
+
+static int init(struct bench *b, const char *name, unsigned flags, struct bench_session **ret)
+{
+        struct bench_session *s = find(b, name);
+        int r;
+
+        if (s && !(flags & (BENCH_RESUME | BENCH_FORCE)))
+                return -EEXIST;
+        if (!s) {
+                r = session_new(b, name, &s);
+                if (r < 0)
+                        return r;
+                name_time(clock_unix_ms(), s->snapshot.created);
+        } else if (!(flags & BENCH_RESUME)) {
+                make_zero(b, s);
+                name_time(clock_unix_ms(), s->snapshot.created);
+        }
+        if (b->active)
+                b->active->dirty = true; /* it says that it is active */
+        name_host(&s->snapshot);
+        s->snapshot.enabled = true;
+        b->active = s;
+        b->changed_ns = clock_mono_ns();
+        changed(b, s);
+        *ret = s;
+        return 0;
+}
+
+static void drop(struct bench *b, struct bench_session *s)
+{
+        if (b->active == s)
+                b->active = NULL;
+        take_out(b, s);
+        if (b->files)
+                bench_files_delete(b->files, s->snapshot.name);
+        session_free(s);
+}
+
+static void run(struct bench *b, enum bench_command command, struct bench_session *s)
+{
+        if (command == BENCH_RESET) {
+                make_zero(b, s);
+        } else if (command == BENCH_ENABLE || command == BENCH_DISABLE) {
+                s->snapshot.enabled = command == BENCH_ENABLE;
+                changed(b, s);
+        }
+}
+
+static int print(struct bench *b, struct bench_session *s, FILE *out)
+{
+        char path[PATH_BYTES];
+
+        if (b->files)
+                bench_files_path(b->files, s->snapshot.name, sizeof(path), path);
+        return bench_print(b, s, b->files ? path : NULL, out);
+}
+
+int bench_command(struct bench *b, enum bench_command command, const char *name, unsigned flags,
+                  FILE *out)
+{
+        struct bench_session *s = NULL;
+        int r;
+
+        if ((*name || command == BENCH_INIT) && !snapshot_name_valid(name))
+                return -EINVAL;
+        count(b);
+        if (command == BENCH_LIST)
+                return bench_print_list(b, out);
+        r = command == BENCH_INIT ? init(b, name, flags, &s) : session_of(b, name, &s);
+        if (r < 0)
+                return r;
+        run(b, command, s);
+        r = print(b, s, out);
+        if (command == BENCH_DELETE)
+                drop(b, s);
+        apply(b);
+        for (unsigned i = 0; i < b->n_sessions; i++)
+                save(b, b->sessions[i]);
+        return r;
+}
+
+int bench_resume(struct bench *b, const char *name)
+{
+        struct bench_session *s;
+        int r;
+
+        if (!snapshot_name_valid(name))
+                return -EINVAL;
+        r = init(b, name, BENCH_RESUME, &s);
+        if (r < 0)
+                return r;
+        apply(b);
+        save(b, s);
+        return 0;
+}
+
+/* --- the daemon's own --- */
+
+void bench_adopt(struct bench *b, struct snapshot *snapshot)
+{
+        struct bench_session *s;
+        bool was_active = snapshot->active;
+
+        if (find(b, snapshot->name) || session_new(b, snapshot->name, &s) < 0) {
+                snapshot_free(snapshot);
+                return;
+        }
+        s->snapshot = *snapshot;
+        free(snapshot);
+        /* Killed between two files, the daemon may have left two: then the younger one. */
+        if (was_active &&
+            (!b->active || strcmp(b->active->snapshot.updated, s->snapshot.updated) < 0))
+                b->active = s;
+}
+
+int bench_new(struct bench **ret, const struct bench_params *params)
+{
+        struct bench *b = calloc(1, sizeof(*b));
+        int r = 0;
+
+        if (!b)
+                return -ENOMEM;
+        b->params = *params;
+        if (params->folder)
+                r = bench_files_new(&b->files, b, params->folder);
+        if (r < 0) {
+                free(b);
+                return r;
+        }
+        if (b->files)
+                bench_files_read(b->files);
+        b->params.folder = NULL; /* the caller's */
+        if (b->active)
+                name_host(&b->active->snapshot);
+        b->changed_ns = clock_mono_ns();
+        apply(b);
+        *ret = b;
+        return 0;
+}
+
+struct bench *bench_free(struct bench *b)
+{
+        if (b) {
+                for (unsigned i = 0; i < b->n_sessions; i++)
+                        session_free(b->sessions[i]);
+                bench_files_free(b->files);
+                free(b);
+        }
+        return NULL;
+}
+
+void bench_tick(struct bench *b, uint64_t now_ns)
+{
+        count(b);
+        for (unsigned i = 0; i < b->n_sessions; i++)
+                if (now_ns - MIN(b->sessions[i]->saved_ns, now_ns) >= save_every_ns)
+                        save(b, b->sessions[i]);
+}
+
+void bench_stop(struct bench *b)
+{
+        count(b);
+        kio_record_transfers(b->params.io, NULL);
+        for (unsigned i = 0; i < b->n_sessions; i++)
+                save(b, b->sessions[i]);
+}
+
+void bench_get_stats(const struct bench *b, struct bench_stats *ret)
+{
+        *ret = (struct bench_stats){
+                .sessions = b->n_sessions,
+                .active = b->active,
+                .enabled = is_counting(b),
+                .saved = b->saved,
+                .save_errors = b->save_errors,
+        };
+        if (b->active)
+                snprintf(ret->name, sizeof(ret->name), "%.64s", b->active->snapshot.name);
+}

@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The files of benchmark sessions: bench_NAME.json in their folder. Reading is done before the
+ * daemon serves; writing and deleting on a blocking-call thread, one call after the other, so that
+ * a disk that hangs holds up nothing but them. A file is written under another name, synced and
+ * renamed: it is the old one or the new one, whole, whenever the daemon is killed.
+ *
+ * Owns the folder's path and the calls under way. Failures: a file that is damaged, or is none, is
+ * named in a warning and left alone; what cannot be written is reported to bench_saved(). */
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "benchmark/internal.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "store/store.h"
+
+enum { NAME_BYTES = 65, FILE_BYTES = NAME_BYTES + 16, MAX_BYTES = 1 << 20 };
+static_assert((int)BENCH_THREAD > (int)STORE_MAX_VOLUMES,
+              "the store numbers its volumes from 1 on");
+
+struct bench_files {
+        struct bench *bench;
+        char *folder;
+};
+
+struct file_call {
+        struct kio_request call;
+        struct bench_files *files;
+        char name[NAME_BYTES];
+        char *text; /* NULL: delete the file */
+        size_t bytes;
+};
+
+int bench_files_new(struct bench_files **ret, struct bench *b, const char *folder)
+{
+        struct bench_files *f = calloc(1, sizeof(*f));
+        char *copy = strdup(folder);
+
+        if (!f || !copy) {
+                free(f);
+                free(copy);
+                return -ENOMEM;
+        }
+        *f = (struct bench_files){ .bench = b, .folder = copy };
+        *ret = f;
+        return 0;
+}
+
+struct bench_files *bench_files_free(struct bench_files *f)
+{
+        if (f) {
+                free(f->folder);
+                free(f);
+        }
+        return NULL;
+}
+
+void bench_files_path(const struct bench_files *f, const char *name, size_t bytes, char *ret)
+{
+        snprintf(ret, bytes, "%s/bench_%s.json", f->folder, name);
+}
+
+static int open_folder(const struct bench_files *f)
+{
+        int fd = open(f->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        return fd < 0 ? -errno : fd;
+}
+
+/* --- reading --- */
+
+__attribute__((format(printf, 2, 3))) static void warn(const struct bench_files *f,
+                                                       const char *format, ...)
+{
+        const struct bench_params *p = &f->bench->params;
+        char text[SNAPSHOT_ERROR_BYTES + 256];
+        va_list arguments;
+
+        va_start(arguments, format);
+        vsnprintf(text, sizeof(text), format, arguments);
+        va_end(arguments);
+        p->warn(p->userdata, text);
+}
+
+/* The session's name in that of its file; false: it is not one. */
+static bool name_in(const char *file, char ret[static NAME_BYTES])
+{
+        size_t n = strlen(file);
+
+        if (n <= 11 || n - 11 >= NAME_BYTES || strncmp(file, "bench_", 6) != 0 ||
+            strcmp(file + n - 5, ".json") != 0)
+                return false;
+        memcpy(ret, file + 6, n - 11);
+        ret[n - 11] = '\0';
+        return snapshot_name_valid(ret);
+}
+
+static int read_all(int fd, size_t bytes, char *ret)
+{
+        for (size_t got = 0; got < bytes;) {
+                ssize_t n = pread(fd, ret + got, bytes - got, (off_t)got);
+
+                if (n == 0)
+                        return -ENODATA;
+                if (n < 0 && errno != EINTR)
+                        return -errno;
+                got += (size_t)MAX(n, (ssize_t)0);
+        }
+        return 0;
+}
+
+static void read_one(struct bench_files *f, int folder, const char *file, const char *name)
+{
+        /* A FIFO that lies there must not hold up the start. */
+        _cleanup_(closep) int fd =
+                openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+        _cleanup_(snapshot_freep) struct snapshot *s = NULL;
+        _cleanup_(freep) char *text = NULL;
+        char error[SNAPSHOT_ERROR_BYTES];
+        struct stat st;
+        int r = 0;
+
+        if (fd < 0 || fstat(fd, &st) < 0)
+                r = -errno;
+        else if (!S_ISREG(st.st_mode) || st.st_size > MAX_BYTES)
+                r = -EFBIG;
+        else if (!(text = malloc((size_t)st.st_size + 1)))
+                r = -ENOMEM;
+        else
+                r = read_all(fd, (size_t)st.st_size, text);
+        if (r < 0) {
+                warn(f, "benchmark session %s/%s is left out: %s", f->folder, file, strerror(-r));
+                return;
+        }
+        if (snapshot_parse(text, (size_t)st.st_size, file, &s, error) < 0) {
+                warn(f, "benchmark session left out: %s/%s", f->folder, error);
+                return;
+        }
+        if (strcmp(s->name, name) != 0) {
+                warn(f, "benchmark session %s/%s is left out: it is that of %s", f->folder, file,
+                     s->name);
+                return;
+        }
+        bench_adopt(f->bench, TAKE_PTR(s));
+}
+
+void bench_files_read(struct bench_files *f)
+{
+        int fd = open_folder(f);
+        DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+        char name[NAME_BYTES];
+        struct dirent *e;
+
+        if (!dir) {
+                if (fd >= 0)
+                        close(fd);
+                if (fd != -ENOENT)
+                        warn(f, "%s: %s: no benchmark sessions", f->folder,
+                             strerror(fd < 0 ? -fd : ENOMEM));
+                return;
+        }
+        while ((e = readdir(dir)))
+                if (name_in(e->d_name, name))
+                        read_one(f, dirfd(dir), e->d_name, name);
+        closedir(dir);
+}
+
+/* --- writing, on the thread --- */
+
+static int write_all(int fd, const char *text, size_t bytes)
+{
+        while (bytes > 0) {
+                ssize_t n = write(fd, text, bytes);
+
+                if (n < 0 && errno != EINTR)
+                        return -errno;
+                text += MAX(n, (ssize_t)0);
+                bytes -= (size_t)MAX(n, (ssize_t)0);
+        }
+        return fsync(fd) < 0 ? -errno : 0;
+}
+
+static int write_file(const struct file_call *c, int folder, const char *file)
+{
+        char next[FILE_BYTES];
+        int r;
+
+        snprintf(next, sizeof(next), "bench_%s.new", c->name);
+        (void)unlinkat(folder, next, 0);
+        {
+                _cleanup_(closep) int fd = openat(
+                        folder, next, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+
+                r = fd < 0 ? -errno : write_all(fd, c->text, c->bytes);
+        }
+        if (r == 0 && renameat(folder, next, folder, file) < 0)
+                r = -errno;
+        if (r < 0)
+                (void)unlinkat(folder, next, 0);
+        return r;
+}
+
+static int run_call(struct kio_request *call)
+{
+        const struct file_call *c = container_of(call, struct file_call, call);
+        _cleanup_(closep) int folder = -1;
+        char file[FILE_BYTES];
+        int r;
+
+        if (c->text && mkdir(c->files->folder, 0755) < 0 && errno != EEXIST)
+                return -errno;
+        folder = open_folder(c->files);
+        if (folder < 0)
+                return c->text ? folder : 0;
+        snprintf(file, sizeof(file), "bench_%s.json", c->name);
+        if (c->text)
+                r = write_file(c, folder, file);
+        else
+                r = unlinkat(folder, file, 0) < 0 && errno != ENOENT ? -errno : 0;
+        if (r == 0 && fsync(folder) < 0)
+                r = -errno;
+        return r;
+}
+
+static void on_called(struct kio_request *call)
+{
+        struct file_call *c = container_of(call, struct file_call, call);
+
+        bench_saved(c->files->bench, c->text ? c->name : NULL, (int)call->result);
+        free(c->text);
+        free(c);
+}
+
+static int submit(struct bench_files *f, const char *name, char *text, size_t bytes)
+{
+        struct file_call *c = calloc(1, sizeof(*c));
+
+        if (!c) {
+                free(text);
+                return -ENOMEM;
+        }
+        c->call = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_BACKGROUND,
+                .volume = BENCH_THREAD,
+                .call = run_call,
+                .complete = on_called,
+        };
+        c->files = f;
+        snprintf(c->name, sizeof(c->name), "%s", name);
+        c->text = text;
+        c->bytes = bytes;
+        kio_submit(f->bench->params.io, &c->call, 0);
+        return 0;
+}
+
+int bench_files_write(struct bench_files *f, const char *name, char *text, size_t bytes)
+{
+        return submit(f, name, text, bytes);
+}
+
+void bench_files_delete(struct bench_files *f, const char *name)
+{
+        (void)submit(f, name, NULL, 0);
+}
