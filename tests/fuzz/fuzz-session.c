@@ -25,6 +25,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "benchmark/benchmark.h"
 #include "base/log.h"
 #include "checked.h"
 #include "fdpass.h"
@@ -251,6 +252,8 @@ static void start(void)
                                 .min_buckets = 8,
                         });
         assert(r == 0);
+        r = bench_new(&d.service.bench, &(struct bench_params){ .io = t.io });
+        assert(r == 0);
         params.base = d.base;
         params.liveness_fd = d.liveness.handout_fd;
         r = sessions_new(&d.sessions, &params);
@@ -274,6 +277,7 @@ static void clean_up(void)
 {
         lookups_stop(d.service.lookups);
         d.service.lookups = lookups_free(d.service.lookups);
+        bench_free(d.service.bench);
         tiers_remove(&t);
 }
 
@@ -454,6 +458,24 @@ static void say_lent_file(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+static void say_bench(int fd)
+{
+        uint32_t x = take(1);
+        struct {
+                struct wire_bench head;
+                char name[4];
+        } msg = { .head = { .hdr = { .op = WIRE_BENCH },
+                            .action = (uint8_t)(1 + x % 7),
+                            .name_length = (uint8_t)(x >> 6) } };
+
+        if (msg.head.action == WIRE_BENCH_INIT)
+                msg.head.options = (uint16_t)(x >> 3 & 3);
+        for (unsigned i = 0; i < msg.head.name_length; i++)
+                msg.name[i] = (char)('a' + (take(1) & 31));
+        msg.head.hdr.len = (uint32_t)sizeof(msg.head) + msg.head.name_length;
+        say(fd, &msg, msg.head.hdr.len, false);
+}
+
 /* A batch that makes sense as far as the input lets it. */
 static void say_batch(int fd)
 {
@@ -628,7 +650,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         }
                         break;
                 case 1:
-                        if (x & 128)
+                        if ((x & 192) == 192)
+                                say_bench(*fd);
+                        else if (x & 128)
                                 say_of_namespaces(*fd);
                         else
                                 hang_up(fd);

@@ -30,6 +30,7 @@ struct kio {
         unsigned depth;
         struct kio_queue *queue; /* NULL: system calls */
         struct kio_stats stats;
+        struct transfers transfers; /* nothing is recorded */
 };
 
 static struct inline_io_plan plan;
@@ -404,6 +405,16 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
 {
         *ret = io->stats;
         ret->queued = io->pending;
+}
+
+const struct transfers *kio_transfers(const struct kio *io)
+{
+        return &io->transfers;
+}
+
+void kio_record_transfers(struct kio *io, struct transfer_counts *window)
+{
+        io->transfers.window = window;
 }
 
 bool kio_is_alive(struct kio *io)
