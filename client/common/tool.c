@@ -47,7 +47,7 @@ static int unknown_command(const struct tool *tool, const char *name)
                                            name, tool->other, name);
                 suggest_try(&other, name, *p);
         }
-        if (strlen(name) > 2 && strstr(tool->other, name)) /* "kvcachectl bench" */
+        if (strlen(name) > 2 && strstr(tool->other, name)) /* "kvcache-bench ctl" */
                 return usage_error(NULL, "unknown command '%s'; did you mean \"%s\"?", name,
                                    tool->other);
         for (size_t i = 0; i < tool->n_commands; i++)

@@ -6,6 +6,7 @@
 
 extern const struct command command_status, command_ping, command_stats,
         command_config;                               /* cmd-status.c, cmd-stats.c */
+extern const struct command command_bench;            /* cmd-bench.c */
 extern const struct command command_top;              /* cmd-top.c */
 extern const struct command command_put, command_get; /* cmd-chunk.c */
 extern const struct command command_exists, command_stat, command_ls; /* cmd-look.c */

@@ -26,6 +26,7 @@
 
 #include "checked.h"
 #include "common.h"
+#include "program.h"
 
 #define NAME_PREFIX "kvcache-bench-profile-"
 #define KEPT_NAME   "kvcache-store"
@@ -125,38 +126,12 @@ uint64_t embedded_kept_bytes(const char *directory)
         return bytes;
 }
 
-static bool is_program(const char *path)
-{
-        struct stat st;
-
-        return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
-}
-
-/* Beside us, as it is installed or built; else in $PATH. */
+/* As it is installed or built. */
 static bool find_binary(char *ret, size_t room)
 {
-        static const char *const near[] = { "kvcache-daemon", "../sbin/kvcache-daemon",
-                                            "../../daemon/kvcache-daemon" };
-        char self[512], *slash;
-        ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
-        const char *path = getenv("PATH");
+        static const char *const directories[] = { "", "../sbin", "../../daemon", NULL };
 
-        self[MAX(n, (ssize_t)0)] = '\0';
-        slash = strrchr(self, '/');
-        for (unsigned i = 0; slash && i < ARRAY_SIZE(near); i++) {
-                snprintf(ret, room, "%.*s/%s", (int)(slash - self), self, near[i]);
-                if (is_program(ret))
-                        return true;
-        }
-        while (path && *path) {
-                size_t length = strcspn(path, ":");
-
-                snprintf(ret, room, "%.*s/kvcache-daemon", (int)length, path);
-                if (length > 0 && is_program(ret))
-                        return true;
-                path += length + (path[length] == ':');
-        }
-        return false;
+        return program_find("kvcache-daemon", directories, ret, room);
 }
 
 /* --- the process --- */
