@@ -336,9 +336,8 @@ static bool read_metric(struct reader *r, const cJSON *item, const char *place,
         return true;
 }
 
-static int compare_metrics(const void *a, const void *b)
+int snapshot_metric_compare(const struct snapshot_metric *x, const struct snapshot_metric *y)
 {
-        const struct snapshot_metric *x = a, *y = b;
         int order = strcmp(transfer_path_name(x->path), transfer_path_name(y->path));
 
         if (order == 0)
@@ -347,6 +346,11 @@ static int compare_metrics(const void *a, const void *b)
                 order = strcmp(transfer_technology_name(x->technology),
                                transfer_technology_name(y->technology));
         return order;
+}
+
+static int compare_metrics(const void *a, const void *b)
+{
+        return snapshot_metric_compare(a, b);
 }
 
 static bool read_metrics(struct reader *r, const cJSON *array, struct snapshot *s)

@@ -57,5 +57,7 @@ int snapshot_read(const char *file, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
 /* The schema's form; parsing it gives the same snapshot. NULL: no memory. */
 cJSON *snapshot_json(const struct snapshot *s);
+/* By the names of the path, the layout and the technology, which is the order of a snapshot. */
+int snapshot_metric_compare(const struct snapshot_metric *a, const struct snapshot_metric *b);
 /* [A-Za-z0-9._-]{1,64}, without a leading dot. */
 bool snapshot_name_valid(const char *name);

@@ -97,25 +97,17 @@ static void take_out(struct bench *b, struct bench_session *s)
 
 /* --- counting --- */
 
-static int metric_order(const struct snapshot_metric *m, unsigned path, unsigned layout,
-                        unsigned technology)
-{
-        if (m->path != path)
-                return m->path < path ? -1 : 1;
-        if (m->layout != layout)
-                return m->layout < layout ? -1 : 1;
-        return m->technology == technology ? 0 : m->technology < technology ? -1 : 1;
-}
-
 /* NULL: no memory. */
 static struct snapshot_metric *metric_of(struct snapshot *s, const struct transfer_series *series)
 {
-        struct snapshot_metric *metrics;
+        struct snapshot_metric key = { .path = series->path,
+                                       .layout = series->layout,
+                                       .technology = series->technology },
+                               *metrics;
         int order = 1;
         size_t i = 0;
 
-        while (i < s->n_metrics && (order = metric_order(&s->metrics[i], series->path,
-                                                         series->layout, series->technology)) < 0)
+        while (i < s->n_metrics && (order = snapshot_metric_compare(&s->metrics[i], &key)) < 0)
                 i++;
         if (i < s->n_metrics && order == 0)
                 return &s->metrics[i];
@@ -126,9 +118,7 @@ static struct snapshot_metric *metric_of(struct snapshot *s, const struct transf
                 return NULL;
         s->metrics = metrics;
         memmove(&metrics[i + 1], &metrics[i], (s->n_metrics - i) * sizeof(*metrics));
-        metrics[i] = (struct snapshot_metric){ .path = series->path,
-                                               .layout = series->layout,
-                                               .technology = series->technology };
+        metrics[i] = key;
         transfer_counts_init(&metrics[i].counts);
         s->n_metrics++;
         return &metrics[i];

@@ -215,6 +215,26 @@ def test_of_two_files_that_say_active_the_younger_is(daemon):
         assert [(s["name"], s["active"]) for s in c.bench(LIST)] == [("A", False), ("B", True), ("C", False)]
 
 
+def test_a_session_that_was_read_has_each_path_once(daemon):
+    """Counting finds the rows of a file where they are: a row that is there twice makes the next file unreadable."""
+    pairs = items("moved", 10, 8 * KIB)
+    with daemon.client() as c:
+        c.bench(INIT, "A")
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        drop_and_get(c, ns, pairs)
+    for starts in 2, 3:
+        daemon.restart()
+        with daemon.client() as c:
+            assert c.bench(STATUS)["name"] == "A"
+            ns = c.namespace("n")
+            put_all(c, ns, items(f"more-{starts}", 10, 8 * KIB), ack=Ack.WRITTEN)
+            drop_and_get(c, ns, pairs)
+            session = c.bench(STATUS)
+            assert metric(session, "host_to_disk")["total_blocks"] == metric(session, "disk_to_host")["total_blocks"] == 10 * starts
+            assert [m["path"] for m in session["metrics"]] == sorted({m["path"] for m in session["metrics"]})
+
+
 def test_a_stop_saves_what_was_counted_last(daemon):
     with daemon.client() as c:
         c.bench(INIT, "A")
