@@ -30,7 +30,7 @@ SUCCEEDS = [
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3"]),
     ("kvcache-bench", ["plan", *SIZED]), ("kvcache-bench", ["kvcache", *SIZED]), ("kvcache-bench", ["iosize", *SIZED]),
     ("kvcache-bench", ["profile", *SIZED, "--source", "memory", "--num_iter", "1", "--warmup_iter", "0"]),
-    ("kvcache-bench", ["session", "status", "SNAPSHOT"]),
+    ("kvcache-bench", ["session", "status", "SNAPSHOT"]), ("kvcache-bench", ["session", "init", "A"]), ("kvcache-bench", ["session", "list"]),
 ]
 # and what makes it fail, each in its own way
 FAILS = [
@@ -48,7 +48,7 @@ FAILS = [
     ("kvcache-bench", ["kvcache", "--model", "BAD", "--model_config", "block-tp1-pp16"], 1),
     ("kvcache-bench", ["iosize", *SIZED, "--isl", "0"], 2), ("kvcache-bench", ["profile", *SIZED, "--mode", "MG"], 1),
     ("kvcache-bench", ["profile", *SIZED, "--source", "gpu"], 1),
-    ("kvcache-bench", ["session", "status", "/nowhere"], 4), ("kvcache-bench", ["session"], 2),
+    ("kvcache-bench", ["session", "status", "/nowhere"], 4), ("kvcache-bench", ["session", "disable"], 3), ("kvcache-bench", ["session", "init", ".A"], 2), ("kvcache-bench", ["session"], 2),
 ]
 
 

@@ -139,10 +139,11 @@ static bool find_binary(char *ret, size_t room)
 /* Settings of the host's daemon are not for this one. */
 static void clean_environment(void)
 {
-        static const char *const others[] = { "NOTIFY_SOCKET",     "LISTEN_FDS",
-                                              "LISTEN_PID",        "LISTEN_FDNAMES",
-                                              "WATCHDOG_PID",      "WATCHDOG_USEC",
-                                              "RUNTIME_DIRECTORY", "STATE_DIRECTORY" };
+        static const char *const others[] = {
+                "NOTIFY_SOCKET",     "LISTEN_FDS",      "LISTEN_PID",
+                "LISTEN_FDNAMES",    "WATCHDOG_PID",    "WATCHDOG_USEC",
+                "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "DYNAMO_BENCHMARK_SESSION"
+        };
 
         for (unsigned i = 0; i < ARRAY_SIZE(others); i++)
                 unsetenv(others[i]);

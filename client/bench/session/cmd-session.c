@@ -12,13 +12,32 @@
 #include "output.h"
 #include "session.h"
 
-enum action { STATUS, REPORT, EXPORT, COMPARE, TEST, RUN, ACTIONS };
+enum action {
+        INIT,
+        STATUS,
+        REPORT,
+        EXPORT,
+        COMPARE,
+        RESET,
+        ENABLE,
+        DISABLE,
+        LIST,
+        DELETE,
+        TEST,
+        RUN,
+        ACTIONS
+};
 
-static const char *const action_names[] = { "status", "report", "export", "compare",
-                                            "test",   "run",    NULL };
+static const char *const action_names[] = { "init",  "status", "report",  "export", "compare",
+                                            "reset", "enable", "disable", "list",   "delete",
+                                            "test",  "run",    NULL };
+/* An action that must be given a session has as many operands as it may have. */
+static const int most_operands[ACTIONS] = { 1, 1, 1, 1, 2, 1, 1, 1, 0, 1, 0, 0 };
 
 enum option {
         OPTION_SESSION = OPTION_LONG,
+        OPTION_RESUME,
+        OPTION_FORCE,
         OPTION_FORMAT,
         OPTION_PATH,
         OPTION_LAYOUT,
@@ -45,8 +64,10 @@ enum option {
 
 static const struct option_row session_options[] = {
         { OPTION_SESSION, "session", "NAME",
-          "status, report, export: the session, or a file;\nrun: the name in the snapshot "
-          "(default: run)" },
+          "the session, or, of status, report and export, a file; run: the one that must\n"
+          "be active, or, with --snapshot, the name in the file (default: run)" },
+        { OPTION_RESUME, "resume", NULL, "init: one that exists goes on with what it has" },
+        { OPTION_FORCE, "force", NULL, "init: one that exists begins anew, at zero" },
         { OPTION_FORMAT, "format", "FORMAT",
           "report, run: text, json, csv, svg or html; export: json, csv or jsonl;\n"
           "compare: text or json (default: the first of them)" },
@@ -97,7 +118,11 @@ static unsigned actions_of(int option)
 {
         switch (option) {
         case OPTION_SESSION:
-                return 1 << STATUS | 1 << REPORT | 1 << EXPORT | 1 << RUN;
+                return 1 << STATUS | 1 << REPORT | 1 << EXPORT | 1 << RESET | 1 << ENABLE |
+                       1 << DISABLE | 1 << RUN;
+        case OPTION_RESUME:
+        case OPTION_FORCE:
+                return 1 << INIT;
         case OPTION_FORMAT:
         case 'o':
                 return 1 << REPORT | 1 << EXPORT | 1 << COMPARE | 1 << RUN;
@@ -215,6 +240,12 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
         case OPTION_SESSION:
                 a->session = argument;
                 return true;
+        case OPTION_RESUME:
+                a->resume = true;
+                return true;
+        case OPTION_FORCE:
+                a->force = true;
+                return true;
         case OPTION_FORMAT:
                 a->format = argument;
                 return true;
@@ -249,11 +280,28 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
         }
 }
 
+/* What cannot be seen from one argument by itself. */
+static bool check_operands(struct ctl *ctl, const struct command *self, enum action action,
+                           const struct session_arguments *a)
+{
+        if ((action == INIT || action == DELETE) && a->n_operands == 0)
+                ctl->exit_status = usage_error(self, "%s: which session?", action_names[action]);
+        else if (action == COMPARE && a->n_operands != 2)
+                ctl->exit_status = usage_error(self, "compare: which two sessions?");
+        else if (a->session && a->n_operands > 0)
+                ctl->exit_status =
+                        usage_error(self, "--session and '%s': which of them?", a->operands[0]);
+        else if (a->resume && a->force)
+                ctl->exit_status = usage_error(self, "--resume and --force: which of them?");
+        else
+                return true;
+        return false;
+}
+
 /* The action, or -1: end with ctl->exit_status. */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct session_arguments *a)
 {
-        static const int most_operands[ACTIONS] = { 1, 1, 1, 2, 0, 0 };
         const char *argument;
         uint64_t given = 0;
         int r, first, action;
@@ -288,7 +336,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         }
         for (; action >= 0 && first < argc; first++)
                 a->operands[a->n_operands++] = argv[first];
-        return action;
+        return action >= 0 && check_operands(ctl, self, (enum action)action, a) ? action : -1;
 }
 
 /* Which of the names it is; -1: none, which has been said. */
@@ -313,7 +361,7 @@ static int format_of(struct ctl *ctl, const struct command *self, const struct s
 
 static const char *const report_formats[] = { "text", "json", "csv", "svg", "html", NULL };
 
-static bool is_file(const char *name)
+bool session_is_file(const char *name)
 {
         size_t n = strlen(name);
 
@@ -321,15 +369,24 @@ static bool is_file(const char *name)
                (n >= 5 && strcmp(name + n - 5, ".json") == 0);
 }
 
+static int load_live(struct ctl *ctl, const char *name, struct snapshot **ret)
+{
+        return live_session(ctl, KVCACHE_BENCH_STATUS, name, 0, ret, NULL);
+}
+
 int session_load(struct ctl *ctl, const char *name, struct snapshot **ret)
 {
         char error[SNAPSHOT_ERROR_BYTES];
         int r;
 
-        if (!name)
-                return complain(SESSION_WRONG_USAGE, "which session? Name a file");
-        if (!is_file(name))
-                return complain(SESSION_UNKNOWN, "'%s' is not a file: write ./%s", name, name);
+        if (!name) {
+                r = live_environment(&name);
+                return r == SESSION_OK ? load_live(ctl, name, ret) : r;
+        }
+        if (!session_is_file(name)) {
+                r = live_check_name("session", name);
+                return r == SESSION_OK ? load_live(ctl, name, ret) : r;
+        }
         r = snapshot_read(name, ret, error);
         if (r == 0)
                 return SESSION_OK;
@@ -337,18 +394,15 @@ int session_load(struct ctl *ctl, const char *name, struct snapshot **ret)
 }
 
 /* --session, or the operand. */
-static int load_one(struct ctl *ctl, const struct command *self, const struct session_arguments *a,
-                    struct snapshot **ret)
+static int load_one(struct ctl *ctl, const struct session_arguments *a, struct snapshot **ret)
 {
-        if (a->session && a->n_operands > 0)
-                return usage_error(self, "--session and '%s': which of them?", a->operands[0]);
         return session_load(ctl, a->session ? a->session : a->operands[0], ret);
 }
 
-static int run_status(struct ctl *ctl, const struct command *self, struct session_arguments *a)
+static int run_status(struct ctl *ctl, const struct session_arguments *a)
 {
         _cleanup_(snapshot_freep) struct snapshot *s = NULL;
-        int status = load_one(ctl, self, a, &s);
+        int status = load_one(ctl, a, &s);
 
         if (status != SESSION_OK)
                 return status;
@@ -374,7 +428,7 @@ static int run_report(struct ctl *ctl, const struct command *self, struct sessio
                 return ctl->exit_status;
         a->report.format = (enum report_format)format;
         a->report.one_line = ctl->json;
-        status = load_one(ctl, self, a, &s);
+        status = load_one(ctl, a, &s);
         if (status == SESSION_OK)
                 status = output_open(&out, a->output);
         if (status != SESSION_OK)
@@ -395,7 +449,7 @@ static int run_export(struct ctl *ctl, const struct command *self, struct sessio
                 return usage_error(self, "--compat dynamo is JSON");
         if (!a->output)
                 return usage_error(self, "export: --output says where to; - is standard output");
-        status = load_one(ctl, self, a, &s);
+        status = load_one(ctl, a, &s);
         if (status == SESSION_OK)
                 status = output_open(&out, a->output);
         if (status != SESSION_OK)
@@ -418,8 +472,6 @@ static int run_compare(struct ctl *ctl, const struct command *self, struct sessi
 
         if (format < 0)
                 return ctl->exit_status;
-        if (a->n_operands != 2)
-                return usage_error(self, "compare: which two sessions?");
         if (strcmp(a->operands[0], "-") == 0 && strcmp(a->operands[1], "-") == 0)
                 return usage_error(self, "compare: standard input has one session only");
         options.json = format == 1;
@@ -444,11 +496,8 @@ static int run_run(struct ctl *ctl, const struct command *self, struct session_a
                 if (a->sweep.regions[i] % 32 != 0)
                         return usage_error(self, "--regions: %llu is no multiple of 32",
                                            (unsigned long long)a->sweep.regions[i]);
-        if (a->session && !snapshot_name_valid(a->session))
-                return usage_error(self,
-                                   "--session: '%s' is not the name of a session: 1 to 64 of "
-                                   "A-Z, a-z, 0-9, '.', '_' and '-', and no dot in front",
-                                   a->session);
+        if (a->session && live_check_name("--session", a->session) != SESSION_OK)
+                return SESSION_WRONG_USAGE;
         a->report.format = (enum report_format)format;
         a->report.one_line = ctl->json;
         return session_run(ctl, a);
@@ -461,6 +510,38 @@ static int own_status(int status)
                                                                              : status;
 }
 
+static int run_action(struct ctl *ctl, const struct command *self, int action,
+                      struct session_arguments *a)
+{
+        switch (action) {
+        case INIT:
+                return session_init(ctl, a);
+        case STATUS:
+                return run_status(ctl, a);
+        case REPORT:
+                return run_report(ctl, self, a);
+        case EXPORT:
+                return run_export(ctl, self, a);
+        case COMPARE:
+                return run_compare(ctl, self, a);
+        case RESET:
+                return session_change(ctl, a, KVCACHE_BENCH_RESET, "reset", "reset");
+        case ENABLE:
+                return session_change(ctl, a, KVCACHE_BENCH_ENABLE, "enable", "enabled");
+        case DISABLE:
+                return session_change(ctl, a, KVCACHE_BENCH_DISABLE, "disable", "disabled");
+        case LIST:
+                return session_list(ctl);
+        case DELETE:
+                return session_change(ctl, a, KVCACHE_BENCH_DELETE, "delete", "deleted");
+        case TEST:
+                return session_test(ctl, a);
+        case RUN:
+                return run_run(ctl, self, a);
+        }
+        return ctl->exit_status;
+}
+
 static int run_session(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct session_arguments a = {
@@ -471,21 +552,7 @@ static int run_session(struct ctl *ctl, const struct command *self, int argc, ch
 
         session_run_defaults(&a.sweep);
 
-        switch (read_arguments(ctl, self, argc, argv, &a)) {
-        case STATUS:
-                return own_status(run_status(ctl, self, &a));
-        case REPORT:
-                return own_status(run_report(ctl, self, &a));
-        case EXPORT:
-                return own_status(run_export(ctl, self, &a));
-        case COMPARE:
-                return own_status(run_compare(ctl, self, &a));
-        case TEST:
-                return own_status(session_test(ctl, &a));
-        case RUN:
-                return own_status(run_run(ctl, self, &a));
-        }
-        return ctl->exit_status;
+        return own_status(run_action(ctl, self, read_arguments(ctl, self, argc, argv, &a), &a));
 }
 
 const struct command command_session = {
@@ -496,21 +563,27 @@ const struct command command_session = {
                 "disk_to_host, host_to_host, ...), by the layout of the blocks in memory (fully\n"
                 "contiguous, or a buffer for each layer) and by what moved them.\n"
                 "\n"
+                "  init NAME          the daemon counts into a session of that name from now on\n"
                 "  status [SESSION]   how much it has counted, in a few lines\n"
                 "  report [SESSION]   the figures, as text, JSON, CSV, a chart, or a page with "
                 "one\n"
                 "  export [SESSION]   the counters as they are\n"
                 "  compare A B        two sessions, by key or by layout\n"
+                "  reset [NAME]       to zero\n"
+                "  disable, enable    stop counting, and go on; what there is stays [NAME]\n"
+                "  list, delete NAME  the sessions of the daemon; one of them, and its file\n"
                 "  test               is the arithmetic right, and, with --io, the data?\n"
                 "  run                put and get blocks in each layout through the daemon, or "
                 "one\n"
                 "                     of its own if none answers, and report what each costs\n"
                 "\n"
-                "SESSION is a file, a snapshot or an export: its name has a '/' or ends with\n"
-                "\".json\"; - is standard input.\n"
+                "SESSION is one that the daemon keeps, or a file, a snapshot or an export: its\n"
+                "name has a '/' or ends with \".json\"; - is standard input. Without one it is\n"
+                "$KVCACHE_BENCH_SESSION, else $DYNAMO_BENCHMARK_SESSION, else the active one.\n"
+                "init, reset, enable, disable and delete are for admins.\n"
                 "\n"
-                "Exit status: 1 failure, 2 wrong usage, 4 no such session, 5 compare: worse than\n"
-                "--fail-on-regress allows.",
+                "Exit status: 1 failure, 2 wrong usage, 3 no session is active, 4 no such\n"
+                "session, 5 compare: worse than --fail-on-regress allows.",
         .options = session_options,
         .run = run_session,
 };

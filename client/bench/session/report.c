@@ -74,6 +74,7 @@ static int report_json(const struct snapshot *s, const struct report_options *o,
                 cJSON_DeleteItemFromObject(object, "created");
                 cJSON_DeleteItemFromObject(object, "updated");
                 cJSON_DeleteItemFromObject(object, "enabled_secs");
+                cJSON_DeleteItemFromObject(object, "idle");
         }
         cJSON_ArrayForEach(metric, cJSON_GetObjectItem(object, "metrics"))
         {

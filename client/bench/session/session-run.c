@@ -149,14 +149,37 @@ static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host
         return SESSION_OK;
 }
 
-static int find_daemon(struct ctl *ctl, struct sweep_options *o, struct host *h)
+/* The session that counts the daemon's side of the run: `wanted`, if it is not NULL. */
+static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
+{
+        char name[SNAPSHOT_TEXT];
+        size_t used = strlen(h->where);
+        bool active = live_active(ctl, name);
+
+        if (wanted && !active)
+                return live_call(ctl, KVCACHE_BENCH_STATUS, NULL, 0, NULL);
+        if (wanted && strcmp(wanted, name) != 0)
+                return complain(SESSION_NONE_ACTIVE,
+                                "session %s is not active, but %s is: \"session init --resume %s\" "
+                                "goes on with it",
+                                wanted, name, wanted);
+        if (active)
+                snprintf(h->where + used, sizeof(h->where) - used, ", in its session %s", name);
+        return SESSION_OK;
+}
+
+static int find_daemon(struct ctl *ctl, struct sweep_options *o, const char *session,
+                       struct host *h)
 {
         char error[CTL_ERROR_BYTES];
         int r = ctl_try_connect(ctl, error);
 
         if (r == -ENOENT || r == -ECONNREFUSED) {
-                int status = start_own(ctl, o, h);
+                int status;
 
+                if (session)
+                        return complain(SESSION_FAILED, "%s", error);
+                status = start_own(ctl, o, h);
                 o->socket_path = h->embedded.socket;
                 return status;
         }
@@ -165,7 +188,7 @@ static int find_daemon(struct ctl *ctl, struct sweep_options *o, struct host *h)
         o->socket_path = ctl->socket_path;
         snprintf(h->where, sizeof(h->where), "daemon: at %s", ctl_socket_name(ctl));
         text_clean(h->where);
-        return SESSION_OK;
+        return find_session(ctl, session, h);
 }
 
 static int sweep_status(int r, const char *error)
@@ -175,15 +198,16 @@ static int sweep_status(int r, const char *error)
         return r < 0 ? complain(SESSION_FAILED, "%s", error) : SESSION_OK;
 }
 
-/* Sweeps; what has been measured is in `ret`, the caller's to free. */
-static int run_sweep(struct ctl *ctl, struct sweep_options *o, struct host *h,
+/* Sweeps; what has been measured is in `ret`, the caller's to free. `session`: must be active;
+ * NULL: any, or none. */
+static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *session, struct host *h,
                      struct sweep_result *ret)
 {
         char error[SWEEP_ERROR_BYTES];
         int status;
 
         catch_signals();
-        status = find_daemon(ctl, o, h);
+        status = find_daemon(ctl, o, session, h);
         if (status == SESSION_OK)
                 status = sweep_status(sweep_run(o, ret, error), error);
         if (h->own) {
@@ -229,7 +253,7 @@ int session_run(struct ctl *ctl, struct session_arguments *a)
                 observer = sweep_tally_observer(tally);
                 a->sweep.observer = &observer;
         }
-        status = run_sweep(ctl, &a->sweep, &host, &result);
+        status = run_sweep(ctl, &a->sweep, a->snapshot ? NULL : a->session, &host, &result);
         points = result.points;
         if (status == SESSION_OK && tally)
                 status = write_snapshot(tally, a);
@@ -260,7 +284,7 @@ int session_test_io(struct ctl *ctl)
         o.ack = KVCACHE_WRITTEN;
         o.verify = true;
         o.cold = true;
-        status = run_sweep(ctl, &o, &host, &result);
+        status = run_sweep(ctl, &o, NULL, &host, &result);
         points = result.points;
         if (status != SESSION_OK)
                 return status;

@@ -2,19 +2,11 @@
 /* The actions of `kvcache-bench session`, and what they share. Each returns an exit status. */
 #pragma once
 
+#include "live.h"
 #include "options.h"
 #include "report.h"
 #include "snapshot.h"
 #include "sweep.h"
-
-enum session_status {
-        SESSION_OK = 0,
-        SESSION_FAILED = 1,
-        SESSION_WRONG_USAGE = 2,
-        SESSION_NONE_ACTIVE = 3,
-        SESSION_UNKNOWN = 4,
-        SESSION_PAST_THRESHOLD = 5,
-};
 
 struct session_arguments {
         const char *session, *output, *snapshot;
@@ -22,14 +14,24 @@ struct session_arguments {
         int n_operands;
         struct report_options report;
         const char *format; /* as it was given; NULL: it was not */
-        bool dynamo, by_layout, io;
+        bool dynamo, by_layout, io, resume, force;
         double most_percent; /* negative: --fail-on-regress was not given */
         unsigned long long count;
         struct sweep_options sweep;
 };
 
-/* A session that `name` names: a file if it has a '/', ends with ".json" or is "-". */
+/* Has it a '/', or does it end with ".json", or is it "-"? Else it is the name of a session. */
+bool session_is_file(const char *name);
+/* A file, or a session of the daemon. NULL: the one that the environment names, else the active
+ * one. */
 int session_load(struct ctl *ctl, const char *name, struct snapshot **ret);
+
+/* session-live.c: of the daemon */
+int session_init(struct ctl *ctl, const struct session_arguments *a);
+/* `verb` and `done` are for messages: "reset", "reset". */
+int session_change(struct ctl *ctl, const struct session_arguments *a,
+                   enum kvcache_bench_action action, const char *verb, const char *done);
+int session_list(struct ctl *ctl);
 
 /* session-test.c */
 int session_test(struct ctl *ctl, const struct session_arguments *a);
