@@ -7,7 +7,9 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "checked.h"
+#include "base/log.h"
 
 enum {
         MAX_REGIONS = 16384,   /* a quarter of the mappings that a process may have */
@@ -219,4 +221,27 @@ void server_apply_gds(struct server *s)
         s->service.gds = gds_of(s->config->io.gds);
         s->service.gds_puts = s->service.gds == SERVICE_GDS_OFF ? SERVICE_GDS_OFF
                                                                 : gds_of(s->config->io.gds_puts);
+}
+
+void server_apply_policy(struct server *s)
+{
+        const char *policy = s->config->eviction.policy;
+        uint64_t began = clock_mono_ns();
+        bool changed = false;
+        int r = 0;
+
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                int one = pool_set_policy(s->tenants[i].pool, policy);
+
+                changed = changed || one > 0;
+                r = MIN(r, one);
+        }
+        r = MIN(r, store_set_policy(s->service.store, policy));
+        if (r < 0)
+                log_error("eviction.policy: %s: a pool or volume keeps the policy that it had; the "
+                          "next reload tries again",
+                          strerror(-r));
+        else if (changed)
+                log_info("eviction.policy: every chunk is in the lists of %s after %.3f s", policy,
+                         (double)(clock_mono_ns() - began) / 1e9);
 }

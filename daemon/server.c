@@ -130,6 +130,7 @@ static void apply_reloadable(struct server *s)
         sessions_set_handshake(s->sessions, c->limits.handshake_ms);
         s->service.wait_ms = c->limits.wait_ms;
         server_apply_gds(s);
+        server_apply_policy(s);
         scrub = server_scrub(s);
         store_set_scrub(s->service.store, &scrub);
         if (s->http)

@@ -87,6 +87,11 @@ struct pool *pool_free(struct pool *p)
         return NULL;
 }
 
+int pool_set_policy(struct pool *p, const char *policy)
+{
+        return evict_switch(&p->evict, policy);
+}
+
 int pool_fd(const struct pool *p)
 {
         return p->backing.fd;

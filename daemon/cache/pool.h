@@ -64,6 +64,8 @@ struct pool_stats {
  * touched yet. */
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
 struct pool *pool_free(struct pool *p);
+/* As evict_switch(). */
+int pool_set_policy(struct pool *p, const char *policy);
 
 int pool_fd(const struct pool *p); /* read-only; borrowed */
 void *pool_base(const struct pool *p);

@@ -545,6 +545,21 @@ static uint32_t cq_victim(struct evict *e, uint32_t group,
         return EVICT_NONE;
 }
 
+static uint32_t item_at(uint32_t link)
+{
+        return link & END ? EVICT_NONE : link - 1;
+}
+
+static uint32_t cq_first(const struct evict *e, uint32_t list)
+{
+        return item_at(cq(e)->lists[list].oldest);
+}
+
+static uint32_t cq_after(const struct evict *e, uint32_t item)
+{
+        return item_at(cq(e)->items[item].younger);
+}
+
 static uint64_t cq_touched(const struct evict *e, uint32_t item)
 {
         return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
@@ -624,5 +639,8 @@ const struct evict_policy evict_policy_cq = {
         .touched = cq_touched,
         .coldest = cq_coldest,
         .explain = cq_explain,
+        .lists = LISTS,
+        .first = cq_first,
+        .after = cq_after,
         .get_stats = cq_get_stats,
 };

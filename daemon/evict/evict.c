@@ -32,6 +32,11 @@ bool evict_policy_exists(const char *policy)
         return policy_find(policy) != NULL;
 }
 
+const char *evict_policy_name(const char *policy)
+{
+        return policy_find(policy)->name;
+}
+
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups)
 {
         const struct evict_policy *p = policy_find(policy);

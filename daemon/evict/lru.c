@@ -191,6 +191,21 @@ static uint32_t lru_victim(struct evict *e, uint32_t group,
         return EVICT_NONE;
 }
 
+static uint32_t item_at(uint32_t link)
+{
+        return link & END ? EVICT_NONE : link - 1;
+}
+
+static uint32_t lru_first(const struct evict *e, uint32_t list)
+{
+        return item_at(lru(e)->groups[list].oldest);
+}
+
+static uint32_t lru_after(const struct evict *e, uint32_t item)
+{
+        return item_at(lru(e)->items[item].younger);
+}
+
 static uint64_t lru_touched(const struct evict *e, uint32_t item)
 {
         return (uint64_t)lru(e)->items[item].touched << lru(e)->unit;
@@ -226,5 +241,8 @@ const struct evict_policy evict_policy_lru = {
         .victim = lru_victim,
         .touched = lru_touched,
         .explain = lru_explain,
+        .lists = 1,
+        .first = lru_first,
+        .after = lru_after,
         .get_stats = lru_get_stats,
 };

@@ -42,6 +42,11 @@ struct evict_policy {
                             uint32_t max_passed);
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is zero */
+        /* Its lists, each from its oldest item on: `lists` a group, those of group 0 first. Item or
+         * EVICT_NONE. */
+        uint32_t lists;
+        uint32_t (*first)(const struct evict *e, uint32_t list);
+        uint32_t (*after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
 };
 

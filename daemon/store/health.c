@@ -438,6 +438,8 @@ static void make_up(struct member *p)
         loans_forget_volume(s, p->number);
         volume_close(p->volume);
         p->volume = TAKE_PTR(p->next);
+        /* Out of memory: it keeps the policy that the store was opened with. */
+        (void)volume_set_policy(p->volume, s->policy_now);
         volume_set_watch(p->volume, s->watch);
         if (s->watch)
                 s->watch->replaced(s->watch->userdata);

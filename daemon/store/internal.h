@@ -130,7 +130,8 @@ struct membership_record {
 
 struct store {
         struct store_params params;
-        char *policy;
+        char *policy;           /* at startup: other threads read it */
+        const char *policy_now; /* eviction, of volumes in use */
         struct kio *io;
         struct volume_ops ops;
         struct member volumes[STORE_MAX_VOLUMES];

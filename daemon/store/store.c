@@ -117,6 +117,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         s->params.paths = NULL; /* the caller's */
         s->policy = strdup(params->policy);
         s->params.policy = s->policy;
+        s->policy_now = evict_policy_name(params->policy);
         s->n_volumes = params->n_paths;
         s->ops = (struct volume_ops){
                 .put_done = placement_put_done,
@@ -384,6 +385,21 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
 }
 
 /* --- reading back --- */
+
+int store_set_policy(struct store *s, const char *policy)
+{
+        int ret = 0;
+
+        s->policy_now = evict_policy_name(policy);
+        for (unsigned i = 0; i < s->n_volumes; i++) {
+                int r = member_has_volume(s, i) ? volume_set_policy(s->volumes[i].volume, policy)
+                                                : 0;
+
+                if (r < 0)
+                        ret = r;
+        }
+        return ret;
+}
 
 void store_set_scrub(struct store *s, const struct store_scrub *scrub)
 {

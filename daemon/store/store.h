@@ -224,6 +224,9 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
 
 /* --- reading back --- */
 
+/* As evict_switch(), in each volume; also in one that is resumed later. -ENOMEM: a volume has kept
+ * its policy. */
+int store_set_policy(struct store *s, const char *policy);
 /* Every interval all chunks are read back, at that rate and behind everything else, and what does
  * not match its checksum twice, or cannot be read twice, is dropped. The first pass begins an
  * interval after opening, at most an hour. A pass under way goes on with what is new. */

@@ -307,6 +307,78 @@ static void the_order_of_times_outlives_four_billion_touches(void **state)
         assert_int_equal(oldest(e, 1), 1);
 }
 
+/* Items of two groups, touched at random, some dropped. */
+static void fill_at_random(struct evict *e, uint32_t items)
+{
+        uint32_t state = 7;
+
+        for (uint32_t i = 0; i < items; i++)
+                evict_insert_known(e, i, i % 2, 1, i + 1, EVICT_NO_USE, i % 3);
+        for (uint32_t n = 0; n < 4 * items; n++) {
+                uint32_t i;
+
+                state = state * UINT32_C(1664525) + UINT32_C(1013904223);
+                i = (state >> 8) % items;
+                if (n % 50 == 0 && evict_contains(e, i))
+                        evict_remove(e, i);
+                else if (evict_contains(e, i))
+                        evict_touch(e, i, i % 2, EVICT_NO_USE);
+        }
+}
+
+static void another_policy_keeps_what_is_in_in_its_order(void **state)
+{
+        enum { ITEMS = 1000 };
+        static uint64_t touched[ITEMS];
+
+        for (unsigned to_lru = 0; to_lru < 2; to_lru++) {
+                struct evict *e = NULL;
+                uint64_t last[2] = { 0 };
+                unsigned in = 0, out = 0;
+
+                assert_int_equal(evict_new(&e, to_lru ? "cq" : "lru", ITEMS, 2), 0);
+                fill_at_random(e, ITEMS);
+                for (uint32_t i = 0; i < ITEMS; i++) {
+                        touched[i] = evict_touched(e, i);
+                        in += evict_contains(e, i);
+                }
+                assert_in_range(in, ITEMS / 2, ITEMS - 1);
+                assert_int_equal(evict_switch(&e, "mru"), -EINVAL);
+                assert_int_equal(evict_switch(&e, to_lru ? "cq" : "lru"), 0);
+                assert_int_equal(evict_switch(&e, to_lru ? "lru" : "cq"), 1);
+                assert_string_equal(evict_policy(e), to_lru ? "lru" : "cq");
+                for (uint32_t i = 0; i < ITEMS; i++)
+                        assert_int_equal(evict_contains(e, i), touched[i] != 0);
+                /* Before it has learned anything, cq goes by age as well. */
+                for (uint32_t v; out < in; out++) {
+                        v = oldest(e, out % 2);
+                        if (v == EVICT_NONE)
+                                v = oldest(e, 1 - out % 2);
+                        assert_true(v != EVICT_NONE && touched[v] > last[v % 2]);
+                        last[v % 2] = touched[v];
+                        evict_remove_victim(e, v, v + 1);
+                }
+                assert_int_equal(oldest(e, 0), EVICT_NONE);
+                assert_int_equal(oldest(e, 1), EVICT_NONE);
+                evict_free(e);
+        }
+}
+
+/* Of two groups the older item is the older one under the other policy, too. */
+static void another_policy_can_compare_groups(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(8, 3);
+
+        for (uint32_t i = 0; i < 6; i++)
+                evict_insert(e, i, i % 3, 1);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
+        assert_int_equal(evict_switch(&e, "cq"), 1);
+        assert_int_equal(evict_switch(&e, "lru"), 1);
+        for (uint32_t i = 1; i < 5; i++)
+                assert_true(evict_touched(e, i) < evict_touched(e, i + 1));
+        assert_true(evict_touched(e, 0) > evict_touched(e, 5));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -320,6 +392,8 @@ int main(void)
                 cmocka_unit_test(touching_from_the_root_would_evict_the_root_first),
                 cmocka_unit_test(the_order_of_times_outlives_four_billion_touches),
                 cmocka_unit_test(random_work_agrees_with_a_naive_model),
+                cmocka_unit_test(another_policy_keeps_what_is_in_in_its_order),
+                cmocka_unit_test(another_policy_can_compare_groups),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

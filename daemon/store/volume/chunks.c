@@ -235,6 +235,12 @@ bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
         return *i < high;
 }
 
+/* One that was not opened has no chunks, and is not used again. */
+int volume_set_policy(struct volume *v, const char *policy)
+{
+        return v->evict ? evict_switch(&v->evict, policy) : 0;
+}
+
 /* --- reading back --- */
 
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub)

@@ -193,6 +193,8 @@ void volume_set_watch(struct volume *v, const struct store_watch *watch);
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata);
+/* As evict_switch(). */
+int volume_set_policy(struct volume *v, const char *policy);
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
 int volume_verify(struct volume *v, struct store_verify *req);
 uint64_t volume_deadline_ns(const struct volume *v);

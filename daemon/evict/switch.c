@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Another policy for items that are already in: it gets them in the order of their last touches, as
+ * if each had been used once, then.
+ *
+ * Runs on the loop thread, once for a change of the setting. A list of a policy is in order, so the
+ * lists are merged, by a heap of their oldest items; nothing is sorted, and the only memory is that
+ * of the new policy and of the heap. What the old policy has learned and remembers is given up:
+ * the new one would read it otherwise. Fails with -ENOMEM alone, and the old one is as it was then.
+ */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "evict/evict.h"
+#include "evict/policy.h"
+
+struct head {
+        uint64_t touched;
+        uint32_t item, group;
+};
+
+struct heap {
+        struct head *heads; /* of lists that are not at their ends: the oldest first */
+        uint32_t n;
+};
+
+/* The head at `i` may be younger than those below it. */
+static void sift(struct heap *h, uint32_t i)
+{
+        for (;;) {
+                uint32_t least = i;
+                struct head swapped;
+
+                for (uint32_t below = 2 * i + 1; below <= 2 * i + 2 && below < h->n; below++)
+                        if (h->heads[below].touched < h->heads[least].touched)
+                                least = below;
+                if (least == i)
+                        return;
+                swapped = h->heads[i];
+                h->heads[i] = h->heads[least];
+                h->heads[least] = swapped;
+                i = least;
+        }
+}
+
+static void hand_over(const struct evict *from, struct evict *to, struct heap *h)
+{
+        for (uint32_t i = h->n / 2; i-- > 0;)
+                sift(h, i);
+        while (h->n > 0) {
+                struct head *oldest = &h->heads[0];
+
+                to->policy->insert(to, oldest->item, oldest->group, 0, 0, EVICT_NO_USE,
+                                   EVICT_PLACE_UNKNOWN);
+                oldest->item = from->policy->after(from, oldest->item);
+                if (oldest->item != EVICT_NONE)
+                        oldest->touched = from->policy->touched(from, oldest->item);
+                else
+                        *oldest = h->heads[--h->n];
+                sift(h, 0);
+        }
+}
+
+int evict_switch(struct evict **e, const char *policy)
+{
+        const struct evict *from = *e;
+        uint32_t lists = from->policy->lists;
+        _cleanup_(freep) struct head *heads = NULL;
+        struct heap heap;
+        struct evict *to;
+        int r;
+
+        if (strcmp(evict_policy(from), policy) == 0)
+                return 0;
+        heads = calloc((size_t)from->max_groups * lists, sizeof(*heads));
+        if (!heads)
+                return -ENOMEM;
+        r = evict_new(&to, policy, from->max_items, from->max_groups);
+        if (r < 0)
+                return r;
+        heap = (struct heap){ .heads = heads };
+        for (uint32_t i = 0; i < from->max_groups * lists; i++) {
+                uint32_t item = from->policy->first(from, i);
+
+                if (item != EVICT_NONE)
+                        heads[heap.n++] = (struct head){
+                                .touched = from->policy->touched(from, item),
+                                .item = item,
+                                .group = i / lists,
+                        };
+        }
+        hand_over(from, to, &heap);
+        evict_free(*e);
+        *e = to;
+        return 1;
+}
