@@ -228,6 +228,34 @@ static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
         section_line("hit ratio", "%s of the keys of %s (%s of %s)", part, of, there, asked);
 }
 
+/* A line, of the reasons that there have been. */
+static void print_misses(cJSON *totals, uint64_t misses)
+{
+        static const struct {
+                const char *name, *text;
+        } reasons[] = {
+                { "never_stored", "never stored, or forgotten" },
+                { "evicted_disk", "evicted from disk" },
+                { "evicted_pool", "evicted from memory" },
+                { "failed_check", "failed check" },
+        };
+        _cleanup_(cJSON_Deletep) cJSON *by = section_object(totals, "misses_by_reason");
+        char text[sizeof(reasons) / sizeof(reasons[0]) * (HUMAN_BYTES + 32)] = "", n[HUMAN_BYTES];
+        size_t at = 0;
+
+        for (size_t i = 0; by && i < sizeof(reasons) / sizeof(reasons[0]); i++) {
+                uint64_t of = section_count(by, reasons[i].name);
+
+                if (of == 0)
+                        continue;
+                human_count(of, n);
+                at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s %s", at > 0 ? ", " : "",
+                                       n, reasons[i].text);
+        }
+        if (misses > 0 && at > 0)
+                section_line("misses", "%s", text);
+}
+
 static void print_totals(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *totals = section_object(status, "totals");
@@ -252,6 +280,7 @@ static void print_totals(cJSON *status)
         human_count(misses, c);
         section_line("gets", "%s from memory, %s from disk; %s miss%s", a, b, c,
                      misses == 1 ? "" : "es");
+        print_misses(totals, misses);
         print_hit_ratio(totals, memory + disk + misses, memory + disk);
         declined = section_count(totals, "loads_declined");
         if (declined) {

@@ -233,7 +233,7 @@ static void add_gets(cJSON *root, const struct interval *t)
         cJSON *o = cJSON_AddObjectToObject(root, "gets");
         double memory = rate(t, "kvcache_hits_total", "memory");
         double disk = rate(t, "kvcache_hits_total", "disk");
-        double misses = rate(t, "kvcache_misses_total", "");
+        double misses = samples_growth_sum(t->now, t->before, "kvcache_misses_total") / t->seconds;
 
         add_number(o, "keys_per_second", memory + disk + misses);
         add_number(o, "memory_hits_per_second", memory);

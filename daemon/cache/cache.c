@@ -100,6 +100,17 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         c->pending++;
 }
 
+/* A get knows that it asks the disk from when it was found there. */
+static enum cache_miss_reason miss_reason(const struct cache *c, const struct cache_request *req)
+{
+        if (req->tier == CACHE_DISK)
+                return CACHE_MISS_FAILED_CHECK;
+        if (store_remembers(c->params.store, req->namespace_id, &req->key, req->hash))
+                return CACHE_MISS_EVICTED_DISK;
+        return pool_remembers(c->params.pool, req->hash) ? CACHE_MISS_EVICTED_POOL
+                                                         : CACHE_MISS_NEVER_STORED;
+}
+
 void cache_finish(struct cache *c, struct cache_request *req, enum cache_status status)
 {
         req->status = status;
@@ -110,7 +121,7 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
                 else if (req->chunk_length > 0)
                         c->stats.hits_disk++;
                 else if (status == CACHE_MISS)
-                        c->stats.misses++;
+                        c->stats.misses[miss_reason(c, req)]++;
         } else if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
                 c->stats.puts_by_ack[req->ack]++;
         } else if (status == CACHE_EXISTS) {

@@ -273,8 +273,17 @@ void cache_stop(struct cache *c);
 /* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
 uint64_t cache_pending(const struct cache *c);
 
+/* Why a get is a miss, as far as it is known. In the order of the metric's values. */
+enum cache_miss_reason {
+        CACHE_MISS_NEVER_STORED, /* or no policy remembers it any more, or it was dropped */
+        CACHE_MISS_EVICTED_POOL, /* and was not evicted from disk: it was in the pool alone */
+        CACHE_MISS_EVICTED_DISK,
+        CACHE_MISS_FAILED_CHECK, /* it was on disk, and its read has failed */
+        CACHE_MISS_REASONS,
+};
+
 struct cache_stats {
-        uint64_t hits_memory, hits_disk, misses;
+        uint64_t hits_memory, hits_disk, misses[CACHE_MISS_REASONS];
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[3];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
@@ -294,4 +303,12 @@ struct cache_stats {
          */
         uint64_t file_puts, file_put_bytes, file_failures;
 };
+static inline uint64_t cache_misses(const struct cache_stats *s)
+{
+        uint64_t n = 0;
+
+        for (unsigned i = 0; i < CACHE_MISS_REASONS; i++)
+                n += s->misses[i];
+        return n;
+}
 void cache_get_stats(const struct cache *c, struct cache_stats *ret);

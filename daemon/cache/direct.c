@@ -310,6 +310,7 @@ static void on_read(struct store_get *get)
                 if (!cache_get_try(c, req))
                         cache_wait_for_room(c, req);
         } else {
+                req->tier = CACHE_DISK;
                 cache_finish(c, req, result == -EFAULT ? CACHE_FAULT : CACHE_MISS);
         }
 }

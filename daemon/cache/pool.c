@@ -92,6 +92,11 @@ int pool_set_policy(struct pool *p, const char *policy)
         return evict_switch(&p->evict, policy);
 }
 
+bool pool_remembers(const struct pool *p, uint64_t hash)
+{
+        return evict_remembers(p->evict, evict_id(hash));
+}
+
 int pool_fd(const struct pool *p)
 {
         return p->backing.fd;

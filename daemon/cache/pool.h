@@ -124,6 +124,8 @@ void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent
 bool pool_hint(struct pool *p, uint32_t chunk, uint32_t generation, enum evict_hint hint);
 /* Of a resident chunk: as evict_explain(). */
 void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *ret);
+/* Was it evicted from the pool, as far as the policy remembers? */
+bool pool_remembers(const struct pool *p, uint64_t hash);
 /* Are turns and places of any use? */
 bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */

@@ -460,6 +460,11 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
                 density_loss(&q->density, forgotten.class, cq_time(q) - forgotten.touched);
 }
 
+static bool cq_remembers(const struct evict *e, uint64_t id)
+{
+        return ghosts_has(&cq(e)->ghosts, id);
+}
+
 static bool cq_contains(const struct evict *e, uint32_t item)
 {
         return cq(e)->items[item].older != 0;
@@ -634,6 +639,7 @@ const struct evict_policy evict_policy_cq = {
         .link = cq_link,
         .hint = cq_hint,
         .remove = cq_remove,
+        .remembers = cq_remembers,
         .contains = cq_contains,
         .victim = cq_victim,
         .touched = cq_touched,

@@ -67,6 +67,12 @@ bool evict_contains(const struct evict *e, uint32_t item)
         return item < e->max_items && e->policy->contains(e, item);
 }
 
+bool evict_remembers(const struct evict *e, uint64_t id)
+{
+        assert(id != 0);
+        return e->policy->remembers && e->policy->remembers(e, id);
+}
+
 static void insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
                    uint32_t use, enum evict_place place)
 {

@@ -99,6 +99,9 @@ void evict_unpopulate(const struct evict *e, uint32_t from);
 void evict_remove(struct evict *e, uint32_t item);
 /* Out of it because it was the victim; `id` as when it was inserted. */
 void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id);
+/* Has the policy evicted the item of this id, and not forgotten it since? Of one that remembers
+ * nothing always false. */
+bool evict_remembers(const struct evict *e, uint64_t id);
 bool evict_contains(const struct evict *e, uint32_t item);
 
 /* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.

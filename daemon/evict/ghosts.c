@@ -43,6 +43,16 @@ static struct ghost *bucket(const struct ghosts *g, uint64_t id)
         return &g->table[(h >> 32) % (g->n_slots / WAYS) * WAYS];
 }
 
+bool ghosts_has(const struct ghosts *g, uint64_t id)
+{
+        const struct ghost *b = bucket(g, id);
+
+        for (unsigned i = 0; i < WAYS; i++)
+                if (b[i].id == id)
+                        return true;
+        return false;
+}
+
 bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret)
 {
         struct ghost *b = bucket(g, id);

@@ -27,6 +27,8 @@ struct ghosts {
 int ghosts_init(struct ghosts *g, uint64_t n);
 void ghosts_fini(struct ghosts *g);
 
+/* Is anything remembered of it? */
+bool ghosts_has(const struct ghosts *g, uint64_t id);
 /* Takes out what is remembered of an id; false: nothing. */
 bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret);
 /* Remembers it. True: *ret_forgotten had to go for it. An id must not be in. */

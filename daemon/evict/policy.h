@@ -31,6 +31,7 @@ struct evict_policy {
         void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: nothing to do */
         bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* likewise */
         void (*remove)(struct evict *e, uint32_t item, uint64_t id);   /* id 0: dropped */
+        bool (*remembers)(const struct evict *e, uint64_t id);         /* NULL: nothing */
         bool (*contains)(const struct evict *e, uint32_t item);
         uint32_t (*victim)(struct evict *e, uint32_t group,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,

@@ -76,7 +76,9 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->busy = (double)cache.busy;
         s->hits[METRICS_TIER_MEMORY] = (double)cache.hits_memory;
         s->hits[METRICS_TIER_DISK] = (double)cache.hits_disk;
-        s->misses = (double)cache.misses;
+        static_assert((int)METRICS_MISSES == (int)CACHE_MISS_REASONS, "a value each");
+        for (unsigned i = 0; i < METRICS_MISSES; i++)
+                s->misses[i] = (double)cache.misses[i];
         s->puts = (double)cache.puts;
         s->put_bytes = (double)cache.put_bytes;
         for (unsigned i = 0; i < METRICS_ACKS; i++)
@@ -222,7 +224,7 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->tenant_lookup_found_keys[i] = (double)lookups.found;
                 cache_get_stats(of->cache, &cache);
                 s->tenant_get_found_keys[i] = (double)(cache.hits_memory + cache.hits_disk);
-                s->tenant_get_keys[i] = s->tenant_get_found_keys[i] + (double)cache.misses;
+                s->tenant_get_keys[i] = s->tenant_get_found_keys[i] + (double)cache_misses(&cache);
                 s->tenant_get_bytes[i] =
                         (double)(of->traffic.get_bytes_map + of->traffic.get_bytes_into);
                 s->tenant_put_bytes[i] = (double)cache.put_bytes;

@@ -42,6 +42,20 @@ static const char *status_value(const struct metrics *s, unsigned i)
         }                                                                                          \
         struct values_semicolon
 
+const char *metrics_miss_reason(unsigned i)
+{
+        static const char *const names[] = { "never_stored", "evicted_pool", "evicted_disk",
+                                             "failed_check" };
+
+        static_assert(ARRAY_SIZE(names) == METRICS_MISSES, "a name each");
+        return i < ARRAY_SIZE(names) ? names[i] : NULL;
+}
+
+static const char *miss_value(const struct metrics *s, unsigned i)
+{
+        return metrics_miss_reason(i);
+}
+
 VALUES(tier_value, "memory", "disk");
 VALUES(lookup_value, "daemon", "client");
 VALUES(hint_value, "final", "return", "shared");

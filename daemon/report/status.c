@@ -211,8 +211,9 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
 static void add_totals(cJSON *root, const struct service *service, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "totals");
-        double ratio = 0;
+        double ratio = 0, misses = 0;
         const char *of = status_hit_ratio(service, &ratio);
+        cJSON *reasons;
 
         if (of) {
                 cJSON_AddNumberToObject(o, "hit_ratio", ratio);
@@ -226,11 +227,16 @@ static void add_totals(cJSON *root, const struct service *service, const struct 
                                         s->lookup_found[METRICS_LOOKUPS_CLIENT]);
 
         cJSON_AddNumberToObject(o, "puts", s->puts);
-        cJSON_AddNumberToObject(
-                o, "gets", s->hits[METRICS_TIER_MEMORY] + s->hits[METRICS_TIER_DISK] + s->misses);
+        for (unsigned i = 0; i < METRICS_MISSES; i++)
+                misses += s->misses[i];
+        cJSON_AddNumberToObject(o, "gets",
+                                s->hits[METRICS_TIER_MEMORY] + s->hits[METRICS_TIER_DISK] + misses);
         cJSON_AddNumberToObject(o, "hits_memory", s->hits[METRICS_TIER_MEMORY]);
         cJSON_AddNumberToObject(o, "hits_disk", s->hits[METRICS_TIER_DISK]);
-        cJSON_AddNumberToObject(o, "misses", s->misses);
+        cJSON_AddNumberToObject(o, "misses", misses);
+        reasons = cJSON_AddObjectToObject(o, "misses_by_reason");
+        for (unsigned i = 0; i < METRICS_MISSES; i++)
+                cJSON_AddNumberToObject(reasons, metrics_miss_reason(i), s->misses[i]);
         cJSON_AddNumberToObject(o, "loads_declined", s->loads_declined);
         cJSON_AddNumberToObject(o, "evictions", s->evictions);
         cJSON_AddNumberToObject(o, "bytes_put", s->put_bytes);

@@ -14,7 +14,8 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 cache_get_stats(service->tenants[i].cache, &c);
                 ret->hits_memory += c.hits_memory;
                 ret->hits_disk += c.hits_disk;
-                ret->misses += c.misses;
+                for (unsigned k = 0; k < CACHE_MISS_REASONS; k++)
+                        ret->misses[k] += c.misses[k];
                 ret->puts += c.puts;
                 ret->put_bytes += c.put_bytes;
                 ret->puts_existing += c.puts_existing;
@@ -85,7 +86,7 @@ const char *status_hit_ratio(const struct service *service, double *ret_ratio)
                 lookups.missing += of.missing;
                 cache_get_stats(service->tenants[i].cache, &cache);
                 gets.found += cache.hits_memory + cache.hits_disk;
-                gets.missing += cache.misses;
+                gets.missing += cache_misses(&cache);
         }
         of = lookups.found + lookups.missing > 0 ? lookups : gets;
         if (of.found + of.missing == 0)

@@ -386,6 +386,14 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
 
 /* --- reading back --- */
 
+bool store_remembers(const struct store *s, uint32_t namespace_id, const struct key *key,
+                     uint64_t hash)
+{
+        unsigned i = s->n_volumes == 1 ? 0 : placement_of(s, namespace_id, key);
+
+        return member_is_up(s, i) && volume_remembers(s->volumes[i].volume, hash);
+}
+
 int store_set_policy(struct store *s, const char *policy)
 {
         int ret = 0;

@@ -224,6 +224,9 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
 
 /* --- reading back --- */
 
+/* Was it evicted from the volume that it belongs to, as far as the policy there remembers? */
+bool store_remembers(const struct store *s, uint32_t namespace_id, const struct key *key,
+                     uint64_t hash);
 /* As evict_switch(), in each volume; also in one that is resumed later. -ENOMEM: a volume has kept
  * its policy. */
 int store_set_policy(struct store *s, const char *policy);

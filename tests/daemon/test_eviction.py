@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""eviction.policy changes while the daemon runs: under load, without a chunk lost, in every pool and volume."""
+"""eviction.policy changes while the daemon runs: under load, without a chunk lost, in every pool and volume. Misses say why."""
 
 import os
 import threading
@@ -7,9 +7,12 @@ import threading
 import pytest
 
 import kvwire
-from harness import KIB, get_all, items, key_of, put_all, wait_until
+from harness import KIB, ctl, get_all, items, key_of, put_all, wait_until
 from kvwire import Ack, Status, Tier
 from test_hints import standing
+from test_tiers import flip_byte
+
+REASONS = ("never_stored", "evicted_pool", "evicted_disk", "failed_check")
 
 
 def change(daemon, policy):
@@ -127,3 +130,97 @@ def test_a_volume_that_is_resumed_has_the_policy_of_now(make):
         assert [bool(t & Tier.DISK) for t in c.exists(ns, [k for k, _ in pairs])] == [True] * 4
         assert class_of(daemon, pairs[0][0], "disk") == "by recency"
         assert class_of(daemon, pairs[0][0], "memory") == "by recency"
+
+
+def misses(daemon):
+    """Those reasons that there were."""
+    found = {r: daemon.metric(f'kvcache_misses_total{{reason="{r}"}}') for r in REASONS}
+    totals = daemon.status()["totals"]
+    assert totals["misses_by_reason"] == found and totals["misses"] == sum(found.values())
+    return {r: n for r, n in found.items() if n}
+
+
+def missing(c, ns, pairs):
+    got = get_all(c, ns, [k for k, _ in pairs])
+    assert all(v is None or v == dict(pairs)[k] for k, v in got.items())
+    return sum(v is None for v in got.values())
+
+
+def absent(c, ns, pairs):
+    """By lookups, which count no miss."""
+    parts = [pairs[i:i + 256] for i in range(0, len(pairs), 256)]
+    return [p for part in parts for p, tiers in zip(part, c.exists(ns, [k for k, _ in part])) if not tiers]
+
+
+def test_what_was_never_stored_or_was_dropped_is_a_miss_of_that_reason(make):
+    daemon = make().start()
+    pairs = items("k", 8, KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        assert misses(daemon) == {}
+        assert "misses" not in ctl("status", daemon=daemon).stdout.split("Since it started")[1].replace("0 misses", "")
+        assert missing(c, ns, pairs) == 8
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        c.evict(ns, [k for k, _ in pairs])
+        assert missing(c, ns, pairs) == 8
+        c.exists(ns, [k for k, _ in pairs])  # a lookup is no get
+    assert misses(daemon) == {"never_stored": 16}
+    assert "16 never stored, or forgotten" in ctl("status", daemon=daemon).stdout
+
+
+@pytest.mark.parametrize("volumes", [1, 2])
+def test_what_was_evicted_from_disk_is_remembered(make_daemon, directory, volumes):
+    settings = {"memory.pool": "16MiB", "store.limit": f"{32 * volumes}MiB", "listen.http": "off"}
+    if volumes > 1:
+        settings["store.path"] = ",".join(str(directory / name) for name in "ab")
+    daemon = make_daemon(settings=settings).start()
+    pairs = items("k", 4096, 32 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        evicted = daemon.metric("kvcache_evictions_total")
+        absent_pairs = absent(c, ns, pairs)[-256:]
+        assert evicted > 256 and len(absent_pairs) == 256
+        assert missing(c, ns, absent_pairs) == 256
+        assert misses(daemon) == {"evicted_disk": 256}
+        # Once it is back, what was remembered of it is not.
+        put_all(c, ns, absent_pairs[:8], ack=Ack.WRITTEN)
+        assert missing(c, ns, absent_pairs[:8]) == 0
+    assert misses(daemon) == {"evicted_disk": 256}
+    assert "256 evicted from disk" in ctl("status", daemon=daemon).stdout
+
+
+def test_what_was_in_the_pool_alone_and_evicted_is_told_apart(make):
+    daemon = make(**{"memory.pool": "16MiB"}).start()
+    pairs = items("k", 768, 32 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        assert c.device("suspend", 0)
+        put_all(c, ns, pairs, ack=Ack.ACCEPTED)
+        absent_pairs = absent(c, ns, pairs)
+        assert len(absent_pairs) > 100 and missing(c, ns, absent_pairs) == len(absent_pairs)
+    assert misses(daemon) == {"evicted_pool": len(absent_pairs)}
+
+
+def test_what_fails_its_check_is_a_miss_of_that_reason(make):
+    daemon = make().start()
+    pairs = items("k", 4, 64 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
+        flip_byte(daemon.store, pairs[2][1], 40000)
+        assert missing(c, ns, pairs) == 1
+        assert misses(daemon) == {"failed_check": 1}
+        assert missing(c, ns, pairs) == 1
+    assert misses(daemon) == {"failed_check": 1, "never_stored": 1}
+
+
+def test_lru_remembers_nothing(make):
+    daemon = make(**{"eviction.policy": "lru", "memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    pairs = items("k", 2048, 32 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        count = missing(c, ns, pairs[:256])
+    assert count == 256 and misses(daemon) == {"never_stored": 256}

@@ -64,7 +64,7 @@ def test_pages(web):
     assert status == 200 and headers["content-type"].startswith("text/plain") and "version=0.0.4" in headers["content-type"]
     metrics = harness.parse_metrics(body.decode())
     assert metrics["kvcache_puts_total"] == 20 and metrics['kvcache_hits_total{tier="disk"}'] == 5
-    assert metrics["kvcache_misses_total"] == 1
+    assert metrics['kvcache_misses_total{reason="never_stored"}'] == 1
     assert metrics['kvcache_request_duration_seconds_count{op="PUT"}'] == 3
 
 

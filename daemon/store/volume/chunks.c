@@ -235,6 +235,11 @@ bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
         return *i < high;
 }
 
+bool volume_remembers(const struct volume *v, uint64_t hash)
+{
+        return evict_remembers(v->evict, evict_id(hash));
+}
+
 /* One that was not opened has no chunks, and is not used again. */
 int volume_set_policy(struct volume *v, const char *policy)
 {

@@ -193,6 +193,8 @@ void volume_set_watch(struct volume *v, const struct store_watch *watch);
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata);
+/* Was the chunk of this hash evicted, as far as the policy remembers? */
+bool volume_remembers(const struct volume *v, uint64_t hash);
 /* As evict_switch(). */
 int volume_set_policy(struct volume *v, const char *policy);
 void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
