@@ -235,6 +235,9 @@ static void add_gets(cJSON *root, const struct interval *t)
         double disk = rate(t, "kvcache_hits_total", "disk");
         double misses = samples_growth_sum(t->now, t->before, "kvcache_misses_total") / t->seconds;
 
+        double evicted = rate(t, "kvcache_misses_total", "evicted_disk") +
+                         rate(t, "kvcache_misses_total", "evicted_pool");
+
         add_number(o, "keys_per_second", memory + disk + misses);
         add_number(o, "memory_hits_per_second", memory);
         add_number(o, "disk_hits_per_second", disk);
@@ -242,6 +245,7 @@ static void add_gets(cJSON *root, const struct interval *t)
         add_ratio(o, "memory_ratio", memory, memory + disk + misses);
         add_ratio(o, "disk_ratio", disk, memory + disk + misses);
         add_ratio(o, "miss_ratio", misses, memory + disk + misses);
+        add_ratio(o, "evicted_miss_ratio", evicted, misses);
         add_rate_of_all(o, "bytes_per_second", t, "kvcache_get_bytes_total");
 }
 

@@ -123,10 +123,13 @@ static void print_traffic(const cJSON *figures, FILE *out)
         fprintf(out, "%s keys/s: %s found\n", format(lookups, "keys_per_second", RATE, a),
                 format(lookups, "hit_ratio", RATIO, b));
         print_label("gets", out);
-        fprintf(out, "%s out, %s keys/s: %s memory, %s disk, %s missed\n",
+        fprintf(out, "%s out, %s keys/s: %s memory, %s disk, %s missed",
                 format(gets, "bytes_per_second", BYTES_RATE, a),
                 format(gets, "keys_per_second", RATE, b), format(gets, "memory_ratio", RATIO, c),
                 format(gets, "disk_ratio", RATIO, d), format(gets, "miss_ratio", RATIO, e));
+        if (!isnan(number_of(gets, "evicted_miss_ratio")))
+                fprintf(out, ", %s of these evicted", format(gets, "evicted_miss_ratio", RATIO, a));
+        fputc('\n', out);
         print_label("puts", out);
         fprintf(out, "%s in, %s chunks/s\n", format(puts, "bytes_per_second", BYTES_RATE, a),
                 format(puts, "chunks_per_second", RATE, b));

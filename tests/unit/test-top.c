@@ -121,6 +121,7 @@ static const char page_before[] = "kvcache_ready 1\n"
                                   "kvcache_hits_total{tier=\"disk\"} 10\n"
                                   "kvcache_misses_total{reason=\"never_stored\"} 0\n"
                                   "kvcache_misses_total{reason=\"evicted_disk\"} 0\n"
+                                  "kvcache_misses_total{reason=\"evicted_pool\"} 0\n"
                                   "kvcache_volume_up{volume=\"/a\"} 1\n"
                                   "kvcache_volume_up{volume=\"/b\"} 0\n"
                                   "kvcache_volume_read_bytes_total{volume=\"/a\"} 0\n"
@@ -134,7 +135,8 @@ static const char page_now[] = "kvcache_ready 1\n"
                                "kvcache_hits_total{tier=\"memory\"} 20\n"
                                "kvcache_hits_total{tier=\"disk\"} 15\n"
                                "kvcache_misses_total{reason=\"never_stored\"} 2\n"
-                               "kvcache_misses_total{reason=\"evicted_disk\"} 3\n"
+                               "kvcache_misses_total{reason=\"evicted_disk\"} 2\n"
+                               "kvcache_misses_total{reason=\"evicted_pool\"} 1\n"
                                "kvcache_volume_up{volume=\"/a\"} 1\n"
                                "kvcache_volume_up{volume=\"/b\"} 0\n"
                                "kvcache_volume_suspended{volume=\"/b\"} 1\n"
@@ -150,16 +152,32 @@ static double at(const cJSON *o, const char *a, const char *b)
         return item->valuedouble;
 }
 
+static char *print(const cJSON *figures, unsigned lines)
+{
+        static char *text; /* a local one, gcc 12 takes for what is returned a pointer to */
+        size_t bytes;
+        FILE *out = open_memstream(&text, &bytes);
+
+        top_print(figures, lines, out);
+        fclose(out);
+        return text;
+}
+
 static void figures_are_rates_of_the_interval(void **state)
 {
         struct samples before = parse(page_before), now = parse(page_now);
         cJSON *figures = top_figures(&now, &before, 2), *row;
+        char *text;
 
         close_to(at(figures, "requests", "per_second"), 100);
         close_to(at(figures, "gets", "keys_per_second"), 10);
         close_to(at(figures, "gets", "memory_ratio"), 0.5);
         close_to(at(figures, "gets", "disk_ratio"), 0.25);
         close_to(at(figures, "gets", "miss_ratio"), 0.25);
+        close_to(at(figures, "gets", "evicted_miss_ratio"), 0.6);
+        text = print(figures, 0);
+        assert_non_null(strstr(text, "25.0 % missed, 60.0 % of these evicted\n"));
+        free(text);
         close_to(at(figures, "degraded", "volume_full"), 1);
         assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(figures, "degraded")), 1);
         /* No PUT in the interval: no row. The busier volume is the first. */
@@ -180,17 +198,6 @@ static void figures_are_rates_of_the_interval(void **state)
         cJSON_Delete(figures);
         samples_fini(&now);
         samples_fini(&before);
-}
-
-static char *print(const cJSON *figures, unsigned lines)
-{
-        static char *text; /* a local one, gcc 12 takes for what is returned a pointer to */
-        size_t bytes;
-        FILE *out = open_memstream(&text, &bytes);
-
-        top_print(figures, lines, out);
-        fclose(out);
-        return text;
 }
 
 static unsigned count_of(const char *text, const char *part)
