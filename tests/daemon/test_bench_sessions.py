@@ -73,7 +73,7 @@ def test_puts_and_cold_gets_add_up(leg_daemon):
             assert set(m["errors"].values()) == {0} and m["layout"] == "fully_contiguous"
         assert session["enabled_secs"] > 0 and not session["idle"]
         again = c.bench(STATUS, "A")
-        assert counts(again) == counts(session), "nothing moves while nobody asks"
+        assert counts(again) == counts(session), "nothing moves between two questions"
         assert leg_daemon.metric("kvcache_bench_sessions") == leg_daemon.metric("kvcache_bench_session_enabled") == 1
 
 
@@ -110,7 +110,7 @@ def test_disabling_keeps_the_counts_and_stops_the_clock(daemon):
 
 
 def test_a_reset_under_load_leaves_nothing_of_before(daemon):
-    """All that is asked for after the reset is counted after it, and what was before is gone."""
+    """All that is asked for after the reset is counted after it, and nothing of before."""
     stop = threading.Event()
 
     def load():
