@@ -12,12 +12,18 @@
 
 enum { ROUNDS = 5, LOOP_THREADS = 8, MAX_FILES = 4096, CHECK_ROUNDS = 8 };
 
+/* A folder; else puts go as ever. */
+static const char *put_path(void)
+{
+        return getenv("KVCACHE_GDS_PUTS");
+}
+
 static bool attach_as(struct rig *r, enum kvcache_gpu_gds_option gds, char *why)
 {
         struct kvcache_gpu_options o = {
                 .size = sizeof(o),
                 .gds = gds,
-                .gds_put_path = getenv("KVCACHE_GDS_PUTS"), /* a folder; else puts go as ever */
+                .gds_put_path = put_path(),
         };
 
         return kvcache_gpu_attach(&r->gpu, r->kv, &o, why, CUFILE_TEXT) == 0;
@@ -298,6 +304,51 @@ static void bench_chunk(struct rig *r, uint64_t piece, uint32_t layers, uint64_t
         load_close(r, &w);
 }
 
+/* The rate at which blocks that are new are put, up to the last one being on disk. */
+static double put_rate(struct rig *r, struct load *w, uint64_t space)
+{
+        double s[ROUNDS];
+        size_t n;
+
+        for (unsigned i = 0; i < ROUNDS; i++) {
+                double start;
+
+                load_name(w, space + ((uint64_t)i << 20));
+                start = now();
+                (void)load_run(r, w, true, &n);
+                wait_until_written(r);
+                s[i] = now() - start;
+                MUST(n == w->count, "%zu of %zu blocks were kept", n, w->count);
+                evict(r, w);
+        }
+        return (double)w->bytes / median(s, ROUNDS) / 1e9;
+}
+
+static void bench_puts(struct rig *r, uint64_t piece, uint32_t layers, uint64_t bytes)
+{
+        struct kvcache_gpu_options without = { .size = sizeof(without),
+                                               .gds = KVCACHE_GPU_GDS_REQUIRED };
+        uint64_t space = ((uint64_t)getpid() << 32) + (UINT64_C(1) << 31) + layers;
+        char why[CUFILE_TEXT] = "";
+        double by_cufile, by_staging;
+        struct load w;
+
+        load_open(r, &w, piece, layers, bytes);
+        load_fill(r, &w);
+        by_cufile = put_rate(r, &w, space);
+        struct kvcache_gpu_info info = rig_info(r);
+
+        rig_detach(r);
+        MUST(kvcache_gpu_attach(&r->gpu, r->kv, &without, why, sizeof(why)) == 0, "%s", why);
+        by_staging = put_rate(r, &w, space + (UINT64_C(1) << 30));
+        rig_detach(r);
+        MUST(attach_as(r, KVCACHE_GPU_GDS_REQUIRED, why), "%s", why);
+        printf("%8llu KiB%12.2f%12.2f   ", (unsigned long long)(piece * 2 * layers) >> 10,
+               by_cufile, by_staging);
+        print_puts(&info.gds_puts);
+        load_close(r, &w);
+}
+
 void gds_bench(struct rig *r, unsigned scale)
 {
         char why[CUFILE_TEXT] = "";
@@ -316,5 +367,10 @@ void gds_bench(struct rig *r, unsigned scale)
         bench_chunk(r, 16 << 10, 64, bytes);
         bench_chunk(r, 9 << 10, 32, bytes);
         bench_chunk(r, 16 << 10, 4, bytes / 4);
+        if (put_path()) {
+                printf("GB/s, written, chunks of %10s%12s\n", "by cuFile", "without");
+                bench_puts(r, 16 << 10, 64, bytes / 2);
+                bench_puts(r, 9 << 10, 32, bytes / 2);
+        }
         rig_detach(r);
 }

@@ -60,6 +60,17 @@ one 'all reads are short' "$shim" 'cuFileRead 1 512' any
 one 'no handle is left (5031)' "$shim" 'cuFileHandleRegister 1 5031' 'cuFile does not register the file'
 one 'no memory is registered (5036)' "$shim" 'cuFileBufRegister 1 5036' any
 stop
+start "$work" 256MiB 2GiB --set io.gds=on --set io.gds_puts=on
+mkdir "$work/puts"
+export KVCACHE_GDS_PUTS="$work/puts"
+one 'puts by cuFile' "$cufile" '' any
+grep -q '[1-9][0-9]* blocks put by cuFile' "$work/said" && ! grep -q 'put otherwise' "$work/said" || failed=1
+one 'one write in ten fails' "$shim" 'cuFileWrite 10 -1' any
+grep -q 'put otherwise' "$work/said" || failed=1
+one 'all writes are short' "$shim" 'cuFileWrite 1 512' any
+grep -q 'put otherwise' "$work/said" || failed=1
+stop
+unset KVCACHE_GDS_PUTS
 if [ -w /dev/shm ]; then
         memory=$(mktemp -d /dev/shm/kvcache-gds.XXXXXX)
         start "$memory" 256MiB 2GiB --set io.gds=on
@@ -67,7 +78,8 @@ if [ -w /dev/shm ]; then
         stop
 fi
 if [ "$what" = bench ]; then
-        start "$work" 2GiB 8GiB --set io.gds=on
+        start "$work" 2GiB 8GiB --set io.gds=on --set io.gds_puts=on
+        export KVCACHE_GDS_PUTS="$work/puts"
         with "$cufile" "$check" "$work/s" gds-bench || failed=1
         stop
 fi
