@@ -41,6 +41,24 @@ void transfer_counts_add(struct transfer_counts *c, const struct transfer_record
         c->latencies[bucket_of(record->latency_ns)]++;
 }
 
+void transfer_counts_add_many(struct transfer_counts *c, const struct transfer_record *sum,
+                              uint64_t n)
+{
+        uint64_t size = sum->bytes / n, latency = sum->latency_ns / n;
+
+        if (sum->result != TRANSFER_OK) {
+                c->errors[MIN((unsigned)sum->result, TRANSFER_RESULTS - 1u)] += n;
+                return;
+        }
+        transfer_counts_add_blocks(c, sum);
+        c->transfers += n;
+        c->latency_ns += sum->latency_ns;
+        c->min_bytes = MIN(c->min_bytes, size);
+        c->max_bytes = MAX(c->max_bytes, size);
+        c->sizes[bucket_of(size)] += n;
+        c->latencies[bucket_of(latency)] += n;
+}
+
 void transfer_counts_merge(struct transfer_counts *to, const struct transfer_counts *from)
 {
         to->transfers += from->transfers;

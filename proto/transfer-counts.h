@@ -29,6 +29,10 @@ struct transfer_counts {
 void transfer_counts_init(struct transfer_counts *c);
 /* An operation that has failed is an error of its kind, and adds nothing else. */
 void transfer_counts_add(struct transfer_counts *c, const struct transfer_record *record);
+/* The same of `n` operations, at least one, whose figures `sum` has together: each is taken for the
+ * mean of them. But of an operation's own size: `sum->size` is 0. */
+void transfer_counts_add_many(struct transfer_counts *c, const struct transfer_record *sum,
+                              uint64_t n);
 /* Blocks that an operation moved beside those that it was added with. */
 void transfer_counts_add_blocks(struct transfer_counts *c, const struct transfer_record *record);
 void transfer_counts_merge(struct transfer_counts *to, const struct transfer_counts *from);

@@ -88,6 +88,7 @@ static const struct op_info {
                              .result_bytes = sizeof(uint16_t),
                              .batch = true },
         [WIRE_BENCH] = { .name = "BENCH" },
+        [WIRE_TRANSFERS] = { .name = "TRANSFERS" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -504,6 +505,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_namespace_remove(msg, bytes);
         case WIRE_LOOKUP:
                 return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
+        case WIRE_TRANSFERS:
+                return bytes != sizeof(*hdr) ? "TRANSFERS of a wrong length" : NULL;
         case WIRE_LENT_FILE:
                 return check_lent_file(msg, bytes);
         case WIRE_CANCEL:

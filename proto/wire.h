@@ -65,6 +65,8 @@ enum wire_op {
         WIRE_GIVE_BACK = 26,        /* ends loans: was what they were of there all the time? */
         WIRE_HINT = 27,             /* when a chain comes back, or that it does not: advice */
         WIRE_BENCH = 28,            /* a benchmark session; reply carries a memfd */
+        WIRE_TRANSFERS = 29,        /* this session's page of counters of what its client moves by
+                                       itself (transfer-page.h); reply carries its fd */
         WIRE_OP_END,
 };
 
@@ -375,10 +377,10 @@ struct wire_reply {
         uint32_t value;   /* 20  NAMESPACE: id; REGISTER: region; MATCH: keys of the leading run;
                              NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
                              that have it open; CANCEL: keys; batches else: stale releases */
-        uint64_t value64; /* 24  STAGING, LOOKUP: bytes; LIST, NAMESPACES: next cursor, 0 at the
-                             end; REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE: chunks
-                             dropped, NOT_EMPTY: chunks there are; NAMESPACE: declared chunk bytes
-                             in force */
+        uint64_t value64; /* 24  STAGING, LOOKUP, TRANSFERS: bytes; LIST, NAMESPACES: next cursor,
+                             0 at the end; REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE:
+                             chunks dropped, NOT_EMPTY: chunks there are; NAMESPACE: declared
+                             chunk bytes in force */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
 
@@ -409,6 +411,7 @@ enum wire_feature {
         WIRE_FEATURE_HINT = 1 << 7,       /* HINT */
         WIRE_FEATURE_FILES = 1 << 8,      /* REGISTER with WIRE_F_FILE, as of now, by this client */
         WIRE_FEATURE_BENCH = 1 << 9,      /* BENCH */
+        WIRE_FEATURE_TRANSFERS = 1 << 10, /* TRANSFERS */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -53,6 +53,20 @@ void histogram_add(struct histogram *h, uint64_t value)
         h->buckets[bucket_of(value)]++;
 }
 
+void histogram_add_many(struct histogram *h, uint64_t value, uint64_t n)
+{
+        if (n == 0)
+                return;
+        h->count += n;
+        h->max = MAX(h->max, value);
+        h->buckets[bucket_of(value)] += n;
+}
+
+void histogram_add_to_sum(struct histogram *h, uint64_t sum)
+{
+        h->sum = add_to_end(h->sum, sum);
+}
+
 void histogram_merge(struct histogram *to, const struct histogram *from)
 {
         to->count += from->count;

@@ -17,6 +17,10 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *h, uint64_t value);
+/* `n` values of this size, but for their sum; which histogram_add_to_sum() adds. For values that
+ * have been counted elsewhere. */
+void histogram_add_many(struct histogram *h, uint64_t value, uint64_t n);
+void histogram_add_to_sum(struct histogram *h, uint64_t sum);
 void histogram_merge(struct histogram *to, const struct histogram *from);
 /* Upper edge of the bucket in which the quantile (0..1) lies, at most `max`; 0 when empty. */
 uint64_t histogram_quantile(const struct histogram *h, double quantile);

@@ -2,7 +2,8 @@
 /* See benchmark.h. The recorder of the I/O adds what completes to `window` while a session is
  * active and enabled, one branch otherwise; here the window is emptied into the session, once a
  * second and at every command. Both run on the loop thread, so that what was reset is at zero and
- * what comes later was completed later.
+ * what comes later was completed later. What clients move by themselves they count in pages
+ * (client-pages.c), which are read at the same times.
  *
  * Owns the sessions. Failures: without memory for a further path, layout and technology, what moved
  * there is left out of the session. */
@@ -98,11 +99,10 @@ static void take_out(struct bench *b, struct bench_session *s)
 /* --- counting --- */
 
 /* NULL: no memory. */
-static struct snapshot_metric *metric_of(struct snapshot *s, const struct transfer_series *series)
+static struct snapshot_metric *metric_of(struct snapshot *s, unsigned path, unsigned layout,
+                                         unsigned technology)
 {
-        struct snapshot_metric key = { .path = series->path,
-                                       .layout = series->layout,
-                                       .technology = series->technology },
+        struct snapshot_metric key = { .path = path, .layout = layout, .technology = technology },
                                *metrics;
         int order = 1;
         size_t i = 0;
@@ -159,22 +159,28 @@ static void empty_window(struct bench *b)
         b->counted_ns = clock_mono_ns();
 }
 
-static void add_series(struct bench *b, struct snapshot *s, unsigned i)
+static void add(struct bench *b, unsigned path, unsigned layout, unsigned technology,
+                const struct transfer_counts *new, uint64_t busy_ns)
 {
-        const struct transfer_series *series = &kio_transfers(b->params.io)->series[i];
-        const struct transfer_counts *new = &b->window[i];
         struct snapshot_metric *m;
 
-        if (is_empty(new) && series->busy_ns == b->busy_ns[i])
+        if (is_empty(new) && busy_ns == 0)
                 return;
         b->changed_ns = clock_mono_ns();
         changed(b, b->active);
-        m = metric_of(s, series);
+        m = metric_of(&b->active->snapshot, path, layout, technology);
         if (!m)
                 return;
         transfer_counts_merge(&m->counts, new);
         m->latency_secs += (double)new->latency_ns / 1e9;
-        m->busy_secs += (double)(series->busy_ns - b->busy_ns[i]) / 1e9;
+        m->busy_secs += (double)busy_ns / 1e9;
+}
+
+static void add_series(struct bench *b, unsigned i)
+{
+        const struct transfer_series *s = &kio_transfers(b->params.io)->series[i];
+
+        add(b, s->path, s->layout, s->technology, &b->window[i], s->busy_ns - b->busy_ns[i]);
 }
 
 static bool is_counting(const struct bench *b)
@@ -182,23 +188,41 @@ static bool is_counting(const struct bench *b)
         return b->active && b->active->snapshot.enabled;
 }
 
+void bench_add(struct bench *b, unsigned path, unsigned layout, unsigned technology,
+               const struct transfer_counts *counts, uint64_t busy_ns)
+{
+        bench_clients_add(b, path, layout, technology, counts, busy_ns);
+        if (is_counting(b))
+                add(b, path, layout, technology, counts, busy_ns);
+}
+
+/* Of clients that moved something at the same time, the times add up. */
+static void bound_busy(struct snapshot *s)
+{
+        for (size_t i = 0; i < s->n_metrics; i++)
+                s->metrics[i].busy_secs = MIN(s->metrics[i].busy_secs, s->enabled_secs);
+}
+
 /* What has come since, into the active session. */
 static void count(struct bench *b)
 {
         uint64_t since = b->counted_ns;
 
+        bench_pages_read(b, clock_mono_ns());
         if (!is_counting(b))
                 return;
         for (unsigned i = 0; i < TRANSFERS_SERIES; i++)
-                add_series(b, &b->active->snapshot, i);
+                add_series(b, i);
         empty_window(b);
         b->active->snapshot.enabled_secs += (double)(b->counted_ns - since) / 1e9;
+        bound_busy(&b->active->snapshot);
 }
 
 /* After the active session, or whether it is enabled, has changed. count() came before. */
 static void apply(struct bench *b)
 {
         empty_window(b);
+        bench_pages_new_epoch(b);
         kio_record_transfers(b->params.io, is_counting(b) ? b->window : NULL);
 }
 
@@ -405,6 +429,7 @@ int bench_new(struct bench **ret, const struct bench_params *params)
         if (!b)
                 return -ENOMEM;
         b->params = *params;
+        list_init(&b->pages);
         if (params->folder)
                 r = bench_files_new(&b->files, b, params->folder);
         if (r < 0) {
@@ -457,6 +482,7 @@ void bench_get_stats(const struct bench *b, struct bench_stats *ret)
                 .enabled = is_counting(b),
                 .saved = b->saved,
                 .save_errors = b->save_errors,
+                .impossible = b->impossible,
         };
         if (b->active)
                 snprintf(ret->name, sizeof(ret->name), "%.64s", b->active->snapshot.name);

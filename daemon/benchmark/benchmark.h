@@ -12,7 +12,13 @@
 
 #include "io/io.h"
 
-enum { BENCH_MAX_SESSIONS = 64, BENCH_THREAD = KIO_VOLUMES_MAX - 6 };
+enum {
+        BENCH_MAX_SESSIONS = 64,
+        BENCH_THREAD = KIO_VOLUMES_MAX - 6,
+        /* Paths, layouts and technologies of what clients move; the last of them is that of all for
+           which there is no other. */
+        BENCH_CLIENT_SERIES = 17,
+};
 
 struct bench;
 
@@ -28,7 +34,8 @@ struct bench_stats {
         unsigned sessions;
         bool active, enabled;
         uint64_t saved, save_errors;
-        char name[65]; /* of the active one; "": there is none */
+        uint64_t impossible; /* readings of clients' counters of which something was left out */
+        char name[65];       /* of the active one; "": there is none */
 };
 
 /* Reads the sessions that the folder has. 0, -ENOMEM. */
@@ -61,3 +68,15 @@ void bench_tick(struct bench *b, uint64_t now_ns);
 /* The daemon stops: what has changed is written, which kio_pending() counts. */
 void bench_stop(struct bench *b);
 void bench_get_stats(const struct bench *b, struct bench_stats *ret);
+
+/* --- what clients move by themselves --- */
+
+struct bench_page;
+
+/* A page of zeros for a client that is connected since `since_ns`. *ret_fd: to be handed to the
+ * client and then closed. 0, -errno. */
+int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret, int *ret_fd);
+/* Reads it for the last time. Returns NULL. */
+struct bench_page *bench_page_close(struct bench *b, struct bench_page *p, uint64_t now_ns);
+/* The sum of all clients, read now: `*ret_n` series. */
+const struct transfer_series *bench_clients(struct bench *b, unsigned *ret_n);

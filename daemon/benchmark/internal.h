@@ -2,6 +2,7 @@
 /* What the files of this room share. */
 #pragma once
 
+#include "base/list.h"
 #include "benchmark/benchmark.h"
 #include "snapshot.h"
 
@@ -25,8 +26,25 @@ struct bench {
         uint64_t changed_ns; /* when something was last found to have moved */
         uint64_t updated_ms; /* the last `updated` that was given out: each is later than that */
         uint64_t saved, save_errors;
-        bool save_failed; /* the last save did: said once */
+        bool save_failed;       /* the last save did: said once */
+        struct list_node pages; /* struct bench_page: the clients' */
+        uint32_t epoch;         /* of the smallest and largest sizes in them */
+        uint64_t impossible;    /* readings of which something was left out */
+        struct transfer_series clients[BENCH_CLIENT_SERIES]; /* of all clients, ever */
+        unsigned n_clients;
 };
+
+/* --- client-pages.c --- */
+
+/* What has come since: bench_add(). */
+void bench_pages_read(struct bench *b, uint64_t now_ns);
+/* Smallest and largest sizes begin anew. */
+void bench_pages_new_epoch(struct bench *b);
+
+/* --- clients.c --- */
+
+void bench_clients_add(struct bench *b, unsigned path, unsigned layout, unsigned technology,
+                       const struct transfer_counts *c, uint64_t busy_ns);
 
 /* --- json.c --- */
 
@@ -55,3 +73,6 @@ void bench_files_path(const struct bench_files *f, const char *name, size_t byte
 /* A session that was read. Takes it. */
 void bench_adopt(struct bench *b, struct snapshot *snapshot);
 void bench_saved(struct bench *b, const char *name, int result);
+/* What a client has moved by itself: into the sum of all clients, and the active session. */
+void bench_add(struct bench *b, unsigned path, unsigned layout, unsigned technology,
+               const struct transfer_counts *counts, uint64_t busy_ns);

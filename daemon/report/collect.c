@@ -365,30 +365,64 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
         }
 }
 
-static_assert((int)METRICS_TRANSFERS == (int)TRANSFERS_SERIES, "all that is recorded");
+static_assert((int)METRICS_TRANSFERS == (int)TRANSFERS_SERIES + (int)BENCH_CLIENT_SERIES,
+              "all that is recorded, by the daemon and by clients");
 
-static void collect_transfers(const struct transfers *t, struct metrics *s)
+static void collect_series(const struct transfer_series *from, unsigned i, struct metrics *s)
 {
-        for (unsigned i = 0; i < METRICS_TRANSFERS; i++) {
-                const struct transfer_series *from = &t->series[i];
+        snprintf(s->transfer_names[i], METRICS_TRANSFER_NAME, "%s,%s,%s",
+                 transfer_path_name(from->path), transfer_layout_name(from->layout),
+                 transfer_technology_name(from->technology));
+        s->transfer_bytes[i] = (double)from->bytes;
+        s->transfer_device_bytes[i] = (double)from->device_bytes;
+        s->transfer_blocks[i] = (double)from->blocks;
+        s->transfer_busy[i] = (double)from->busy_ns / 1e9;
+        s->transfer_duration[i] = from->latencies;
+        s->transfer_sizes[i] = from->sizes;
+        for (unsigned r = 0; r < TRANSFER_RESULTS; r++) {
+                unsigned op = i * TRANSFER_RESULTS + r;
 
-                snprintf(s->transfer_names[i], METRICS_TRANSFER_NAME, "%s,%s,%s",
-                         transfer_path_name(from->path), transfer_layout_name(from->layout),
-                         transfer_technology_name(from->technology));
-                s->transfer_bytes[i] = (double)from->bytes;
-                s->transfer_device_bytes[i] = (double)from->device_bytes;
-                s->transfer_blocks[i] = (double)from->blocks;
-                s->transfer_busy[i] = (double)from->busy_ns / 1e9;
-                s->transfer_duration[i] = from->latencies;
-                s->transfer_sizes[i] = from->sizes;
-                for (unsigned r = 0; r < TRANSFER_RESULTS; r++) {
-                        unsigned op = i * TRANSFER_RESULTS + r;
-
-                        snprintf(s->transfer_op_names[op], METRICS_TRANSFER_NAME, "%s,%s",
-                                 s->transfer_names[i], transfer_result_name(r));
-                        s->transfer_ops[op] = (double)from->ops[r];
-                }
+                snprintf(s->transfer_op_names[op], METRICS_TRANSFER_NAME, "%s,%s",
+                         s->transfer_names[i], transfer_result_name(r));
+                s->transfer_ops[op] = (double)from->ops[r];
         }
+}
+
+/* A series of clients that is one of the daemon's, too, is one. */
+static void merge_series(struct transfer_series *to, const struct transfer_series *from)
+{
+        for (unsigned r = 0; r < TRANSFER_RESULTS; r++)
+                to->ops[r] += from->ops[r];
+        to->blocks += from->blocks;
+        to->bytes += from->bytes;
+        to->device_bytes += from->device_bytes;
+        to->busy_ns += from->busy_ns;
+        histogram_merge(&to->sizes, &from->sizes);
+        histogram_merge(&to->latencies, &from->latencies);
+}
+
+static bool is_same_series(const struct transfer_series *a, const struct transfer_series *b)
+{
+        return a->path == b->path && a->layout == b->layout && a->technology == b->technology;
+}
+
+static void collect_transfers(const struct transfers *own, struct bench *bench, struct metrics *s)
+{
+        static struct transfer_series all[METRICS_TRANSFERS]; /* large; one thread */
+        unsigned n = TRANSFERS_SERIES, n_clients, k;
+        const struct transfer_series *clients = bench_clients(bench, &n_clients);
+
+        memcpy(all, own->series, sizeof(own->series));
+        for (unsigned i = 0; i < n_clients; i++) {
+                for (k = 0; k < TRANSFERS_SERIES && !is_same_series(&all[k], &clients[i]); k++)
+                        ;
+                if (k < TRANSFERS_SERIES)
+                        merge_series(&all[k], &clients[i]);
+                else
+                        all[n++] = clients[i];
+        }
+        for (unsigned i = 0; i < n; i++)
+                collect_series(&all[i], i, s);
 }
 
 static void collect_bench(const struct bench *bench, struct metrics *s)
@@ -400,6 +434,7 @@ static void collect_bench(const struct bench *bench, struct metrics *s)
         s->bench_session_enabled = b.enabled;
         s->bench_session_saves = (double)b.saved;
         s->bench_session_save_errors = (double)b.save_errors;
+        s->transfer_impossible = (double)b.impossible;
 }
 
 static void collect_io(const struct kio *io, struct metrics *s)
@@ -425,7 +460,6 @@ static void collect_io(const struct kio *io, struct metrics *s)
         s->io_inflight_seconds = (double)k.inflight_time_ns / 1e9;
         s->io_busy_seconds = (double)k.busy_time_ns / 1e9;
         s->io_wakeups = (double)k.wakeups;
-        collect_transfers(kio_transfers(io), s);
 }
 
 void status_collect(const struct status_sources *from, const struct tenant *only,
@@ -465,6 +499,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_store(from->service->store, ret);
         collect_volumes(from, ret);
         collect_io(from->service->io, ret);
+        collect_transfers(kio_transfers(from->service->io), from->service->bench, ret);
         collect_bench(from->service->bench, ret);
         if (from->http) {
                 struct http_stats http;

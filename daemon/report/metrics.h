@@ -24,7 +24,7 @@ enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
 enum { METRICS_ACKS = 3 };   /* by enum wire_ack */
 enum { METRICS_IO_OPS = 5 }; /* by enum kio_op */
 /* Transfers of chunks, and how they ended: one of the first, by enum transfer_result. */
-enum { METRICS_TRANSFERS = 3, METRICS_TRANSFER_OPS = METRICS_TRANSFERS * TRANSFER_RESULTS };
+enum { METRICS_TRANSFERS = 20, METRICS_TRANSFER_OPS = METRICS_TRANSFERS * TRANSFER_RESULTS };
 enum { METRICS_TRANSFER_NAME = 96 };
 enum {
         METRICS_REFUSED_LIMIT,

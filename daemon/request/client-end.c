@@ -7,6 +7,7 @@
 #include <assert.h>
 
 #include "base/clock.h"
+#include "benchmark/benchmark.h"
 #include "request/buffers.h"
 #include "request/chain.h"
 #include "request/internal.h"
@@ -41,6 +42,8 @@ void client_fini(struct client *client)
         assert(client->inflight == 0);
         client_count_lookups(client, clock_mono_ns());
         tally_page_close(&client->page);
+        client->transfers = bench_page_close(client->tenant->service->bench, client->transfers,
+                                             clock_mono_ns());
         chain_close(client);
         (void)chain_settle_some(client, &all);
         for (unsigned i = 0; i < client->n_namespaces; i++)

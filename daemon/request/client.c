@@ -172,6 +172,7 @@ int client_init(struct client *client, struct tenant *tenant, const struct quota
                 .leases = { .first = LEASE_NONE },
                 .loans = { .first = STORE_LOAN_NONE },
                 .staging = { .fd = -1 },
+                .since_ns = clock_mono_ns(),
         };
         list_init(&client->unstarted);
         list_init(&client->batches);

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "benchmark/benchmark.h"
 #include "lookup/index.h"
 #include "cache/staging.h"
 #include "cache/lease.h"
@@ -53,6 +54,8 @@ struct client {
         unsigned open_namespaces;                   /* that are */
         unsigned opening;                           /* NAMESPACE messages that are not answered */
         struct tally_page page;                     /* what it has looked up by itself */
+        struct bench_page *transfers;               /* what it has moved; NULL: there is no page */
+        uint64_t since_ns;                          /* when it connected */
         bool looks_up;                              /* it may: the lookup index was handed to it */
 
         unsigned inflight;          /* messages not answered yet */

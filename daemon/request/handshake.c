@@ -16,6 +16,7 @@
 #include "units.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "transfer-page.h"
 
 /* --- namespaces --- */
 
@@ -270,6 +271,24 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
                 return;
         }
         request_reply_fds(req, bytes, &client->staging.fd, 1);
+}
+
+/* --- the counters of what it moves --- */
+
+void handshake_transfers(struct request req)
+{
+        struct client *client = req.client;
+        _cleanup_(closep) int fd = -1;
+
+        if (client->transfers)
+                request_fail(req, WIRE_EXISTS_ALREADY, "this session has its counters");
+        else if (!client->takes_fds(client, 1))
+                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
+        else if (bench_page_open(client->tenant->service->bench, client->since_ns,
+                                 &client->transfers, &fd) < 0)
+                request_fail(req, WIRE_BUSY, "no memory or descriptors for the counters");
+        else
+                request_reply_fds(req, TRANSFER_PAGE_BYTES, &fd, 1);
 }
 
 /* --- the lookup index --- */

@@ -8,3 +8,4 @@
 void handshake_namespace(struct request req, const struct wire_namespace *msg);
 void handshake_staging(struct request req, const struct wire_staging *msg);
 void handshake_lookup(struct request req);
+void handshake_transfers(struct request req);

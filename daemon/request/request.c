@@ -346,6 +346,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
         case WIRE_LOOKUP:
                 handshake_lookup(req);
                 break;
+        case WIRE_TRANSFERS:
+                handshake_transfers(req);
+                break;
         case WIRE_LENT_FILE:
                 loan_file(req, msg);
                 break;

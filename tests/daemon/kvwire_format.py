@@ -24,10 +24,12 @@ FEATURE_LENDS = 64
 FEATURE_HINT = 128
 FEATURE_FILES = 256
 FEATURE_BENCH = 512
+FEATURE_TRANSFERS = 1024
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
 TALLY_LOADS = TALLY_BYTES // 2
+TRANSFERS_BYTES = 16384
 
 F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 1, 2, 4, 8, 16
 
@@ -61,6 +63,7 @@ class Op(enum.IntEnum):
     GIVE_BACK = 26
     HINT = 27
     BENCH = 28
+    TRANSFERS = 29
 
 
 class Flag(enum.IntFlag):

@@ -10,7 +10,7 @@ import struct
 from kvwire_format import (
     F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, Flag, LIST, LIST_RESULT, Listed, MAY_REMOVE, NAMESPACE,
     NAMESPACES, NAMESPACE_INFO, NAMESPACE_REMOVE, NamespaceInfo, Op, ProtocolError, Reply, Report, Status,
-    TALLY_BYTES, Verified)
+    TALLY_BYTES, TRANSFERS_BYTES, Verified)
 from kvwire_lookup import Lookup
 
 
@@ -90,6 +90,16 @@ class Messages:
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted or os.fstat(fd).st_size < TALLY_BYTES:
             os.close(fd)
             raise ProtocolError("LOOKUP: a tally that is not sealed, or too small")
+        return fd
+
+    def transfers(self):
+        """The session's counters of what it moves (5.6), once: their descriptor, which is the caller's."""
+        reply = self.call(Op.TRANSFERS, n_fds=1)
+        fd, = reply.fds
+        wanted = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW
+        if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & wanted != wanted or os.fstat(fd).st_size != reply.value64 != TRANSFERS_BYTES:
+            os.close(fd)
+            raise ProtocolError("TRANSFERS: a page that is not sealed, or of another size")
         return fd
 
     def list_page(self, namespace, cursor=0, count=1024):

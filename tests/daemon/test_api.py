@@ -52,7 +52,7 @@ def test_a_client_of_the_old_interface_is_refused_by_the_linker(tmp_path):
 
 @needs_cc
 @pytest.mark.parametrize("language", ["-std=c99", "-std=c11", "-xc++ -std=c++11", "-xc++ -std=c++20"])
-@pytest.mark.parametrize("header", ["kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h"])
+@pytest.mark.parametrize("header", ["kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h", "kvcache-transfer.h"])
 def test_headers_compile_alone(tmp_path, header, language):
     source = tmp_path / "x.c"
     source.write_text(f"#include <{header}>\n#include <kvcache.h>\n"
@@ -72,7 +72,7 @@ def symbols():
 def test_the_library_has_the_symbols_of_its_map_and_the_headers_declare_them():
     found = set(re.findall(r"\b(kvcache_\w+)@@LIBKVCACHE_1", run("readelf", "--dyn-syms", "-W", LIBRARY / "libkvcache.so").stdout))
     assert found == symbols()
-    headers = "".join((ROOT / "client" / h).read_text() for h in ("kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h"))
+    headers = "".join((ROOT / "client" / h).read_text() for h in ("kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h", "kvcache-transfer.h"))
     declared = set(re.findall(r"^(?:int|void|size_t|const char \*) ?\*?(kvcache_\w+)\(", headers, re.M))
     assert declared == symbols()
 
@@ -99,7 +99,7 @@ MAN = ROOT / "client/lib/man"
 
 
 def inline_functions():
-    for header in ("kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h"):
+    for header in ("kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h", "kvcache-transfer.h"):
         yield from re.findall(r"^static inline \w+ (kvcache_\w+)\(", (ROOT / "client" / header).read_text(), re.M)
 
 

@@ -434,9 +434,10 @@ static void say_of_namespaces(int fd)
 
 static void say_lookup(int fd)
 {
+        uint32_t x = take(1);
         struct wire_hdr msg = { .len = sizeof(msg),
-                                .op = WIRE_LOOKUP,
-                                .flags = take(1) & 1 ? WIRE_F_TALLY : 0 };
+                                .op = x & 2 ? WIRE_TRANSFERS : WIRE_LOOKUP,
+                                .flags = (x & 3) == 1 ? WIRE_F_TALLY : 0 };
 
         say(fd, &msg, sizeof(msg), false);
 }

@@ -234,8 +234,9 @@ static void minimal(union message *m, unsigned op)
                 remove_namespace(m, "n", "");
                 break;
         case WIRE_LOOKUP:
+        case WIRE_TRANSFERS:
                 memset(m, 0, sizeof(*m));
-                m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = WIRE_LOOKUP };
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = (uint16_t)op };
                 break;
         case WIRE_LENT_FILE:
                 memset(m, 0, sizeof(*m));

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The page in which a session's client counts what it moves by itself: copies to and from a GPU,
+ * reads and writes by cuFile, copies between a memory layout and chunks. The daemon makes it,
+ * sealed so that it keeps its size, and reads it; the client writes it, but for `epoch`. Either may
+ * find any content in it at any time (proto/README.md 5.6).
+ *
+ * Counters only grow. The smallest and the largest size cannot be told apart by subtracting what
+ * was there before: they are those since `epoch` had the value that the slot has, too. The daemon
+ * raises it when a session of kvcache-bench begins to count anew. */
+#pragma once
+
+#include <assert.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "transfer-counts.h"
+
+enum {
+        TRANSFER_PAGE_SLOTS =
+                16, /* of a path, layout and technology each; what is more is left out */
+        TRANSFER_PAGE_BYTES = 16384,
+        TRANSFER_PAGE_WORDS = sizeof(struct transfer_counts) / sizeof(uint64_t),
+};
+
+struct transfer_slot {
+        uint32_t key;   /* 0: not used yet; once it is set it stays */
+        uint32_t epoch; /* of min_bytes and max_bytes */
+        uint64_t busy_ns;
+        struct transfer_counts counts;
+};
+static_assert(sizeof(struct transfer_slot) == 896, "shared memory");
+static_assert(sizeof(struct transfer_counts) == 110 * sizeof(uint64_t), "64-bit words only");
+
+struct transfer_page {
+        uint32_t epoch; /*  0  the daemon writes it */
+        uint32_t reserved;
+        uint64_t sequence; /*  8  one more before the client writes, and again after it */
+        uint64_t padding[6];
+        struct transfer_slot slots[TRANSFER_PAGE_SLOTS]; /* 64 */
+};
+static_assert(offsetof(struct transfer_page, slots) == 64, "shared memory");
+static_assert(sizeof(struct transfer_page) <= TRANSFER_PAGE_BYTES, "shared memory");
+
+static inline uint32_t transfer_key(unsigned path, unsigned layout, unsigned technology)
+{
+        return UINT32_C(1) << 24 | path << 16 | layout << 8 | technology;
+}
+
+/* False: it is none. */
+static inline bool transfer_key_read(uint32_t key, unsigned *ret_path, unsigned *ret_layout,
+                                     unsigned *ret_technology)
+{
+        *ret_path = key >> 16 & 0xff;
+        *ret_layout = key >> 8 & 0xff;
+        *ret_technology = key & 0xff;
+        return key >> 24 == 1 && *ret_path < TRANSFER_PATHS && *ret_layout < TRANSFER_LAYOUTS &&
+               *ret_technology < TRANSFER_TECHNOLOGIES;
+}
