@@ -75,6 +75,7 @@ struct conn *conn_free(struct conn *c, bool forked)
                 lookup_fini(&c->lookup);
                 tally_fini(&c->tally);
         }
+        transfers_fini(&c->transfers, forked);
         while ((m = TAILQ_FIRST(&c->ghosts))) {
                 TAILQ_REMOVE(&c->ghosts, m, link);
                 message_free(m);

@@ -11,6 +11,7 @@
 #include "lib/lease.h"
 #include "lib/staging.h"
 #include "lib/tally.h"
+#include "lib/transfers.h"
 #include "proto/lookup.h"
 #include "wire.h"
 
@@ -53,6 +54,7 @@ struct conn {
         struct staging staging;
         struct lookup_serial lookup; /* of a session that is up */
         struct tally tally;          /* likewise */
+        struct transfers transfers;  /* likewise */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
         uint64_t leases;            /* that the user holds */

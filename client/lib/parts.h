@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kvcache-transfer.h"
 #include "kvcache.h"
 
 struct conn;
@@ -38,6 +39,8 @@ bool parts_request_is_done(const struct request *q);
 /* Waits if it is not done. Its error, or 0; frees it. */
 int parts_request_take(struct kvcache *kv, struct request *q);
 
+/* As kvcache_count_transfer(), of one that is valid; the handle's text stays. */
+int parts_count_transfer(struct kvcache *kv, const struct kvcache_transfer *t);
 /* Sends what may be sent, takes replies that are here, completes what is overdue. */
 void parts_flow(struct kvcache *kv);
 /* The same, once the socket or `fd` is readable or it is `deadline` (ns, CLOCK_MONOTONIC). */

@@ -109,7 +109,7 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
                                const struct wire_reply *reply, unsigned n_fds)
 {
         unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP ||
-                       m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH;
+                       m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH || m->op == WIRE_TRANSFERS;
         bool tally = ((const struct wire_hdr *)m->data)->flags & WIRE_F_TALLY;
         const char *wrong = NULL;
 
@@ -342,6 +342,11 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
 
         if (m->op == WIRE_LOOKUP) {
                 lookup_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
+                return;
+        }
+        if (m->op == WIRE_TRANSFERS) {
+                if (n_fds > 0)
+                        transfers_take(&kv->conn->transfers, fd[0]);
                 return;
         }
         if (m->op == WIRE_CANCEL) {

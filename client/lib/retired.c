@@ -63,6 +63,7 @@ void retired_add(struct kvcache *kv)
         (void)epoll_ctl(kv->epoll_fd, EPOLL_CTL_DEL, c->sock, NULL);
         lookup_fini(&c->lookup);
         tally_fini(&c->tally);
+        transfers_fini(&c->transfers, false);
         TAILQ_INSERT_TAIL(&kv->ended, c, link);
         retired_collect(kv);
 }

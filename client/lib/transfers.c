@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The session's counters of transfers; see transfers.h.
+ *
+ * Runs in the handle's thread. Owns a copy of the counters, which is where they are added up, and
+ * the mapping of the page, where the daemon reads them. What is counted before the page is there is
+ * in the copy. Both end with the session, and so does what has been counted without a page.
+ *
+ * In a page that cannot be trusted to stay as large as it is, nothing is counted: no transfer fails
+ * for its count. A child has no mapping after fork(). */
+#include "lib/transfers.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "checked.h"
+
+struct transfers_own {
+        struct transfer_slot slots[TRANSFER_PAGE_SLOTS];
+        uint64_t busy_until_ns[TRANSFER_PAGE_SLOTS];
+        unsigned n_slots, last; /* the one that was found last */
+};
+
+/* --- the page --- */
+
+/* Stores are whole for the daemon, which reads at any time. */
+static void put_word(uint64_t *to, uint64_t value)
+{
+        __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+
+/* Odd while the client writes: who reads then, reads again. */
+static void sequence_step(struct transfer_page *page)
+{
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        put_word(&page->sequence, page->sequence + 1);
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+}
+
+static void publish(struct transfer_page *page, const struct transfers_own *own, unsigned i)
+{
+        const uint64_t *words = (const uint64_t *)&own->slots[i];
+        uint64_t *out = (uint64_t *)&page->slots[i];
+
+        sequence_step(page);
+        for (size_t w = 0; w < sizeof(page->slots[i]) / sizeof(*out); w++)
+                put_word(&out[w], words[w]);
+        sequence_step(page);
+}
+
+static void new_epoch(struct transfer_slot *s, uint32_t epoch)
+{
+        if (s->epoch == epoch)
+                return;
+        s->epoch = epoch;
+        s->counts.min_bytes = UINT64_MAX;
+        s->counts.max_bytes = 0;
+}
+
+void transfers_take(struct transfers *t, int fd)
+{
+        int seals = fcntl(fd, F_GET_SEALS);
+        struct stat st;
+        void *p;
+
+        if (t->page || !t->own || seals < 0 || !(seals & F_SEAL_SHRINK) || fstat(fd, &st) < 0 ||
+            st.st_size < TRANSFER_PAGE_BYTES)
+                return;
+        p = mmap(NULL, TRANSFER_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+                return;
+        if (madvise(p, TRANSFER_PAGE_BYTES, MADV_DONTFORK) < 0) {
+                munmap(p, TRANSFER_PAGE_BYTES);
+                return;
+        }
+        t->page = p;
+        for (unsigned i = 0; i < t->own->n_slots; i++) {
+                t->own->slots[i].epoch = __atomic_load_n(&t->page->epoch, __ATOMIC_ACQUIRE);
+                publish(t->page, t->own, i);
+        }
+}
+
+void transfers_fini(struct transfers *t, bool forked)
+{
+        if (t->page && !forked)
+                munmap(t->page, TRANSFER_PAGE_BYTES);
+        free(t->own);
+        *t = (struct transfers){ 0 };
+}
+
+/* --- counting --- */
+
+/* 0, -ENOSPC. */
+static int slot_of(struct transfers_own *own, uint32_t key, unsigned *ret)
+{
+        unsigned i = own->last;
+
+        if (i >= own->n_slots || own->slots[i].key != key)
+                for (i = 0; i < own->n_slots && own->slots[i].key != key; i++)
+                        ;
+        if (i == TRANSFER_PAGE_SLOTS)
+                return -ENOSPC;
+        if (i == own->n_slots) {
+                own->slots[i].key = key;
+                transfer_counts_init(&own->slots[i].counts);
+                own->n_slots++;
+        }
+        *ret = own->last = i;
+        return 0;
+}
+
+/* Time with at least one of them under way: what overlaps with an earlier one counts once. */
+static void count_busy(struct transfers_own *own, unsigned i, uint64_t duration_ns, uint64_t now_ns)
+{
+        uint64_t since = MAX(now_ns - MIN(duration_ns, now_ns), own->busy_until_ns[i]);
+
+        if (now_ns > since)
+                own->slots[i].busy_ns += now_ns - since;
+        own->busy_until_ns[i] = MAX(now_ns, own->busy_until_ns[i]);
+}
+
+int transfers_count(struct transfers *t, uint32_t key, const struct transfer_record *sum,
+                    uint64_t n, uint64_t now_ns)
+{
+        unsigned i = 0;
+        int r;
+
+        if (!t->own)
+                t->own = calloc(1, sizeof(*t->own));
+        if (!t->own)
+                return -ENOMEM;
+        r = slot_of(t->own, key, &i);
+        if (r < 0)
+                return r;
+        if (t->page)
+                new_epoch(&t->own->slots[i], __atomic_load_n(&t->page->epoch, __ATOMIC_ACQUIRE));
+        transfer_counts_add_many(&t->own->slots[i].counts, sum, n);
+        count_busy(t->own, i, sum->latency_ns, now_ns);
+        if (t->page)
+                publish(t->page, t->own, i);
+        return 0;
+}
