@@ -42,6 +42,23 @@ def text(what: str, value: str | os.PathLike[str], most: int) -> bytes:
     return encoded + b"\0"
 
 
+def transfer_kind(path: str, layout: str, technology: str, result: str) -> tuple[int, int, int, int]:
+    """Their numbers."""
+    names = {"path": (path, c.PATHS), "layout": (layout, c.LAYOUTS), "technology": (technology, c.TECHNOLOGIES),
+             "result": (result, c.RESULTS)}
+    for what, (name, known) in names.items():
+        if name not in known:
+            raise ArgumentError(f"a transfer's {what} is one of {', '.join(known)}, not {name!r}")
+    return c.PATHS.index(path), c.LAYOUTS.index(layout), c.TECHNOLOGIES.index(technology), c.RESULTS.index(result)
+
+
+def whole_numbers(**numbers: int) -> tuple[int, ...]:
+    for name, number in numbers.items():
+        if not isinstance(number, int) or not 0 <= number < 2**64:
+            raise ArgumentError(f"{name} is a whole number from 0 on, not {number!r}")
+    return tuple(numbers.values())
+
+
 def fingerprint_text(fields: Mapping[str, object]) -> bytes:
     """Lines "key=value", sorted by key."""
     lines = []

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _leases
 from . import _library as c
-from ._arguments import MOST_MS, milliseconds, parent_words, text
+from ._arguments import MOST_MS, milliseconds, parent_words, text, transfer_kind, whole_numbers
 from ._errors import ArgumentError, ClosedError, Error, ForkedError, MismatchError, RegionError
 from ._leases import Handle, Leased
 from ._namespace import Namespace
@@ -277,6 +277,20 @@ class Client:
                 c.flush(handle.kv)
 
     # --- inside ---
+
+    def count_transfer(self, path: str, layout: str, technology: str, *, transfers: int, nbytes: int, seconds: float,
+                       blocks: int = 0, regions: int = 0, device_bytes: int = 0, result: str = "ok") -> bool:
+        """Has the daemon count what the program has moved by itself, which ended now and took so many seconds, in the metrics
+        kvcache_transfer_* and the sessions of kvcache-bench: names as there ("host_to_device", "layer_separate_block_first",
+        "cuda_copy"), `transfers` copies, all their bytes. False: it could not be counted."""
+        packed = c.TRANSFER.pack(c.TRANSFER.size, *transfer_kind(path, layout, technology, result), 0,
+                                 *whole_numbers(transfers=transfers, blocks=blocks, regions=regions, nbytes=nbytes,
+                                                device_bytes=device_bytes, nanoseconds=round(seconds * 1e9)))
+        self._check_fork()
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the client is closed")
+            return self._handle is not None and c.count_transfer(self._handle.kv, packed) == 0
 
     def _entered(self) -> _Entered:
         return _Entered(self)

@@ -61,6 +61,15 @@ ENTRY_WORDS = 10
 # struct kvcache_result: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases.
 RESULT_WORDS = 7
 
+# struct kvcache_transfer: size, path, layout, technology, result, reserved | transfers, blocks, regions, bytes, device_bytes,
+# duration_ns.
+TRANSFER = struct.Struct("@6I6Q")
+PATHS = ("other", "host_to_disk", "disk_to_host", "host_to_device", "device_to_host", "device_to_device", "host_to_host",
+         "disk_to_device", "device_to_disk")
+LAYOUTS = ("other", "fully_contiguous", "layer_separate_block_first", "layer_separate_outer_first")
+TECHNOLOGIES = ("other", "io_uring", "posix", "gds", "cuda_batch", "cuda_kernel", "cuda_copy", "memcpy", "composed")
+RESULTS = ("ok", "io", "short", "checksum", "cancelled", "timeout")
+
 _i, _z, _p, _s = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 
 
@@ -83,6 +92,7 @@ buffer_register = _function("kvcache_buffer_register", _i, _p, _s, _p, _p)
 buffer_unregister = _function("kvcache_buffer_unregister", _i, _p, ctypes.c_uint32)
 memory_settled = _function("kvcache_memory_settled", _i, _p, _p, _z)
 count_declined = _function("kvcache_count_declined", _i, _p, ctypes.c_uint32, ctypes.c_uint64)
+count_transfer = _function("kvcache_count_transfer", _i, _p, _s)
 submit = _function("kvcache_submit", _i, _p, _s)
 submit_and_wait = _function("kvcache_submit_and_wait", _i, _p, _s, _p)
 descriptor = _function("kvcache_fd", _i, _p)
