@@ -4,9 +4,9 @@
  * sealed so that it keeps its size, and reads it; the client writes it, but for `epoch`. Either may
  * find any content in it at any time (proto/README.md 5.6).
  *
- * Counters only grow. The smallest and the largest size cannot be told apart by subtracting what
- * was there before: they are those since `epoch` had the value that the slot has, too. The daemon
- * raises it when a session of kvcache-bench begins to count anew. */
+ * Counters only grow, so that a session has what is there less what was there. The smallest and the
+ * largest size cannot be had so: they are those since `epoch` had the value that the slot has, too.
+ * The daemon raises it when a session of kvcache-bench begins to count anew. */
 #pragma once
 
 #include <assert.h>

@@ -204,7 +204,9 @@ static int gpu_open_streams(struct kvcache_gpu *gpu)
 
                 b->slot = i;
                 b->part = b->device_part = -1;
-                c = d->event_create(&b->done, CU_EVENT_IS_UNTIMED);
+                c = d->event_create(&b->done, d->event_elapsed ? 0 : CU_EVENT_IS_UNTIMED);
+                if (c == CU_OK && d->event_elapsed)
+                        c = d->event_create(&b->begun, 0);
                 if (c != CU_OK)
                         return gpu_fail_driver(gpu, "no event", c);
                 TAILQ_INSERT_TAIL(&gpu->idle, b, link);
@@ -283,8 +285,12 @@ static void gpu_free(struct kvcache_gpu *gpu)
         if (gpu->has_engine)
                 engine_fini(&gpu->engine);
         for (unsigned i = 0; gpu->batches && i < GPU_BATCHES; i++)
-                if (gpu->batches[i].done)
-                        (void)d->event_destroy(gpu->batches[i].done);
+                for (unsigned k = 0; k < 2; k++) {
+                        cu_event e = k ? gpu->batches[i].begun : gpu->batches[i].done;
+
+                        if (e)
+                                (void)d->event_destroy(e);
+                }
         if (gpu->after)
                 (void)d->event_destroy(gpu->after);
         for (unsigned i = 0; i < ARRAY_SIZE(copying); i++)

@@ -134,8 +134,7 @@ void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
         }
 }
 
-size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_address host,
-                 size_t n)
+size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_address host, size_t n)
 {
         const struct operation *op = b->op;
         const struct kvcache_gpu_block *block = &op->blocks[b->first + i];
@@ -146,6 +145,7 @@ size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_
         block_range(op, b->first + i, &offset, &bytes);
         part.tokens = block->tokens;
         k = layout_pieces(&op->layout, block->block, &part, gpu->pieces);
+        count_block(b, i, k);
         for (uint32_t p = 0; p < k; p++) {
                 const struct kvcache_piece *piece = &gpu->pieces[p];
                 cu_address there = host + piece->offset - offset;
@@ -184,15 +184,18 @@ static cu_stream get_stream(const struct kvcache_gpu *gpu, const struct batch *b
 static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream stream,
                           cu_event before, size_t n, bool is_mapped)
 {
+        const struct kvcache_gpu_counts counts = gpu->engine.counts;
         const struct driver *d = &gpu->driver;
         cu_result c = CU_OK;
 
         if (before)
                 c = d->stream_wait_event(stream, before, 0);
+        b->is_timed = c == CU_OK && b->begun && d->event_record(b->begun, stream) == CU_OK;
         if (c == CU_OK)
                 c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped);
         if (c != CU_OK)
                 batch_fail(gpu, b, "blocks cannot be copied", c);
+        count_begin(gpu, b, &counts);
         c = d->event_record(b->done, stream);
         if (c == CU_OK) {
                 (void)d->launch_host(stream, batch_notice, gpu);
@@ -290,6 +293,7 @@ struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part,
         b->is_failed = b->is_settling = false;
         b->borrows = b->is_paced = b->asked_alone = false;
         b->n_again = 0;
+        memset(b->moved, 0, sizeof(b->moved));
         memset(b->is_judged, 0, b->n * sizeof(b->is_judged[0]));
         memset(b->borrowed, 0, b->n * sizeof(b->borrowed[0]));
         memset(b->entries, 0, b->n * sizeof(b->entries[0]));
@@ -626,6 +630,7 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
                         return false;
                 if (c != CU_OK && !b->is_failed)
                         batch_fail(gpu, b, "blocks were not copied", c);
+                count_copies(gpu, b);
                 if (b->writes)
                         write_copied(gpu, b);
                 else if (b->op->is_put)

@@ -31,8 +31,7 @@ void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uin
 struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part, uint64_t room);
 /* Copies of block `i` of the batch, to or from `host` in memory that the device sees, behind `n`
  * others in the scratch list. How many there are then. */
-size_t batch_add(struct kvcache_gpu *gpu, const struct batch *b, uint32_t i, cu_address host,
-                 size_t n);
+size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_address host, size_t n);
 /* Puts the scratch list's `n` copies into the operation's stream; the batch is BATCH_COPYING. */
 void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped);
 /* The same into another one, in no order with others. */
@@ -75,6 +74,18 @@ bool pace_step(struct kvcache_gpu *gpu, struct batch *b);
 bool pace_holds_up_gets(const struct kvcache_gpu *gpu);
 /* What has the device memory keeps it until a batch that is BATCH_PACED has gone on. */
 bool pace_holds_up_device_memory(const struct kvcache_gpu *gpu);
+
+/* --- count.c: what was moved, for kvcache_count_transfer() --- */
+
+/* Block `i` is among the copies that are put into a stream next, in so many pieces. */
+void count_block(struct batch *b, uint32_t i, uint32_t pieces);
+/* Those have been put there; `before` is what the engine had counted until then. */
+void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
+                 const struct kvcache_gpu_counts *before);
+/* They are done, or have failed. */
+void count_copies(struct kvcache_gpu *gpu, struct batch *b);
+/* So are its reads or writes by cuFile. */
+void count_files(struct kvcache_gpu *gpu, const struct batch *b);
 
 /* Goes on with a batch as far as can be now. True: something has changed. */
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b);

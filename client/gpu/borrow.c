@@ -256,6 +256,7 @@ static bool borrow_read(struct kvcache_gpu *gpu, struct batch *b)
         for (uint32_t k = 0; k < b->n_asked; k++)
                 borrow_plan(gpu, b, b->asked[k], &at);
         b->state = BATCH_READING;
+        b->began_ns = gds_now();
         gds_submit(&gpu->gds, &b->group, b->reads, b->n_reads);
         return true;
 }
@@ -267,6 +268,7 @@ bool borrow_step(struct kvcache_gpu *gpu, struct batch *b)
         if (b->state == BATCH_READING) {
                 if (!gds_group_is_done(&gpu->gds, &b->group))
                         return false;
+                count_files(gpu, b);
                 borrow_give_back(gpu, b);
                 return true;
         }

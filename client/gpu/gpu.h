@@ -82,6 +82,12 @@ struct borrowed {
 };
 enum { READ_NONE = UINT32_MAX };
 
+/* What a batch has put into a stream, of each side that it may have besides the engine's memory. */
+enum { MOVED_HOST, MOVED_DEVICE, MOVED_SIDES };
+struct moved {
+        uint64_t blocks, regions, pieces, bytes, device_bytes;
+};
+
 /* Consecutive blocks of an operation, under way together. */
 struct batch {
         TAILQ_ENTRY(batch) link; /* kvcache_gpu.active */
@@ -109,7 +115,12 @@ struct batch {
         bool is_failed;   /* a driver call was refused */
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
-        cu_event done;
+        cu_event done, begun; /* of its copies; NULL: the driver cannot say how long they took */
+        bool is_timed;        /* `begun` is recorded */
+        struct moved moved[MOVED_SIDES];
+        uint64_t copies;    /* that these were: operations of the driver's */
+        uint32_t copies_by; /* enum kvcache_transfer_technology */
+        int64_t began_ns;   /* of these, or of its reads or writes */
         struct kvcache_entry entries[GPU_BATCH_BLOCKS];
         struct kvcache_result results[GPU_BATCH_BLOCKS];
         struct kvcache_entry again[GPU_BATCH_BLOCKS]; /* these three as `asked` */

@@ -85,6 +85,7 @@ static void write_to_file(struct kvcache_gpu *gpu, struct batch *b)
         }
         b->step = WRITE_FILE;
         b->state = BATCH_READING;
+        b->began_ns = gds_now();
         gds_submit(&gpu->gds, &b->group, b->reads, b->n_reads);
 }
 
@@ -148,6 +149,7 @@ static void write_written(struct kvcache_gpu *gpu, struct batch *b)
 {
         uint32_t i = 0;
 
+        count_files(gpu, b);
         for (uint32_t r = 0; r < b->n_reads; r++) {
                 const struct gds_read *w = &b->reads[r];
 
@@ -199,6 +201,8 @@ static bool write_back(struct kvcache_gpu *gpu, struct batch *b)
         }
         b->n_round = n;
         b->step = WRITE_BACK;
+        for (uint32_t k = 0; k < n; k++)
+                count_block(b, b->asked[k], 1);
         batch_copy_aside(gpu, b, n, gpu->staging.device != 0);
         return true;
 }

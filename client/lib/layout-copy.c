@@ -41,17 +41,6 @@ static int copy_check(const struct layout *l, const struct layout_part *layers,
         return what ? -EINVAL : 0;
 }
 
-/* The size of a block in the layout, padding to the next one included. */
-static uint64_t copy_device_bytes(const struct layout *l, const struct layout_part *part,
-                                  uint64_t bytes)
-{
-        if (part->n_layers < l->layers || part->tokens < l->page_tokens)
-                return bytes;
-        if (l->kind == KVCACHE_LAYOUT_CONTIGUOUS)
-                return l->block_stride;
-        return l->block_stride * l->layers * (l->kind == KVCACHE_LAYOUT_OUTER_FIRST ? l->outer : 1);
-}
-
 /* The first lines of the next piece, which the processor does not foresee. */
 static void copy_prefetch(const struct kvcache_piece *next, bool gather)
 {
@@ -91,7 +80,7 @@ static void copy_one(const struct layout *l, struct layout_part part,
         moved->regions += (uint64_t)part.n_layers * l->outer;
         moved->copies += n;
         moved->bytes += bytes;
-        moved->device_bytes += copy_device_bytes(l, &part, bytes);
+        moved->device_bytes += layout_device_bytes(l, &part, bytes);
 }
 
 static int copy_checked(const struct layout *l, struct layout_part *layers,

@@ -237,3 +237,12 @@ int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
         layout_fini(&l);
         return r;
 }
+
+uint64_t layout_device_bytes(const struct layout *l, const struct layout_part *part, uint64_t bytes)
+{
+        if (part->n_layers < l->layers || part->tokens < l->page_tokens)
+                return bytes;
+        if (l->kind == KVCACHE_LAYOUT_CONTIGUOUS)
+                return l->block_stride;
+        return l->block_stride * l->layers * (l->kind == KVCACHE_LAYOUT_OUTER_FIRST ? l->outer : 1);
+}

@@ -45,6 +45,10 @@ static inline uint64_t layout_chunk_bytes(const struct layout *l, uint32_t token
 {
         return l->token_bytes * tokens * l->outer * l->layers;
 }
+/* The size of a block in the layout, padding to the next one included; of a part of a block
+ * `bytes`, which it has. */
+uint64_t layout_device_bytes(const struct layout *l, const struct layout_part *part,
+                             uint64_t bytes);
 /* Its pieces by offset in the chunk; those that touch at both ends are one. Returns how many, at
  * most n_layers × outer, for which `ret` has room. `block` and `part` are valid. */
 uint32_t layout_pieces(const struct layout *l, uint64_t block, const struct layout_part *part,

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from harness import BUILD
+from test_bench_sessions import INIT, STATUS
 from test_gds_puts import needs_disk
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -35,6 +36,30 @@ def test_every_layout_by_every_engine(daemon, driver, batch):
     lines = done.stdout.splitlines()[:-1]
     assert len(lines) == 6 and all(f"kernel 1 batch {batch} " in line and line.endswith(" 0 failures") for line in lines), lines
     assert [" 0 through staging" in line for line in lines] == [True] * 4 + [False, True]
+
+
+def moved(daemon):
+    """{(path, technology): {layout: the session's row}} of what had a device at one end."""
+    with daemon.client() as c:
+        rows = [m for m in c.bench(STATUS)["metrics"] if "device" in m["path"]]
+    return {kind: {m["layout"]: m for m in rows if (m["path"], m["technology"]) == kind} for kind in {(m["path"], m["technology"]) for m in rows}}
+
+
+def test_each_layout_and_engine_has_its_row(daemon):
+    with daemon.client() as c:
+        c.bench(INIT, "check")
+    run(GPU / "gpu-check", daemon.socket, "check", driver="cuda")
+    rows = moved(daemon)
+    assert {technology for _, technology in rows} >= {"cuda_kernel", "cuda_batch", "cuda_copy"}
+    for path in "host_to_device", "device_to_host":
+        for technology in "cuda_kernel", "cuda_batch":
+            assert set(rows[path, technology]) == {"fully_contiguous", "layer_separate_block_first", "layer_separate_outer_first"}
+    assert sum(map(len, rows.values())) == 16, "of 18, for which the connection has no room"
+    for of in rows.values():
+        for m in of.values():
+            assert 0 < m["total_bytes"] <= m["device_bytes"] and 0 < m["total_blocks"] <= m["region_count"]
+            assert m["technology"] != "cuda_copy" or m["transfer_count"] <= m["region_count"], "adjacent regions are one copy"
+            assert not any(m["errors"].values())
 
 
 @pytest.mark.skipif(has_real_driver(), reason="there is a CUDA driver")
@@ -81,6 +106,25 @@ def test_blocks_on_disk_come_by_cufile(lender):
     assert "1024 blocks by cuFile" in gds(lender)
 
 
+def test_what_cufile_read_is_in_a_session(lender):
+    with lender.client() as c:
+        c.bench(INIT, "gds")
+    said = gds(lender)
+    rows = moved(lender)
+    read = rows["disk_to_device", "gds"]["fully_contiguous"]
+    assert read["total_blocks"] == 1024 and f"in {read['transfer_count']} reads" in said
+    assert read["total_bytes"] == 1024 * 16 * 2 * 16384 == sum(
+        m["total_bytes"] for (path, _), of in rows.items() if path == "device_to_device" for m in of.values())
+
+
+def test_what_cufile_did_not_read_is_an_error(lender):
+    with lender.client() as c:
+        c.bench(INIT, "gds")
+    gds(lender, "the read or the write failed", STUB_CUFILE="cuFileRead 0 9999 100 -5010")
+    read = moved(lender)["disk_to_device", "gds"]["fully_contiguous"]
+    assert read["errors"]["io"] > 0 == read["errors"]["short"]
+
+
 @pytest.mark.parametrize("reason,cufile,fault", [
     ("no libcufile.so.0", None, ""),
     ("libcufile lacks a function", "cufile-poor", ""),
@@ -109,6 +153,7 @@ def taker(make_daemon, directory):
 def test_blocks_are_put_by_cufile(taker, directory):
     said = gds(taker, KVCACHE_GDS_PUTS=str(directory))
     assert "1024 blocks by cuFile" in said and "put by cuFile in" in said and "put otherwise" not in said, said
+    assert taker.metric('kvcache_transfer_blocks_total{path="device_to_disk",layout="fully_contiguous",technology="gds",result="ok"}') >= 128
     assert taker.metric("kvcache_file_puts_total") >= 128 and taker.metric("kvcache_file_put_failures_total") == 0
 
 

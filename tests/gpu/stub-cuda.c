@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
+#include <time.h>
 
 #include "checked.h"
 #include "gpu/cuda-api.h"
@@ -52,6 +53,7 @@ struct CUstream_st {
 };
 struct CUevent_st {
         uint64_t recorded, done; /* versions */
+        struct timespec at;      /* when it was done */
         unsigned refs;           /* works that name it */
         bool dead;
 };
@@ -223,6 +225,7 @@ static void work_carry_out(struct CUstream_st *s, struct work *w)
                 break;
         case WORK_RECORD:
                 w->event->done = MAX(w->event->done, w->version);
+                clock_gettime(CLOCK_MONOTONIC, &w->event->at);
                 break;
         case WORK_HOST:
                 w->host(w->user);
@@ -690,6 +693,17 @@ cu_result cuEventQuery(cu_event event)
 {
         BEGIN_IN_CONTEXT();
         return leave(event->done >= event->recorded ? CU_OK : CU_ERROR_NOT_READY);
+}
+
+cu_result cuEventElapsedTime(float *ret_ms, cu_event begin, cu_event end)
+{
+        BEGIN_IN_CONTEXT();
+        if (begin->done == 0 || end->done == 0 || begin->done < begin->recorded ||
+            end->done < end->recorded)
+                return leave(CU_ERROR_NOT_READY);
+        *ret_ms = (float)((double)(end->at.tv_sec - begin->at.tv_sec) * 1e3 +
+                          (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
+        return leave(CU_OK);
 }
 
 cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user)

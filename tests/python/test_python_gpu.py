@@ -99,6 +99,27 @@ def test_blocks_go_out_and_come_back_elsewhere(daemon, source):
     assert daemon.status()["sessions"]["leases"] == 0
 
 
+def test_what_was_moved_is_in_a_session(daemon, source):
+    """Two puts and a get of 24 blocks of 6 regions of 768 bytes: a launch of the kernel each."""
+    with daemon.client() as admin:
+        admin.bench(1, "gpu")
+        run(daemon.socket, """
+            memory, here = Memory(N, data), Memory(N)
+            for _ in range(2):
+                gpu.put(ns, memory.layout, range(N), keys, stream=stream.value)
+            assert gpu.get(ns, here.layout, range(N), keys, stream=stream.value) == bytes(N), gpu.reason
+            gpu.detach()
+            """, source)
+        moved = {m["path"]: m for m in admin.bench(2)["metrics"] if "device" in m["path"]}
+    assert sorted(moved) == ["device_to_host", "host_to_device"]
+    for path, times in ("device_to_host", 2), ("host_to_device", 1):
+        m = moved[path]
+        assert (m["layout"], m["technology"]) == ("layer_separate_outer_first", "cuda_kernel")
+        assert (m["transfer_count"], m["total_blocks"], m["region_count"]) == (times, times * 24, times * 144)
+        assert m["total_bytes"] == m["device_bytes"] == times * 144 * 768 and m["min_transfer_size"] == m["max_transfer_size"] == 144 * 768
+        assert 0 < m["latency_secs"] < 10 and 0 < m["busy_secs"] < 10 and not any(m["errors"].values())
+
+
 def test_the_default_stream_is_a_stream(daemon, source):
     run(daemon.socket, """
         stream = None  # of what the tests copy by themselves, too

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What was moved between the GPU, the host and the disk, counted as kvcache_count_transfer() does.
+ *
+ * Runs in the handle's thread; owns nothing. It cannot fail: what cannot be counted is moved all
+ * the same.
+ *
+ * The copies of a batch are counted together when they are done: as many as the driver was given,
+ * entries of a batch call one by one, a launch of the kernel as one. A get whose blocks come partly
+ * from the host's memory and partly from the device's, where cuFile has read them, has copies on
+ * two paths; they are shared out by their pieces, and a single launch counts on both. */
+#include "checked.h"
+#include "gpu/batch.h"
+
+/* Where block `i` is, besides the engine's memory. */
+static unsigned side_of(const struct batch *b, uint32_t i)
+{
+        if (b->writes)
+                return b->step == WRITE_GATHER ? MOVED_DEVICE : MOVED_HOST;
+        return b->borrowed[i].is_good ? MOVED_DEVICE : MOVED_HOST;
+}
+
+/* From the device memory to staging: as it is stored. */
+static bool is_write_back(const struct batch *b)
+{
+        return b->writes && b->step == WRITE_BACK;
+}
+
+void count_block(struct batch *b, uint32_t i, uint32_t pieces)
+{
+        struct moved *m = &b->moved[side_of(b, i)];
+        const struct operation *op = b->op;
+        struct layout_part part = op->layers;
+        uint64_t offset, bytes;
+
+        block_range(op, b->first + i, &offset, &bytes);
+        part.tokens = op->blocks[b->first + i].tokens;
+        m->blocks++;
+        m->regions += is_write_back(b) ? 1 : (uint64_t)op->layers.n_layers * op->layout.outer;
+        m->pieces += pieces;
+        m->bytes += bytes;
+        m->device_bytes +=
+                is_write_back(b) ? bytes : layout_device_bytes(&op->layout, &part, bytes);
+}
+
+void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
+                 const struct kvcache_gpu_counts *before)
+{
+        const struct kvcache_gpu_counts *now = &gpu->engine.counts;
+        uint64_t launches = now->kernel_launches - before->kernel_launches,
+                 batched = now->batch_copies - before->batch_copies,
+                 plain = now->plain_copies - before->plain_copies;
+
+        b->began_ns = gds_now();
+        b->copies = MAX(launches + batched + plain, UINT64_C(1));
+        if ((launches > 0) + (batched > 0) + (plain > 0) > 1)
+                b->copies_by = KVCACHE_COMPOSED;
+        else
+                b->copies_by = launches > 0  ? KVCACHE_CUDA_KERNEL
+                               : batched > 0 ? KVCACHE_CUDA_BATCH
+                                             : KVCACHE_CUDA_COPY;
+}
+
+static uint64_t nanoseconds_since(int64_t began_ns)
+{
+        return (uint64_t)MAX(gds_now() - began_ns, INT64_C(0));
+}
+
+/* As the device has seen it: behind what the copies were to follow. */
+static uint64_t copying_ns(const struct kvcache_gpu *gpu, const struct batch *b)
+{
+        float ms;
+
+        if (b->is_timed && !b->is_failed &&
+            gpu->driver.event_elapsed(&ms, b->begun, b->done) == CU_OK && ms >= 0)
+                return (uint64_t)((double)ms * 1e6);
+        return nanoseconds_since(b->began_ns);
+}
+
+void count_copies(struct kvcache_gpu *gpu, struct batch *b)
+{
+        uint64_t pieces = b->moved[MOVED_HOST].pieces + b->moved[MOVED_DEVICE].pieces;
+        struct kvcache_transfer t = {
+                .layout = is_write_back(b) ? KVCACHE_LAYOUT_CONTIGUOUS : b->op->layout.kind,
+                .technology = b->copies_by,
+                .result = b->is_failed ? KVCACHE_TRANSFER_IO : KVCACHE_TRANSFER_OK,
+                .duration_ns = copying_ns(gpu, b),
+        };
+
+        for (unsigned side = 0; side < MOVED_SIDES; side++) {
+                struct moved *m = &b->moved[side];
+
+                if (m->blocks == 0)
+                        continue;
+                t.path = side == MOVED_DEVICE ? KVCACHE_DEVICE_TO_DEVICE
+                         : b->op->is_put      ? KVCACHE_DEVICE_TO_HOST
+                                              : KVCACHE_HOST_TO_DEVICE;
+                t.transfers =
+                        MAX((uint64_t)((double)b->copies * (double)m->pieces / (double)pieces),
+                            UINT64_C(1));
+                t.blocks = m->blocks;
+                t.regions = m->regions;
+                t.bytes = m->bytes;
+                t.device_bytes = m->device_bytes;
+                (void)parts_count_transfer(gpu->kv, &t);
+                *m = (struct moved){ 0 };
+        }
+}
+
+/* All that it went by. */
+static bool came_by_file(const struct batch *b, uint32_t i)
+{
+        const struct borrowed *block = &b->borrowed[i];
+
+        if (!b->writes)
+                return block->loan.generation != 0 && block->read != READ_NONE &&
+                       b->reads[block->read].error == 0;
+        for (uint32_t r = 0; r < b->n_reads; r++)
+                if (b->reads[r].error != 0 && b->reads[r].at < block->at + b->entries[i].length &&
+                    block->at < b->reads[r].at + b->reads[r].bytes)
+                        return false;
+        return true;
+}
+
+void count_files(struct kvcache_gpu *gpu, const struct batch *b)
+{
+        struct kvcache_transfer t = {
+                .path = b->writes ? KVCACHE_DEVICE_TO_DISK : KVCACHE_DISK_TO_DEVICE,
+                .layout = KVCACHE_LAYOUT_CONTIGUOUS,
+                .technology = KVCACHE_GDS,
+                .duration_ns = nanoseconds_since(b->began_ns),
+        };
+        uint64_t failed = 0, cut = 0;
+
+        for (uint32_t r = 0; r < b->n_reads; r++) {
+                t.transfers += b->reads[r].error == 0;
+                t.device_bytes += b->reads[r].error == 0 ? b->reads[r].bytes : 0;
+                cut += b->reads[r].error == GDS_SHORT;
+                failed += b->reads[r].error != 0 && b->reads[r].error != GDS_SHORT;
+        }
+        for (uint32_t i = 0; i < b->n; i++)
+                if (came_by_file(b, i)) {
+                        uint64_t offset, bytes;
+
+                        block_range(b->op, b->first + i, &offset, &bytes);
+                        t.blocks++;
+                        t.bytes += bytes;
+                }
+        t.regions = t.blocks;
+        if (t.transfers > 0)
+                (void)parts_count_transfer(gpu->kv, &t);
+        t.transfers = cut;
+        t.result = KVCACHE_TRANSFER_SHORT;
+        if (cut > 0)
+                (void)parts_count_transfer(gpu->kv, &t);
+        t.transfers = failed;
+        t.result = KVCACHE_TRANSFER_IO;
+        if (failed > 0)
+                (void)parts_count_transfer(gpu->kv, &t);
+}
