@@ -149,7 +149,7 @@ static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host
         return SESSION_OK;
 }
 
-/* The session that counts the daemon's side of the run: `wanted`, if it is not NULL. */
+/* The session in the daemon that counts the run: `wanted`, if it is not NULL. */
 static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
 {
         char name[SNAPSHOT_TEXT];

@@ -11,6 +11,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "kvcache-transfer.h"
 #include "sweep.h"
 
 enum { REAP_MAX = 64, REAP_MS = 100, STUCK_MS = 60000, EVICT_KEYS = 1024 };
@@ -55,11 +56,26 @@ static uint64_t steps_of(const struct sweep_pass *pass)
         return pass->op == SWEEP_MIXED ? pass->blocks / 2 * 2 : pass->blocks;
 }
 
-/* What a call of gather or scatter has moved, and when. */
+/* What a call of gather or scatter has moved, and when: here, and for the daemon's session. */
 static void note_call(struct sweep_client *c, uint64_t begun_ns,
                       const struct kvcache_layout_moved *moved)
 {
-        c->calls[c->n_calls++] = (struct sweep_call){ begun_ns, latency_now_ns() };
+        struct sweep_call call = { begun_ns, latency_now_ns() };
+        struct kvcache_transfer transfer = {
+                .size = sizeof(transfer),
+                .path = KVCACHE_HOST_TO_HOST,
+                .layout = c->blocks->layout.kind,
+                .technology = KVCACHE_MEMCPY,
+                .transfers = moved->copies,
+                .blocks = moved->blocks,
+                .regions = moved->regions,
+                .bytes = moved->bytes,
+                .device_bytes = moved->device_bytes,
+                .duration_ns = call.ended_ns - call.begun_ns,
+        };
+
+        (void)kvcache_count_transfer(c->kv, &transfer); /* an older daemon has no place for it */
+        c->calls[c->n_calls++] = call;
         c->moved.blocks += moved->blocks;
         c->moved.regions += moved->regions;
         c->moved.copies += moved->copies;
