@@ -107,6 +107,8 @@ GOALS = {
     "put_vs_memcpy": ("value", ">=", 0.8),
     "put_registered_vs_memcpy": ("value", ">=", 0.8),
     "into_vs_memcpy": ("value", ">=", 0.85),
+    "recording_2MiB": ("high", ">=", 0.99),
+    "recording_4KiB": ("high", ">=", 0.97),
     "bytes_per_entry": ("value", "<=", 112),
     "ready_seconds_5M": ("value", "<=", 2),
     "idle_cpu": ("value", "<", 0.1),

@@ -3,6 +3,7 @@
 
 import shutil
 import statistics
+import subprocess
 import time
 
 import figures
@@ -14,6 +15,7 @@ MIB, GIB = 2**20, 2**30
 REGION = 256 * MIB
 GROUPS = {
     "put": ("put_vs_memcpy", "put_registered_vs_memcpy", "into_vs_memcpy"),
+    "record": ("recording_2MiB", "recording_4KiB"),
     "hit": ("hit_rtt_vs_echo", "hit_rtt_vs_blocking_echo", "hit_cpu_vs_echo"),
     "idle": ("idle_cpu", "first_touch_us_per_2MiB"),
 }
@@ -80,6 +82,36 @@ def measure_into(bench, report, daemon, pool):
                                            source + REGION)
     if verified["wrong"] or verified["checked"] < 8:
         report["into_vs_memcpy"]["notes"].append(f"WRONG BYTES: {verified['wrong']} of {verified['checked']} chunks")
+
+
+def measure_recording(bench, report, daemon, pool):
+    """Gets of chunks in memory into registered memory, which the daemon copies and a session counts: with one and without."""
+    session = [bench.build / "client/bench/kvcache-bench", "--socket", daemon.socket, "session"]
+
+    def say(*words):
+        subprocess.run([str(word) for word in (*session, *words)], check=True, stdout=subprocess.DEVNULL)
+
+    say("init", "recording", "--force")
+    for name, piece, batch in (("2MiB", SIZES["2MiB"], 1), ("4KiB", 4096, 128)):
+        bench.say(f"gets of {name} with a session that counts against one that does not")
+        tally, source = Tally("memory_bytes"), min(pool // 4, 64 * MIB)
+        count = source * 16 if piece > 4096 else source * 2
+        with daemon.load("put", "--steps", "--namespace", f"record-{name}", "--size", piece, "--batch", 4, "--outstanding", 16) as put:
+            put.run(count=source)
+        daemon.settle()
+        with daemon.load("get", "--steps", "--namespace", f"record-{name}", "--size", piece, "--batch", batch, "--outstanding", 8,
+                         "--count", source // piece, "--tier", "memory", "--region", REGION) as get:
+            get.ask("warm")
+
+            def rate(word):
+                say(word)
+                return our_slice(daemon, get, tally, count=count)
+
+            rate("enable")
+            pairs = in_pairs(2 * bench.pairs, lambda: rate("enable"), lambda: rate("disable"))
+        report[f"recording_{name}"] = figures.ratio(pairs, "B/s", f"gets of {name} into registered memory, counted by a session",
+                                                    "the same, not counted", tally.notes())
+    say("delete", "recording")
 
 
 # --- hits ---
@@ -196,6 +228,8 @@ def measure_memory(bench, report, groups):
             for group, measure in (("idle", measure_idle), ("hit", measure_hit), ("idle", measure_touch)):
                 if group in groups:
                     measure(bench, report, daemon)
+            if "record" in groups:
+                measure_recording(bench, report, daemon, pool)
             if "put" in groups:
                 measure_into(bench, report, daemon, pool)
                 measure_put(bench, report, daemon, pool)

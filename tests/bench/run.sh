@@ -17,7 +17,7 @@ done
 if [ ! -f "$build/build.ninja" ]; then
         meson setup "$build" "$root" --buildtype=release >&2
 fi
-ninja -C "$build" daemon/kvcache-daemon tests/bench/measure tests/bench/measure-echo \
+ninja -C "$build" daemon/kvcache-daemon client/bench/kvcache-bench tests/bench/measure tests/bench/measure-echo \
         tests/campaigns/many-entries >&2
 
 exec python3 "$root/tests/bench/bench.py" --build "$build" "$@"
