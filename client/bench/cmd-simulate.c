@@ -17,9 +17,9 @@
 
 DEFINE_CLEANUP(struct workload *, workload_free);
 
-enum { MAX_POLICIES = 8, MAX_CAPACITIES = 32, CHAT_REQUESTS = 10000, CELL_BYTES = 64 };
+enum { MAX_POLICIES = 8, MAX_CAPACITIES = 32, CHAT_REQUESTS = 10000, CELL_BYTES = 96 };
 
-enum { OPTION_SYNTHETIC = OPTION_LONG, OPTION_SEED, OPTION_DISK, OPTION_ANNOUNCE };
+enum { OPTION_SYNTHETIC = OPTION_LONG, OPTION_SEED, OPTION_DISK, OPTION_ANNOUNCE, OPTION_BUDGET };
 
 static const struct option_row simulate_options[] = {
         { 'p', "policy", "LIST",
@@ -35,6 +35,9 @@ static const struct option_row simulate_options[] = {
           "of the sessions: 50%; cq evicts those first (default: 0%)" },
         { 'b', "bytes-per-block", "SIZE",
           "bytes of a block; kvcache-bench iosize computes those of a model" },
+        { OPTION_BUDGET, "write-budget", "SIZE",
+          "bytes a day that may be written, as of store.write_budget, by the timestamps\n"
+          "of the workload: 20TB; needs --bytes-per-block (default: 0, no limit)" },
         { 'r', "requests", "N",
           "simulate the first N requests (default: the whole trace; synthetic: 10,000)" },
         { OPTION_SYNTHETIC, "synthetic", "KIND",
@@ -57,7 +60,7 @@ struct arguments {
         const char *policies[MAX_POLICIES];
         struct capacity capacities[MAX_CAPACITIES];
         size_t n_policies, n_capacities;
-        unsigned long long block_bytes;
+        unsigned long long block_bytes, write_budget;
         double announced;
 };
 
@@ -168,6 +171,8 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
                 return for_each(ctl, self, "disk", argument, a, add_disk);
         case 'b':
                 return option_bytes(ctl, "--bytes-per-block", argument, &a->block_bytes);
+        case OPTION_BUDGET:
+                return option_bytes(ctl, "--write-budget", argument, &a->write_budget);
         case 'r':
                 return option_count(ctl, "--requests", argument, 1, 1000000000,
                                     &a->source.requests);
@@ -200,6 +205,8 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         for (size_t i = 0; i < a->n_capacities; i++)
                 if (a->capacities[i].bytes > 0 && a->block_bytes == 0)
                         return usage_error(self, "--disk needs --bytes-per-block");
+        if (a->write_budget > 0 && a->block_bytes == 0)
+                return usage_error(self, "--write-budget needs --bytes-per-block");
         if ((a->n_policies == 0 && !for_each(ctl, self, "policy", "lru,cq,opt", a, add_policy)) ||
             (a->n_capacities == 0 &&
              !for_each(ctl, self, "capacity", "1%,5%,10%,20%,50%", a, add_capacity)))
@@ -231,7 +238,20 @@ struct run {
         struct simulation_result result;
 };
 
-static int report_json(const struct run *runs, size_t n)
+static void add_writes(cJSON *object, const struct arguments *a, const struct simulation_result *r)
+{
+        cJSON_AddNumberToObject(object, "blocks_written", (double)r->writes);
+        if (a->block_bytes > 0)
+                cJSON_AddNumberToObject(object, "bytes_written",
+                                        (double)r->writes * (double)a->block_bytes);
+        if (a->write_budget == 0)
+                return;
+        cJSON_AddNumberToObject(object, "write_budget", (double)a->write_budget);
+        cJSON_AddNumberToObject(object, "refused_first", (double)r->refused_first);
+        cJSON_AddNumberToObject(object, "refused_dry", (double)r->refused_dry);
+}
+
+static int report_json(const struct arguments *a, const struct run *runs, size_t n)
 {
         _cleanup_(cJSON_Deletep) cJSON *array = cJSON_CreateArray();
 
@@ -250,6 +270,8 @@ static int report_json(const struct run *runs, size_t n)
                 cJSON_AddNumberToObject(object, "blocks_asked", (double)r->blocks_asked);
                 cJSON_AddNumberToObject(object, "blocks_hit", (double)r->blocks_hit);
                 cJSON_AddNumberToObject(object, "evictions", (double)r->evictions);
+                if (strcmp(runs[i].policy, "opt") != 0)
+                        add_writes(object, a, r);
                 cJSON_AddNumberToObject(object, "touches_per_second",
                                         r->seconds > 0 ? (double)r->touches / r->seconds : 0);
                 cJSON_AddItemToArray(array, object);
@@ -266,6 +288,53 @@ static void capacity_text(const struct capacity *c, char ret[static CELL_BYTES])
                 snprintf(ret, CELL_BYTES, "%s (%s)", c->text, blocks);
         else
                 snprintf(ret, CELL_BYTES, "%s", blocks);
+}
+
+/* What may be written in the time that the workload takes. */
+static double budget_bytes(const struct arguments *a, const struct simulation *s)
+{
+        const struct workload_request *requests = s->workload->requests;
+        uint64_t ms = requests[s->workload->n_requests - 1].timestamp_ms - requests[0].timestamp_ms;
+
+        return (double)a->write_budget * (double)ms / (24 * 3600 * 1e3);
+}
+
+static int print_writes(const struct arguments *a, const struct simulation *s,
+                        const struct run *runs)
+{
+        char columns[MAX_POLICIES + 2] = "r", cells[MAX_POLICIES + 1][CELL_BYTES];
+        char budget[HUMAN_BYTES];
+        const char *row[TABLE_MAX_COLUMNS] = { "CAPACITY" };
+        _cleanup_(text_table_freep) struct text_table *table = NULL;
+
+        for (size_t p = 0; p < a->n_policies; p++) {
+                columns[p + 1] = 'r';
+                row[p + 1] = a->policies[p];
+        }
+        table = text_table_new(columns);
+        if (!table)
+                return complain_memory();
+        text_table_add(table, row);
+        for (size_t c = 0; c < a->n_capacities; c++) {
+                capacity_text(&a->capacities[c], cells[0]);
+                row[0] = cells[0];
+                for (size_t p = 0; p < a->n_policies; p++) {
+                        const struct simulation_result *r = &runs[c * a->n_policies + p].result;
+
+                        if (strcmp(a->policies[p], "opt") == 0)
+                                snprintf(cells[p + 1], CELL_BYTES, "-");
+                        else
+                                snprintf(cells[p + 1], CELL_BYTES, "%.1f %%",
+                                         100 * (double)r->writes * (double)a->block_bytes /
+                                                 budget_bytes(a, s));
+                        row[p + 1] = cells[p + 1];
+                }
+                text_table_add(table, row);
+        }
+        units_bytes((uint64_t)budget_bytes(a, s), budget);
+        printf("Written, of the budget of %s for the time that the workload takes:\n", budget);
+        text_table_print(table, "  ", stdout);
+        return EXIT_OK;
 }
 
 static int report_text(const struct arguments *a, const struct simulation *s,
@@ -306,6 +375,8 @@ static int report_text(const struct arguments *a, const struct simulation *s,
                 text_table_add(table, row);
         }
         text_table_print(table, "  ", stdout);
+        if (a->write_budget > 0 && print_writes(a, s, runs) != EXIT_OK)
+                return EXIT_LOCAL;
         if (seconds > 0)
                 printf("%.1f million touches a second of CPU time\n", touches / seconds / 1e6);
         return EXIT_OK;
@@ -334,7 +405,7 @@ static int simulate(struct arguments *a, const struct simulation *s, bool json)
                                                                strerror(-r));
                 }
         }
-        return json ? report_json(runs, n) : report_text(a, s, runs);
+        return json ? report_json(a, runs, n) : report_text(a, s, runs);
 }
 
 static int run_simulate(struct ctl *ctl, const struct command *self, int argc, char **argv)
@@ -360,8 +431,13 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
                 return complain_memory();
         }
         s.announced = a.announced;
+        s.write_budget = a.write_budget;
+        s.block_bytes = a.block_bytes;
         if (s.n_blocks == 0)
                 status = complain(EXIT_BAD_INPUT, "no request asks for a block");
+        else if (a.write_budget > 0 && budget_bytes(&a, &s) < 1)
+                status = complain(EXIT_BAD_INPUT,
+                                  "--write-budget: all requests have the same timestamp");
         else
                 status = simulate(&a, &s, ctl->json);
         simulation_fini(&s);
@@ -377,7 +453,8 @@ const struct command command_simulate = {
                 "data, and prints which share of the blocks they would have found, for each size "
                 "of the\n"
                 "cache. A request hits its longest prefix that is cached; then its missing blocks "
-                "come in.\n"
+                "come in,\n"
+                "or, with --write-budget, those that the daemon's admission lets in.\n"
                 "All blocks are of one size, and the cache is empty at first. TRACE is as for "
                 "replay.\n"
                 "With --json: an array, an object for each size and policy; ratios from 0 to 1.\n",

@@ -8,11 +8,13 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "evict/admission.h"
 #include "evict/evict.h"
 
 #define NEVER UINT32_MAX
 
 DEFINE_CLEANUP(struct evict *, evict_free);
+DEFINE_CLEANUP(struct admission *, admission_free);
 
 static double cpu_seconds(void)
 {
@@ -70,6 +72,7 @@ struct block {
         uint32_t item;    /* EVICT_NONE: not cached */
         uint32_t request; /* the last that asked for it */
         uint32_t turn;    /* of its session, in which it came up first; 0: never asked for */
+        uint32_t refused; /* the last request for which it was not written */
 };
 
 struct cache {
@@ -79,6 +82,8 @@ struct cache {
         uint32_t n_items, capacity;
         uint32_t request;    /* at hand */
         const uint8_t *ends; /* by request: is it announced as its session's last? NULL: none is */
+        struct admission *admission; /* NULL: all is written */
+        uint64_t block_bytes;
 };
 
 static bool may_evict(void *userdata, uint32_t item)
@@ -120,9 +125,12 @@ static void use_block(struct cache *c, uint32_t block, enum evict_place place,
                 evict_touch(c->evict, b->item, 0, EVICT_NO_USE);
                 return;
         }
+        if (b->refused == c->request)
+                return;
         b->item = make_room(c, counts);
         if (b->item == EVICT_NONE)
                 return;
+        counts->writes++;
         c->held[b->item] = block;
         evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), EVICT_NO_USE, place);
 }
@@ -159,7 +167,26 @@ static void announce_end(struct cache *c, const uint32_t *blocks, size_t n)
         }
 }
 
-static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
+/* From the root on, as they would be put. */
+static void admit(struct cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns)
+{
+        for (size_t i = 0; i < n; i++) {
+                struct block *b = &c->blocks[blocks[i]];
+                struct admission_write write = {
+                        .id = ghost_id(blocks[i]),
+                        .use = c->request,
+                        .bytes = c->block_bytes,
+                };
+
+                if (b->item != EVICT_NONE)
+                        continue;
+                write.again = evict_remembers(c->evict, write.id);
+                if (admission_ask(c->admission, &write, now_ns) != ADMISSION_ADMITTED)
+                        b->refused = c->request;
+        }
+}
+
+static void play_request(struct cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns,
                          struct simulation_result *counts)
 {
         enum { EARLY_TURNS = 2 };
@@ -173,6 +200,8 @@ static void play_request(struct cache *c, const uint32_t *blocks, size_t n,
                 hits++;
         counts->blocks_asked += n;
         counts->blocks_hit += hits;
+        if (c->admission)
+                admit(c, blocks, MIN(n, (size_t)c->capacity), now_ns);
         for (size_t i = MIN(n, (size_t)c->capacity); i-- > 0;) {
                 enum evict_place place = i == n - 1           ? EVICT_PLACE_END
                                          : turn > EARLY_TURNS ? EVICT_PLACE_CONTINUATION
@@ -217,9 +246,28 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
         return 0;
 }
 
+/* NULL: there is no budget. */
+static int begin_admission(const struct simulation *s, uint32_t capacity, struct admission **ret)
+{
+        enum { REMEMBERED_OF_CAPACITY = 4, REMEMBERED_MAX = 4 << 20 };
+        _cleanup_(admission_freep) struct admission *admission = NULL;
+        uint64_t remembered =
+                MIN((uint64_t)capacity * REMEMBERED_OF_CAPACITY, (uint64_t)REMEMBERED_MAX);
+        uint64_t begin_ns = s->workload->requests[0].timestamp_ms * 1000000;
+
+        if (s->write_budget == 0)
+                return 0;
+        if (admission_new(&admission, remembered, s->workload->seed, begin_ns) < 0 ||
+            admission_set_budget(admission, s->write_budget, begin_ns) < 0)
+                return -ENOMEM;
+        *ret = TAKE_PTR(admission);
+        return 0;
+}
+
 static int run_policy(const struct simulation *s, const char *policy, uint32_t capacity,
                       struct simulation_result *ret)
 {
+        _cleanup_(admission_freep) struct admission *admission = NULL;
         _cleanup_(evict_freep) struct evict *evict = NULL;
         _cleanup_(freep) struct block *blocks = NULL;
         _cleanup_(freep) uint32_t *held = NULL;
@@ -232,18 +280,33 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                 return r;
         blocks = calloc(s->n_blocks, sizeof(*blocks));
         held = calloc(capacity, sizeof(*held));
-        if (!blocks || !held || simulation_choose_ends(s, &ends) < 0)
+        if (!blocks || !held || simulation_choose_ends(s, &ends) < 0 ||
+            begin_admission(s, capacity, &admission) < 0)
                 return -ENOMEM;
         for (uint32_t i = 0; i < s->n_blocks; i++)
                 blocks[i].item = EVICT_NONE;
         c = (struct cache){
-                .evict = evict, .blocks = blocks, .held = held, .capacity = capacity, .ends = ends
+                .evict = evict,
+                .blocks = blocks,
+                .held = held,
+                .capacity = capacity,
+                .ends = ends,
+                .admission = admission,
+                .block_bytes = s->block_bytes,
         };
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];
 
                 c.request = (uint32_t)i + 1;
-                play_request(&c, &s->blocks[request->first_id], request->n_ids, ret);
+                play_request(&c, &s->blocks[request->first_id], request->n_ids,
+                             request->timestamp_ms * 1000000, ret);
+        }
+        if (admission) {
+                struct admission_stats stats;
+
+                admission_get_stats(admission, &stats);
+                ret->refused_first = stats.refused_first;
+                ret->refused_dry = stats.refused_dry;
         }
         return 0;
 }

@@ -20,12 +20,17 @@ struct simulation {
         uint32_t *blocks;  /* as workload.ids */
         uint32_t n_blocks; /* distinct ones */
         double announced;  /* of the ends of sessions, this share is announced; set after init */
+        /* Bytes a day that may be written, by the timestamps of the workload, and those of a block;
+         * 0: as many as there are. "opt" takes no notice. Set after init. */
+        uint64_t write_budget, block_bytes;
 };
 
 struct simulation_result {
         uint64_t blocks_asked, blocks_hit;
         uint64_t touches, evictions;
-        double seconds; /* of CPU time */
+        uint64_t writes;                     /* blocks that came in */
+        uint64_t refused_first, refused_dry; /* that did not, as of evict/admission.h */
+        double seconds;                      /* of CPU time */
 };
 
 /* Reads `workload`, which must outlive it. 0, -ENOMEM, -E2BIG: more blocks than a policy can have

@@ -43,14 +43,23 @@ static struct ghost *bucket(const struct ghosts *g, uint64_t id)
         return &g->table[(h >> 32) % (g->n_slots / WAYS) * WAYS];
 }
 
-bool ghosts_has(const struct ghosts *g, uint64_t id)
+bool ghosts_find(const struct ghosts *g, uint64_t id, struct ghost *ret)
 {
         const struct ghost *b = bucket(g, id);
 
         for (unsigned i = 0; i < WAYS; i++)
-                if (b[i].id == id)
+                if (b[i].id == id) {
+                        *ret = b[i];
                         return true;
+                }
         return false;
+}
+
+bool ghosts_has(const struct ghosts *g, uint64_t id)
+{
+        struct ghost ghost;
+
+        return ghosts_find(g, id, &ghost);
 }
 
 bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ghosts: what a policy remembers of items that it has evicted. Private to evict/.
+/* Ghosts: what a policy remembers of items that it has evicted, and admission of keys that it has
+ * seen. Private to evict/.
  *
  * A table of 16 bytes a ghost, in buckets. A full bucket forgets the ghost that was used last the
  * longest ago. */
@@ -29,6 +30,8 @@ void ghosts_fini(struct ghosts *g);
 
 /* Is anything remembered of it? */
 bool ghosts_has(const struct ghosts *g, uint64_t id);
+/* What is; false: nothing, and *ret is as it was. */
+bool ghosts_find(const struct ghosts *g, uint64_t id, struct ghost *ret);
 /* Takes out what is remembered of an id; false: nothing. */
 bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret);
 /* Remembers it. True: *ret_forgotten had to go for it. An id must not be in. */

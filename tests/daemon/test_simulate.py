@@ -116,6 +116,60 @@ def test_learning_costs_little_where_there_is_nothing_to_learn(seed):
         assert high["hit_ratio"] >= low["hit_ratio"] - 0.003, (low, high)
 
 
+DAY_MS = 24 * 3600 * 1000
+
+
+def trace_ms(path):
+    stamps = [json.loads(line)["timestamp"] for line in path.read_text().splitlines()]
+    return stamps[-1] - stamps[0]
+
+
+@pytest.mark.parametrize("policy", ["lru", "cq"])
+@pytest.mark.parametrize("scale", [1, 60])
+def test_a_quarter_of_the_writes_keeps_most_of_the_hits(policy, scale, tmp_path):
+    """Criterion: of the budget within 5 %, of the hits at most 3 points lost; the same if all of it is 60 times as fast."""
+    path = tmp_path / "trace"
+    with open(path, "w") as out:
+        for line in trace_path().read_text().splitlines():
+            request = json.loads(line)
+            request["timestamp"] //= scale
+            out.write(json.dumps(request) + "\n")
+    all_of_it, = simulate(path, "-p", policy, "-c", "5%", "-b", "16KiB")
+    may = all_of_it["bytes_written"] / 4
+    some, = simulate(path, "-p", policy, "-c", "5%", "-b", "16KiB", "--write-budget", int(may * DAY_MS / trace_ms(path)))
+    assert 0.95 <= some["bytes_written"] / may <= 1.05
+    assert all_of_it["hit_ratio"] - some["hit_ratio"] <= 0.03
+    assert some["bytes_written"] == some["blocks_written"] * 16384
+    assert some["refused_first"] > 100000
+
+
+def test_a_budget_that_suffices_changes_little():
+    plain, = simulate(trace_path(), "-p", "cq", "-c", "5%", "-b", "16KiB")
+    most, = simulate(trace_path(), "-p", "cq", "-c", "5%", "-b", "16KiB", "--write-budget", "10TB")
+    assert abs(plain["hit_ratio"] - most["hit_ratio"]) < 0.005
+    assert most["blocks_written"] > 0.98 * plain["blocks_written"]
+    assert "refused_first" not in plain and "write_budget" not in plain and most["write_budget"] == 10**13
+
+
+def test_the_optimum_has_no_budget():
+    with_one, = simulate("--synthetic", "chat", "-r", 200, "-p", "opt", "-c", "10%", "-b", "16KiB", "--write-budget", "1MB")
+    assert with_one["hit_ratio"] == simulate("--synthetic", "chat", "-r", 200, "-p", "opt", "-c", "10%")[0]["hit_ratio"]
+    assert "blocks_written" not in with_one
+
+
+def test_what_is_written_has_a_table_of_its_own():
+    out = bench("simulate", "--synthetic", "chat", "-r", "2000", "-c", "10%,50%", "-p", "lru,opt", "-b", "1MB", "--write-budget",
+                "20TB").stdout.splitlines()
+    assert out[4].startswith("Written, of the budget of ")
+    assert [line.split()[0] for line in out[6:8]] == ["10%", "50%"] and all(line.endswith(" -") for line in out[6:8])
+
+
+def test_a_trace_without_time_has_no_budget(tmp_path):
+    (tmp_path / "trace").write_text('{"hash_ids": [1, 2]}\n{"hash_ids": [1, 2]}\n')
+    done = bench("simulate", str(tmp_path / "trace"), "-b", "1MB", "--write-budget", "1TB", check=5)
+    assert "same timestamp" in done.stderr
+
+
 def test_sizes_may_be_those_of_disks():
     first, second = simulate("--synthetic", "chat", "-r", 200, "-p", "lru", "--disk", "1GiB,2GiB", "-b", "2MiB")
     assert (first["capacity_blocks"], second["capacity_blocks"]) == (512, 1024)
@@ -147,6 +201,8 @@ def test_the_table_has_a_row_for_each_size_and_a_column_for_each_policy():
     (["--synthetic", "chat", "--announce-ends", "-1%"], "'-1%' is not a share", 2),
     (["--synthetic", "chat", "--disk", "1MB", "-b", "2MB"], "less than one", 2),
     (["--synthetic", "chat", "--disk", "1TB"], "--disk needs --bytes-per-block", 2),
+    (["--synthetic", "chat", "--write-budget", "1TB"], "--write-budget needs --bytes-per-block", 2),
+    (["--synthetic", "chat", "--write-budget", "much", "-b", "1MB"], "--write-budget: 'much'", 2),
     (["--synthetic", "chat", "--disk", "1TB", "-b", "0"], "--disk needs --bytes-per-block", 2),
 ])
 def test_wrong_usage_is_told(arguments, says, status):
