@@ -159,6 +159,22 @@ static void huge_values_share_the_last_bucket(void **state)
         assert_int_equal(histogram_at_most(&h, (uint64_t)1 << 62), 1);
 }
 
+static void values_counted_elsewhere_are_as_if_added(void **state)
+{
+        struct histogram one = { 0 };
+
+        for (unsigned i = 0; i < 5; i++)
+                histogram_add(&one, 4095);
+        histogram_add(&one, 7);
+        histogram_add_many(&h, 4095, 5);
+        histogram_add_many(&h, 1 << 20, 0);
+        histogram_add_many(&h, 7, 1);
+        histogram_add_to_sum(&h, 5 * 4095 + 7);
+        assert_memory_equal(&h, &one, sizeof(h));
+        histogram_add_to_sum(&h, UINT64_MAX);
+        assert_true(h.sum == UINT64_MAX);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -169,6 +185,7 @@ int main(void)
                 cmocka_unit_test_setup(counts_below_an_edge_grow_to_all, reset),
                 cmocka_unit_test_setup(counts_below_an_edge_never_fall_as_values_come, reset),
                 cmocka_unit_test_setup(merging_is_adding_to_one, reset),
+                cmocka_unit_test_setup(values_counted_elsewhere_are_as_if_added, reset),
                 cmocka_unit_test_setup(sum_stays_at_its_end, reset),
                 cmocka_unit_test_setup(huge_values_share_the_last_bucket, reset),
         };

@@ -84,6 +84,33 @@ static void failures_add_errors_alone(void **state)
         }
 }
 
+/* Several at once are as many of the mean of them. */
+static void many_at_once_are_as_many_of_their_mean(void **state)
+{
+        struct transfer_record one = { TRANSFER_OK, 1, 4, 1000, 1024, 0, 70 },
+                               all = { TRANSFER_OK, 64, 256, 64000, 65536, 0, 4480 };
+        struct transfer_counts single, many;
+
+        transfer_counts_init(&single);
+        transfer_counts_init(&many);
+        for (unsigned i = 0; i < 64; i++)
+                transfer_counts_add(&single, &one);
+        transfer_counts_add_many(&many, &all, 64);
+        assert_memory_equal(&single, &many, sizeof(many));
+        one.result = all.result = TRANSFER_ERROR_SHORT;
+        for (unsigned i = 0; i < 64; i++)
+                transfer_counts_add(&single, &one);
+        transfer_counts_add_many(&many, &all, 64);
+        assert_memory_equal(&single, &many, sizeof(many));
+        all = (struct transfer_record){ TRANSFER_OK, 3, 3, 10, 10, 0, 9 };
+        transfer_counts_add_many(&many, &all, 3);
+        assert_int_equal(many.bytes, 64010);
+        assert_int_equal(many.min_bytes, 3);
+        assert_int_equal(many.max_bytes, 1000);
+        assert_int_equal(many.latency_ns, 4489);
+        assert_int_equal(many.sizes[2], 3);
+}
+
 static void quantiles_are_ends_of_buckets_and_at_most_the_largest(void **state)
 {
         struct transfer_record small = { .bytes = 4096 }, large = { .bytes = 5000 };
@@ -107,6 +134,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(golden_totals_hold_for_any_number_of_writers),
                 cmocka_unit_test(failures_add_errors_alone),
+                cmocka_unit_test(many_at_once_are_as_many_of_their_mean),
                 cmocka_unit_test(quantiles_are_ends_of_buckets_and_at_most_the_largest),
         };
 
