@@ -8,6 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "checked.h"
 #include "text.h"
@@ -535,6 +538,29 @@ int snapshot_read(const char *file, struct snapshot **ret,
                 return r;
         }
         return snapshot_parse(text, bytes, what, ret, ret_error);
+}
+
+void snapshot_name_host(struct snapshot *s, const char *version)
+{
+        struct utsname host;
+
+        if (uname(&host) == 0) {
+                snprintf(s->hostname, sizeof(s->hostname), "%s", host.nodename);
+                snprintf(s->kernel, sizeof(s->kernel), "%s", host.release);
+        }
+        s->cpus = (uint64_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L);
+        snprintf(s->daemon_version, sizeof(s->daemon_version), "%s", version);
+}
+
+void snapshot_name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT])
+{
+        time_t seconds = (time_t)(unix_ms / 1000);
+        struct tm utc;
+        size_t n = 0;
+
+        if (gmtime_r(&seconds, &utc))
+                n = strftime(ret, SNAPSHOT_TEXT, "%Y-%m-%dT%H:%M:%S", &utc);
+        snprintf(ret + n, SNAPSHOT_TEXT - n, ".%03uZ", (unsigned)(unix_ms % 1000));
 }
 
 struct snapshot *snapshot_free(struct snapshot *s)

@@ -59,5 +59,9 @@ int snapshot_read(const char *file, struct snapshot **ret,
 cJSON *snapshot_json(const struct snapshot *s);
 /* By the names of the path, the layout and the technology, which is the order of a snapshot. */
 int snapshot_metric_compare(const struct snapshot_metric *a, const struct snapshot_metric *b);
+/* This host, and the version of the program that counts there. */
+void snapshot_name_host(struct snapshot *s, const char *version);
+/* As `created` and `updated` have it, to the millisecond: "2026-11-23T15:04:05.678Z". */
+void snapshot_name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT]);
 /* [A-Za-z0-9._-]{1,64}, without a leading dot. */
 bool snapshot_name_valid(const char *name);

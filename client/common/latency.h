@@ -16,6 +16,15 @@ static inline uint64_t latency_now_ns(void)
         return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* For people, and for what is compared with another host's. */
+static inline uint64_t latency_unix_ms(void)
+{
+        struct timespec t;
+
+        clock_gettime(CLOCK_REALTIME, &t);
+        return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+}
+
 struct latency {
         uint64_t *ns;
         size_t n, room;

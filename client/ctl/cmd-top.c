@@ -37,14 +37,6 @@ struct top {
         uint64_t lost_ms;            /* since when */
 };
 
-static uint64_t unix_ms(void)
-{
-        struct timespec t;
-
-        clock_gettime(CLOCK_REALTIME, &t);
-        return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* --- figures --- */
 
 static void top_forget(struct top *top)
@@ -66,7 +58,7 @@ static void top_lose(struct top *top, int r)
                 snprintf(top->error, sizeof(top->error), "%s", strerror(-r));
         text_clean(top->error);
         if (!top->lost_ms)
-                top->lost_ms = unix_ms();
+                top->lost_ms = latency_unix_ms();
         kvcache_close(top->ctl->kv);
         top->ctl->kv = NULL;
         top_forget(top);
@@ -103,7 +95,7 @@ static int top_sample(struct top *top)
         cJSON_Delete(top->figures);
         top->figures =
                 top_figures(&top->pages[0], top->taken_ns[1] ? &top->pages[1] : NULL, seconds);
-        top->answered_ms = unix_ms();
+        top->answered_ms = latency_unix_ms();
         cJSON_AddNumberToObject(top->figures, "unix_ms", (double)top->answered_ms);
         cJSON_AddBoolToObject(top->figures, "connected", true);
         top->lost_ms = 0;
@@ -120,7 +112,7 @@ static int top_show_json(const struct top *top)
         if (!top->lost_ms)
                 return print_json(top->figures);
         lost = cJSON_CreateObject();
-        cJSON_AddNumberToObject(lost, "unix_ms", (double)unix_ms());
+        cJSON_AddNumberToObject(lost, "unix_ms", (double)latency_unix_ms());
         cJSON_AddBoolToObject(lost, "connected", false);
         cJSON_AddNumberToObject(lost, "lost_unix_ms", (double)top->lost_ms);
         cJSON_AddStringToObject(lost, "message", top->error);
@@ -133,7 +125,7 @@ static void top_print_all(const struct top *top, unsigned lines, FILE *out)
         char now[HUMAN_BYTES], since[HUMAN_BYTES];
         unsigned used = 1;
 
-        human_time(unix_ms(), now);
+        human_time(latency_unix_ms(), now);
         fprintf(out, "%s, every %g s%s\n", now, top->interval, top->screen ? "; q quits" : "");
         if (top->lost_ms) {
                 human_time(top->lost_ms, since);

@@ -12,9 +12,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "benchmark/internal.h"
@@ -36,26 +33,10 @@ static struct bench_session *session_free(struct bench_session *s)
         return NULL;
 }
 
-static void name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT])
-{
-        time_t seconds = (time_t)(unix_ms / 1000);
-        struct tm utc;
-
-        strftime(ret, SNAPSHOT_TEXT, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&seconds, &utc));
-}
-
 /* What this daemon counts is this host's, whatever a file from before says. */
 static void name_host(struct snapshot *s)
 {
-        struct utsname names;
-        long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-
-        if (uname(&names) == 0) {
-                snprintf(s->hostname, sizeof(s->hostname), "%s", names.nodename);
-                snprintf(s->kernel, sizeof(s->kernel), "%s", names.release);
-        }
-        s->cpus = cpus > 0 ? (uint64_t)cpus : 0;
-        snprintf(s->daemon_version, sizeof(s->daemon_version), "%s", KVCACHE_BUILD_VERSION);
+        snapshot_name_host(s, KVCACHE_BUILD_VERSION);
 }
 
 /* --- the table, by name --- */
@@ -136,14 +117,8 @@ static bool is_empty(const struct transfer_counts *c)
 /* To the millisecond: of two that were active when the daemon was killed, it tells the younger. */
 static void changed(struct bench *b, struct bench_session *s)
 {
-        uint64_t now_ms = MAX(clock_unix_ms(), b->updated_ms + 1);
-        size_t n;
-
-        b->updated_ms = now_ms;
-        name_time(now_ms, s->snapshot.updated);
-        n = strlen(s->snapshot.updated) - 1;
-        snprintf(s->snapshot.updated + n, sizeof(s->snapshot.updated) - n, ".%03uZ",
-                 (unsigned)(now_ms % 1000));
+        b->updated_ms = MAX(clock_unix_ms(), b->updated_ms + 1);
+        snapshot_name_time(b->updated_ms, s->snapshot.updated);
         s->dirty = true;
 }
 
@@ -318,10 +293,10 @@ static int init(struct bench *b, const char *name, unsigned flags, struct bench_
                 r = session_new(b, name, &s);
                 if (r < 0)
                         return r;
-                name_time(clock_unix_ms(), s->snapshot.created);
+                snapshot_name_time(clock_unix_ms(), s->snapshot.created);
         } else if (!(flags & BENCH_RESUME)) {
                 make_zero(b, s);
-                name_time(clock_unix_ms(), s->snapshot.created);
+                snapshot_name_time(clock_unix_ms(), s->snapshot.created);
         }
         if (b->active)
                 b->active->dirty = true; /* it says that it is active */

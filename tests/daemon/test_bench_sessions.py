@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import struct
 import threading
 
@@ -59,6 +60,9 @@ def test_puts_and_cold_gets_add_up(leg_daemon):
         put_all(c, ns, items("before", 10, 24 * KIB), ack=Ack.WRITTEN)
         began = c.bench(INIT, "A")
         assert began["metrics"] == [] and began["active"] and began["enabled"] and began["schema"] == "kvcache.bench.v1"
+        for when in "created", "updated":
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", began[when])
+        assert began["host"]["hostname"] == os.uname().nodename and began["host"]["cpus"] > 0
         assert began["file"] == str(file_of(leg_daemon, "A"))
         put_all(c, ns, pairs, ack=Ack.WRITTEN)
         drop_and_get(c, ns, pairs)

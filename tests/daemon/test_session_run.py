@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -146,6 +147,9 @@ def test_snapshot_of_several_clients_adds_up(daemon, tmp_path):
     snapshot = json.loads((tmp_path / "S.json").read_text())
     assert [m["layout"] for m in snapshot["metrics"]] == [
         "fully_contiguous", "layer_separate_block_first", "layer_separate_outer_first"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", snapshot["created"])
+    assert snapshot["created"] < snapshot["updated"], "to the millisecond"
+    assert snapshot["host"]["hostname"] == os.uname().nodename and snapshot["host"]["kernel"] == os.uname().release
     per_pass = (1 << 20) // 3 // (4096 * 8) * 3
     for metric, pieces in zip(snapshot["metrics"], (1, 4, 8)):
         assert metric["total_blocks"] == 2 * per_pass + per_pass // 3 // 2 * 2 * 3

@@ -5,11 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/utsname.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "checked.h"
+#include "latency.h"
 
 static unsigned layout_of(uint32_t kind)
 {
@@ -25,7 +23,7 @@ static unsigned layout_of(uint32_t kind)
 
 void sweep_tally_init(struct sweep_tally *t)
 {
-        *t = (struct sweep_tally){ .begun_unix = (uint64_t)time(NULL) };
+        *t = (struct sweep_tally){ .begun_ms = latency_unix_ms() };
         for (uint32_t k = 0; k < SWEEP_LAYOUTS; k++) {
                 t->metrics[k].path = TRANSFER_HOST_TO_HOST;
                 t->metrics[k].layout = layout_of(k + 1);
@@ -130,23 +128,11 @@ struct sweep_observer sweep_tally_observer(struct sweep_tally *t)
         return (struct sweep_observer){ .userdata = t, .layout = add_layout, .pass = add_pass };
 }
 
-static void format_time(uint64_t unix_time, char ret[static SNAPSHOT_TEXT])
-{
-        time_t seconds = (time_t)unix_time;
-        struct tm tm;
-
-        if (!gmtime_r(&seconds, &tm) ||
-            strftime(ret, SNAPSHOT_TEXT, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
-                *ret = '\0';
-}
-
 void sweep_tally_snapshot(struct sweep_tally *t, const char *name, struct snapshot *ret)
 {
-        struct utsname host;
         size_t n = 0;
 
         *ret = (struct snapshot){
-                .cpus = (uint64_t)MAX(sysconf(_SC_NPROCESSORS_ONLN), 1L),
                 .idle = true,
                 .enabled_secs = t->enabled_secs,
                 .layouts = t->layouts,
@@ -154,13 +140,9 @@ void sweep_tally_snapshot(struct sweep_tally *t, const char *name, struct snapsh
                 .metrics = t->metrics,
         };
         snprintf(ret->name, sizeof(ret->name), "%s", name);
-        snprintf(ret->daemon_version, sizeof(ret->daemon_version), "%s", kvcache_version());
-        if (uname(&host) == 0) {
-                snprintf(ret->hostname, sizeof(ret->hostname), "%s", host.nodename);
-                snprintf(ret->kernel, sizeof(ret->kernel), "%s", host.release);
-        }
-        format_time(t->begun_unix, ret->created);
-        format_time((uint64_t)time(NULL), ret->updated);
+        snapshot_name_host(ret, kvcache_version());
+        snapshot_name_time(t->begun_ms, ret->created);
+        snapshot_name_time(latency_unix_ms(), ret->updated);
         for (unsigned k = 0; k < SWEEP_LAYOUTS; k++)
                 if (t->metrics[k].counts.transfers > 0)
                         t->metrics[n++] = t->metrics[k];

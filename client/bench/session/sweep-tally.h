@@ -11,7 +11,7 @@ struct sweep_tally {
         struct snapshot_layout layouts[SNAPSHOT_MAX_LAYOUTS];
         size_t n_layouts;
         double enabled_secs; /* the measured passes */
-        uint64_t begun_unix;
+        uint64_t begun_ms;   /* Unix time */
 };
 
 void sweep_tally_init(struct sweep_tally *t);
