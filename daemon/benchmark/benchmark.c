@@ -225,7 +225,7 @@ static void save(struct bench *b, struct bench_session *s)
 
 void bench_saved(struct bench *b, const char *name, int result)
 {
-        struct bench_session *s = name ? find(b, name) : NULL;
+        struct bench_session *s = find(b, name);
         char text[256];
 
         if (s)
@@ -245,7 +245,23 @@ void bench_saved(struct bench *b, const char *name, int result)
         b->save_failed = true;
         snprintf(text, sizeof(text),
                  "benchmark session %s cannot be saved: %s; it is kept in memory, and tried again",
-                 name ? name : "that was deleted", strerror(-result));
+                 name, strerror(-result));
+        b->params.warn(b->params.userdata, text);
+}
+
+void bench_deleted(struct bench *b, const char *name, int result)
+{
+        char text[256];
+
+        if (result == 0) {
+                b->saved++;
+                return;
+        }
+        b->save_errors++;
+        snprintf(text, sizeof(text),
+                 "the file of benchmark session %s, which was deleted, cannot be: %s; while it "
+                 "stays, the session is there again after a restart",
+                 name, strerror(-result));
         b->params.warn(b->params.userdata, text);
 }
 
@@ -311,11 +327,14 @@ static int init(struct bench *b, const char *name, unsigned flags, struct bench_
 
 static void drop(struct bench *b, struct bench_session *s)
 {
+        int r;
+
         if (b->active == s)
                 b->active = NULL;
         take_out(b, s);
-        if (b->files)
-                bench_files_delete(b->files, s->snapshot.name);
+        r = b->files ? bench_files_delete(b->files, s->snapshot.name) : 0;
+        if (r < 0)
+                bench_deleted(b, s->snapshot.name, r);
         session_free(s);
 }
 

@@ -5,7 +5,8 @@
  * renamed: it is the old one or the new one, whole, whenever the daemon is killed.
  *
  * Owns the folder's path and the calls under way. Failures: a file that is damaged, or is none, is
- * named in a warning and left alone; what cannot be written is reported to bench_saved(). */
+ * named in a warning and left alone; what cannot be written or
+ * deleted is reported to bench_saved() and bench_deleted(). */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -233,7 +234,10 @@ static void on_called(struct kio_request *call)
 {
         struct file_call *c = container_of(call, struct file_call, call);
 
-        bench_saved(c->files->bench, c->text ? c->name : NULL, (int)call->result);
+        if (c->text)
+                bench_saved(c->files->bench, c->name, (int)call->result);
+        else
+                bench_deleted(c->files->bench, c->name, (int)call->result);
         free(c->text);
         free(c);
 }
@@ -266,7 +270,7 @@ int bench_files_write(struct bench_files *f, const char *name, char *text, size_
         return submit(f, name, text, bytes);
 }
 
-void bench_files_delete(struct bench_files *f, const char *name)
+int bench_files_delete(struct bench_files *f, const char *name)
 {
-        (void)submit(f, name, NULL, 0);
+        return submit(f, name, NULL, 0);
 }

@@ -63,8 +63,8 @@ struct bench_files *bench_files_free(struct bench_files *f);
 void bench_files_read(struct bench_files *f);
 /* Writes it, sometime; then bench_saved(). Takes the text. 0, -ENOMEM. */
 int bench_files_write(struct bench_files *f, const char *name, char *text, size_t bytes);
-/* Deletes it, sometime after what was to be written. */
-void bench_files_delete(struct bench_files *f, const char *name);
+/* Deletes it, sometime after what was to be written; then bench_deleted(). 0, -ENOMEM. */
+int bench_files_delete(struct bench_files *f, const char *name);
 /* The path of a session's file. */
 void bench_files_path(const struct bench_files *f, const char *name, size_t bytes, char *ret);
 
@@ -73,6 +73,7 @@ void bench_files_path(const struct bench_files *f, const char *name, size_t byte
 /* A session that was read. Takes it. */
 void bench_adopt(struct bench *b, struct snapshot *snapshot);
 void bench_saved(struct bench *b, const char *name, int result);
+void bench_deleted(struct bench *b, const char *name, int result);
 /* What a client has moved by itself: into the sum of all clients, and the active session. */
 void bench_add(struct bench *b, unsigned path, unsigned layout, unsigned technology,
                const struct transfer_counts *counts, uint64_t busy_ns);

@@ -313,6 +313,26 @@ def test_a_folder_that_cannot_be_written_costs_the_file_only(make_daemon):
         wait_until(lambda: daemon.metric("kvcache_bench_session_saves_total") > 0, "it counts")
 
 
+def test_a_file_that_cannot_be_deleted_is_named_and_no_other_is_harmed(make_daemon):
+    daemon = make_daemon().start()
+    with daemon.client() as c:
+        c.bench(INIT, "A")
+        wait_until(lambda: saved(daemon, "A"), "it has a file")
+        content = file_of(daemon, "A").read_bytes()
+        file_of(daemon, "A").unlink()
+        file_of(daemon, "A").mkdir()
+        c.bench(DELETE, "A")
+        wait_until(lambda: "the file of benchmark session A, which was deleted, cannot be: Is a directory; while it stays" in daemon.log(),
+                   "the file is named")
+        assert daemon.metric("kvcache_bench_session_save_errors_total") == 1 and "kept in memory" not in daemon.log()
+        assert c.bench(LIST) == []
+        file_of(daemon, "A").rmdir()
+        file_of(daemon, "A").write_bytes(content)
+    daemon.restart()
+    with daemon.client() as c:
+        assert [s["name"] for s in c.bench(LIST)] == ["A"], "as the message has it"
+
+
 def test_a_store_of_sessions_alone_is_no_foreign_folder(make_daemon):
     daemon = make_daemon().start()
     with daemon.client() as c:
