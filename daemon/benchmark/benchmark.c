@@ -376,7 +376,7 @@ int bench_command(struct bench *b, enum bench_command command, const char *name,
         if (command == BENCH_DELETE)
                 drop(b, s);
         apply(b);
-        for (unsigned i = 0; i < b->n_sessions; i++)
+        for (unsigned i = 0; i < b->n_sessions && !(flags & BENCH_UNSAVED); i++)
                 save(b, b->sessions[i]);
         return r;
 }

@@ -52,7 +52,11 @@ enum bench_command {
         BENCH_LIST,
         BENCH_DELETE,
 };
-enum { BENCH_RESUME = 1 << 0, BENCH_FORCE = 1 << 1 }; /* of INIT, for a name that exists */
+enum {
+        BENCH_RESUME = 1 << 0, /* of INIT, for a name that exists */
+        BENCH_FORCE = 1 << 1,
+        BENCH_UNSAVED = 1 << 2, /* no file is written for this command; bench_tick() writes them */
+};
 
 /* `name`: "": the active one. `out` gets the session as JSON, of DELETE as it was; of LIST an
  * array. 0; -EINVAL: not a name; -EEXIST; -ENOENT: there is no such session; -ESRCH: none is

@@ -105,7 +105,8 @@ void admin_bench(struct request req, const struct wire_bench *msg)
                 [WIRE_BENCH_DELETE] = BENCH_DELETE,
         };
         unsigned flags = (msg->options & WIRE_BENCH_RESUME ? BENCH_RESUME : 0u) |
-                         (msg->options & WIRE_BENCH_FORCE ? BENCH_FORCE : 0u);
+                         (msg->options & WIRE_BENCH_FORCE ? BENCH_FORCE : 0u) |
+                         (req.client->admin ? 0u : BENCH_UNSAVED);
         struct client *client = req.client;
         _cleanup_(freep) char *text = NULL;
         _cleanup_(closep) int fd = -1;

@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import threading
+import time
 
 import pytest
 
@@ -361,6 +362,23 @@ def test_changing_sessions_is_for_admins(daemon):
             with refusal(Status.DENIED):
                 stranger.bench(action, "A")
         assert c.bench(STATUS)["enabled"]
+
+
+def test_a_caller_that_may_only_ask_causes_no_write(daemon):
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become another user")
+    os.chmod(daemon.directory, 0o755)
+    os.chmod(daemon.socket, 0o666)
+    with daemon.client() as c, client_as(daemon, STRANGER) as stranger:
+        ns = c.namespace("n")
+        c.bench(INIT, "A")
+        wait_until(lambda: daemon.metric("kvcache_bench_session_saves_total") == 1, "it has a file")
+        began = time.monotonic()
+        for i in range(40):
+            put_all(c, ns, items(f"n-{i}", 1, 4 * KIB), ack=Ack.WRITTEN)
+            assert metric(stranger.bench(STATUS), "host_to_disk")["total_blocks"] == i + 1
+        saves = daemon.metric("kvcache_bench_session_saves_total")
+        assert saves <= 2 + (time.monotonic() - began) / 5, "it is written by the clock, not for the one that asks"
 
 
 def test_messages_that_are_none_end_the_session_and_nothing_else(daemon):
