@@ -17,6 +17,7 @@
 #include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "snapshot.h"
 #include "tenant/ids.h"
 
 enum {
@@ -347,8 +348,7 @@ static int start_bench(struct server *s)
                 r = bench_resume(s->service.bench, name);
                 if (r < 0)
                         log_warning("%s: no benchmark session \"%s\": %s", variables[i], name,
-                                    r == -EINVAL ? "1 to 64 of A-Z a-z 0-9 . _ -, and no dot first"
-                                                 : strerror(-r));
+                                    r == -EINVAL ? "it is not " SNAPSHOT_NAME_RULE : strerror(-r));
                 else
                         log_info("benchmark session %s is active (%s)", name, variables[i]);
                 break;

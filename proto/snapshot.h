@@ -63,5 +63,5 @@ int snapshot_metric_compare(const struct snapshot_metric *a, const struct snapsh
 void snapshot_name_host(struct snapshot *s, const char *version);
 /* As `created` and `updated` have it, to the millisecond: "2026-11-23T15:04:05.678Z". */
 void snapshot_name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT]);
-/* [A-Za-z0-9._-]{1,64}, without a leading dot. */
+#define SNAPSHOT_NAME_RULE "1 to 64 of A-Z a-z 0-9 . _ -, and no dot first"
 bool snapshot_name_valid(const char *name);

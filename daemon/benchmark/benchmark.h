@@ -44,13 +44,14 @@ int bench_new(struct bench **ret, const struct bench_params *params);
 struct bench *bench_free(struct bench *b);
 
 enum bench_command {
-        BENCH_INIT,
+        BENCH_INIT = 1,
         BENCH_STATUS,
         BENCH_RESET,
         BENCH_ENABLE,
         BENCH_DISABLE,
         BENCH_LIST,
         BENCH_DELETE,
+        BENCH_COMMAND_END,
 };
 enum {
         BENCH_RESUME = 1 << 0, /* of INIT, for a name that exists */

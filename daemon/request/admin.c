@@ -7,6 +7,7 @@
  * reply's status and text. */
 #include "request/admin.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "snapshot.h"
 
 /* A text as a sealed memfd: however long it is, the message stays small. */
 static int text_to_memfd(const char *text, size_t bytes)
@@ -36,35 +38,61 @@ static int text_to_memfd(const char *text, size_t bytes)
         return TAKE_FD(fd);
 }
 
-void admin_report(struct request req, const struct wire_report_request *msg)
+/* Replies with what `print` prints, if there is room for one more descriptor. What `print` returned
+ * if that is an error; -ENOMEM: no memory or descriptors. */
+static int reply_text(struct request req, int (*print)(struct request req, void *data, FILE *out),
+                      void *data)
 {
-        struct client *client = req.client;
         _cleanup_(freep) char *text = NULL;
         _cleanup_(closep) int fd = -1;
         size_t bytes = 0;
         FILE *out;
+        int r;
 
-        if (msg->what == WIRE_REPORT_CONFIG && !client->admin) {
-                request_fail(req, WIRE_DENIED, "the configuration is for admins");
-                return;
-        }
-        if (!client->takes_fds(client, 1)) {
+        if (!req.client->takes_fds(req.client, 1)) {
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
-                return;
+                return 0;
         }
         out = open_memstream(&text, &bytes);
-        if (out) {
-                client->tenant->service->report(client->tenant->service->userdata, client,
-                                                (enum wire_report)msg->what, out);
-                fclose(out);
-                fd = text_to_memfd(text, bytes);
-        }
-        if (fd < 0) {
-                request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
-                return;
-        }
+        if (!out)
+                return -ENOMEM;
+        r = print(req, data, out);
+        if (fclose(out) != 0 && r == 0)
+                r = -ENOMEM;
+        if (r < 0)
+                return r;
+        fd = text_to_memfd(text, bytes);
+        if (fd < 0)
+                return -ENOMEM;
         request_reply_fds(req, bytes, &fd, 1);
+        return 0;
 }
+
+static int print_report(struct request req, void *data, FILE *out)
+{
+        const struct service *service = req.client->tenant->service;
+        const struct wire_report_request *msg = data;
+
+        service->report(service->userdata, req.client, (enum wire_report)msg->what, out);
+        return 0;
+}
+
+void admin_report(struct request req, const struct wire_report_request *msg)
+{
+        struct wire_report_request copy = *msg;
+
+        if (msg->what == WIRE_REPORT_CONFIG && !req.client->admin)
+                request_fail(req, WIRE_DENIED, "the configuration is for admins");
+        else if (reply_text(req, print_report, &copy) < 0)
+                request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
+}
+
+/* --- benchmark sessions --- */
+
+static_assert((int)BENCH_INIT == (int)WIRE_BENCH_INIT, "the same commands");
+static_assert((int)BENCH_COMMAND_END == (int)WIRE_BENCH_ACTION_END, "the same commands");
+static_assert((int)BENCH_RESUME == (int)WIRE_BENCH_RESUME, "the same flags");
+static_assert((int)BENCH_FORCE == (int)WIRE_BENCH_FORCE, "the same flags");
 
 static void bench_refuse(struct request req, int error, const char *name)
 {
@@ -72,8 +100,7 @@ static void bench_refuse(struct request req, int error, const char *name)
 
         switch (error) {
         case -EINVAL:
-                request_fail(req, WIRE_INVALID,
-                             "a session's name is 1 to 64 of A-Z a-z 0-9 . _ -, and no dot first");
+                request_fail(req, WIRE_INVALID, "a session's name is " SNAPSHOT_NAME_RULE);
                 break;
         case -EEXIST:
                 snprintf(text, sizeof(text), "there is a session %s already", name);
@@ -92,58 +119,44 @@ static void bench_refuse(struct request req, int error, const char *name)
                 request_fail(req, WIRE_QUOTA, text);
                 break;
         default:
-                request_fail(req, WIRE_BUSY, "no memory for the session");
+                request_fail(req, WIRE_BUSY, "no memory or descriptors for the session");
         }
+}
+
+struct bench_call {
+        enum bench_command command;
+        unsigned flags;
+        char name[WIRE_BENCH_NAME + 1];
+};
+
+static int print_bench(struct request req, void *data, FILE *out)
+{
+        const struct bench_call *c = data;
+
+        return bench_command(req.client->tenant->service->bench, c->command, c->name, c->flags,
+                             out);
 }
 
 void admin_bench(struct request req, const struct wire_bench *msg)
 {
-        static const enum bench_command commands[] = {
-                [WIRE_BENCH_INIT] = BENCH_INIT,       [WIRE_BENCH_STATUS] = BENCH_STATUS,
-                [WIRE_BENCH_RESET] = BENCH_RESET,     [WIRE_BENCH_ENABLE] = BENCH_ENABLE,
-                [WIRE_BENCH_DISABLE] = BENCH_DISABLE, [WIRE_BENCH_LIST] = BENCH_LIST,
-                [WIRE_BENCH_DELETE] = BENCH_DELETE,
+        struct bench_call call = {
+                .command = (enum bench_command)msg->action,
+                .flags = msg->options | (req.client->admin ? 0u : BENCH_UNSAVED),
         };
-        unsigned flags = (msg->options & WIRE_BENCH_RESUME ? BENCH_RESUME : 0u) |
-                         (msg->options & WIRE_BENCH_FORCE ? BENCH_FORCE : 0u) |
-                         (req.client->admin ? 0u : BENCH_UNSAVED);
-        struct client *client = req.client;
-        _cleanup_(freep) char *text = NULL;
-        _cleanup_(closep) int fd = -1;
-        char name[WIRE_BENCH_NAME + 1];
-        size_t bytes = 0;
-        FILE *out;
         int r;
 
-        if (!client->admin && msg->action != WIRE_BENCH_STATUS && msg->action != WIRE_BENCH_LIST) {
+        if (!req.client->admin && msg->action != WIRE_BENCH_STATUS &&
+            msg->action != WIRE_BENCH_LIST) {
                 request_fail(req, WIRE_DENIED, "changing benchmark sessions needs an admin");
                 return;
         }
-        if (!client->takes_fds(client, 1)) {
-                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
-                return;
-        }
-        memcpy(name, msg + 1, msg->name_length);
-        name[msg->name_length] = '\0';
-        if (strlen(name) != msg->name_length) {
-                bench_refuse(req, -EINVAL, "");
-                return;
-        }
-        out = open_memstream(&text, &bytes);
-        if (!out) {
-                bench_refuse(req, -ENOMEM, name);
-                return;
-        }
-        r = bench_command(client->tenant->service->bench, commands[msg->action], name, flags, out);
-        if (fclose(out) != 0 && r == 0)
-                r = -ENOMEM;
-        if (r == 0)
-                r = fd = text_to_memfd(text, bytes);
+        memcpy(call.name, msg + 1, msg->name_length);
+        r = strlen(call.name) == msg->name_length ? reply_text(req, print_bench, &call) : -EINVAL;
         if (r < 0)
-                bench_refuse(req, r, name);
-        else
-                request_reply_fds(req, bytes, &fd, 1);
+                bench_refuse(req, r, call.name);
 }
+
+/* --- the store --- */
 
 void admin_list(struct request req, const struct wire_list *msg)
 {
