@@ -4,12 +4,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
 #include "human.h"
+#include "session/chart.h"
+#include "session/output.h"
 #include "simulate.h"
 #include "table.h"
 #include "units.h"
@@ -19,7 +22,14 @@ DEFINE_CLEANUP(struct workload *, workload_free);
 
 enum { MAX_POLICIES = 8, MAX_CAPACITIES = 32, CHAT_REQUESTS = 10000, CELL_BYTES = 96 };
 
-enum { OPTION_SYNTHETIC = OPTION_LONG, OPTION_SEED, OPTION_DISK, OPTION_ANNOUNCE, OPTION_BUDGET };
+enum {
+        OPTION_SYNTHETIC = OPTION_LONG,
+        OPTION_SEED,
+        OPTION_DISK,
+        OPTION_ANNOUNCE,
+        OPTION_BUDGET,
+        OPTION_SVG
+};
 
 static const struct option_row simulate_options[] = {
         { 'p', "policy", "LIST",
@@ -43,6 +53,9 @@ static const struct option_row simulate_options[] = {
         { OPTION_SYNTHETIC, "synthetic", "KIND",
           "generate a workload instead of reading a trace; KIND: chat" },
         { OPTION_SEED, "seed", "N", "seed of the synthetic workload (default: 0)" },
+        { OPTION_SVG, "svg", "FILE",
+          "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"
+          "to standard output, in the place of the table" },
         { 0 },
 };
 
@@ -62,6 +75,7 @@ struct arguments {
         size_t n_policies, n_capacities;
         unsigned long long block_bytes, write_budget;
         double announced;
+        const char *svg;
 };
 
 /* Calls `add` for each of a list with commas; false: it has said why not. */
@@ -178,6 +192,9 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
                                     &a->source.requests);
         case OPTION_ANNOUNCE:
                 return workload_source_share(ctl, self, "--announce-ends", argument, &a->announced);
+        case OPTION_SVG:
+                a->svg = argument;
+                return true;
         case OPTION_SYNTHETIC:
                 return workload_source_kind(ctl, self, argument, &a->source);
         case OPTION_SEED:
@@ -207,6 +224,8 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
                         return usage_error(self, "--disk needs --bytes-per-block");
         if (a->write_budget > 0 && a->block_bytes == 0)
                 return usage_error(self, "--write-budget needs --bytes-per-block");
+        if (ctl->json && a->svg && strcmp(a->svg, "-") == 0)
+                return usage_error(self, "--svg - and --json both print to standard output");
         if ((a->n_policies == 0 && !for_each(ctl, self, "policy", "lru,cq,opt", a, add_policy)) ||
             (a->n_capacities == 0 &&
              !for_each(ctl, self, "capacity", "1%,5%,10%,20%,50%", a, add_capacity)))
@@ -382,6 +401,110 @@ static int report_text(const struct arguments *a, const struct simulation *s,
         return EXIT_OK;
 }
 
+static int by_size(const void *a, const void *b)
+{
+        const struct chart_point *x = a, *y = b;
+
+        return (x->x > y->x) - (x->x < y->x);
+}
+
+/* The line of a policy; `points`: one for each capacity. */
+static void fill_line(const struct arguments *a, const struct run *runs, size_t policy,
+                      unsigned series, char (*marks)[CELL_BYTES], struct chart_point *points,
+                      struct chart_line *ret)
+{
+        for (size_t c = 0; c < a->n_capacities; c++) {
+                const struct run *run = &runs[c * a->n_policies + policy];
+                const struct capacity *capacity = run->capacity;
+                double percent = 100 * ratio(run->result.blocks_hit, run->result.blocks_asked);
+
+                points[c] = (struct chart_point){ .x = capacity->share,
+                                                  .y = percent,
+                                                  .mark = marks[c] };
+                snprintf(points[c].text, sizeof(points[c].text), "%s, %s: %.2f %%", run->policy,
+                         capacity->text, percent);
+        }
+        qsort(points, a->n_capacities, sizeof(*points), by_size);
+        *ret = (struct chart_line){ .series = series, .points = points, .n = a->n_capacities };
+}
+
+static const char *size_axis(const struct arguments *a)
+{
+        size_t shares = 0, bytes = 0;
+
+        for (size_t c = 0; c < a->n_capacities; c++) {
+                shares += a->capacities[c].is_share;
+                bytes += a->capacities[c].bytes > 0;
+        }
+        if (shares == a->n_capacities)
+                return "capacity, of the distinct blocks";
+        if (bytes == a->n_capacities)
+                return "capacity in bytes";
+        return shares + bytes == 0
+                       ? "capacity in blocks"
+                       : "capacity: of the distinct blocks (%), in bytes (B), in blocks";
+}
+
+static void report_chart(const struct arguments *a, const struct simulation *s,
+                         const struct run *runs, FILE *out)
+{
+        enum { OF_LRU, OF_CQ, OF_OPT = CHART_SERIES - 1 };
+        static struct chart_point points[MAX_POLICIES][MAX_CAPACITIES];
+        char marks[MAX_CAPACITIES][CELL_BYTES], subtitle[192];
+        char requests[HUMAN_BYTES], asked[HUMAN_BYTES], distinct[HUMAN_BYTES];
+        struct chart_line lines[MAX_POLICIES];
+        struct chart_panel panel = {
+                .title = "Hit ratio: hits, of the blocks asked for",
+                .unit = "%",
+                .lines = lines,
+                .n_lines = a->n_policies,
+                .x_title = size_axis(a),
+        };
+        struct chart chart = {
+                .title = "Hit ratio by capacity", .subtitle = subtitle, .panels = &panel, .n = 1
+        };
+
+        for (size_t c = 0; c < a->n_capacities; c++)
+                if (a->capacities[c].is_share || a->capacities[c].bytes > 0)
+                        snprintf(marks[c], CELL_BYTES, "%s", a->capacities[c].text);
+                else
+                        human_count(a->capacities[c].blocks, marks[c]);
+        for (size_t p = 0; p < a->n_policies; p++) {
+                unsigned series = strcmp(a->policies[p], "opt") == 0   ? OF_OPT
+                                  : strcmp(a->policies[p], "lru") == 0 ? OF_LRU
+                                                                       : OF_CQ;
+
+                chart.series[series] = a->policies[p];
+                chart.is_line[series] = true;
+                chart.is_dashed[series] = series == OF_OPT;
+                fill_line(a, runs, p, series, marks, points[p], &lines[p]);
+        }
+        human_count(s->workload->n_requests, requests);
+        human_count(s->workload->n_ids, asked);
+        human_count(s->n_blocks, distinct);
+        snprintf(subtitle, sizeof(subtitle), "%s requests for %s blocks, %s of them distinct",
+                 requests, asked, distinct);
+        chart_svg(&chart, out);
+}
+
+static int report(const struct arguments *a, const struct simulation *s, const struct run *runs,
+                  size_t n, bool json)
+{
+        struct output out;
+        int status;
+
+        if (a->svg) {
+                status = output_open(&out, a->svg);
+                if (status != EXIT_OK)
+                        return status;
+                report_chart(a, s, runs, out.file);
+                status = output_close(&out, true);
+                if (status != EXIT_OK || strcmp(a->svg, "-") == 0)
+                        return status;
+        }
+        return json ? report_json(a, runs, n) : report_text(a, s, runs);
+}
+
 static int simulate(struct arguments *a, const struct simulation *s, bool json)
 {
         static struct run runs[MAX_POLICIES * MAX_CAPACITIES];
@@ -405,7 +528,7 @@ static int simulate(struct arguments *a, const struct simulation *s, bool json)
                                                                strerror(-r));
                 }
         }
-        return json ? report_json(a, runs, n) : report_text(a, s, runs);
+        return report(a, s, runs, n, json);
 }
 
 static int run_simulate(struct ctl *ctl, const struct command *self, int argc, char **argv)

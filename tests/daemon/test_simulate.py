@@ -4,6 +4,7 @@
 import itertools
 import json
 import random
+import xml.etree.ElementTree
 
 import pytest
 
@@ -183,6 +184,63 @@ def test_the_table_has_a_row_for_each_size_and_a_column_for_each_policy():
     assert out[4].endswith("million touches a second of CPU time")
 
 
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def plot(path):
+    """The axes of a plot, measured by its labels, and its lines: (y of a hit ratio, x of a label, {colour: points})."""
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.tag == SVG + "svg" and not [e for e in root.iter() if {"href", "src"} & set(e.keys())]
+    texts = {t.text: t for t in root.iter(SVG + "text")}
+    ratios = {float(t[:-2]): float(e.get("y")) - 4.5 for t, e in texts.items() if t.endswith(" %")}
+    low, high = min(ratios), max(ratios)
+    lines = {}
+    for line in root.iter(SVG + "polyline"):
+        points = [tuple(map(float, p.split(","))) for p in line.get("points").split()]
+        if all(y == 74 for _, y in points):
+            continue  # the legend's
+        dots = [(float(c.get("cx")), float(c.get("cy"))) for c in root.iter(SVG + "circle")
+                if c.get("style")[-3:-1] == line.get("style").split("var(--")[1][:2]]
+        assert dots == points
+        name = {"s0": "lru", "s1": "cq", "s3": "opt"}[line.get("style").split("var(--")[1][:2]]
+        lines[name] = (points, "dasharray" in line.get("style"))
+    return (lambda y: low + (ratios[low] - y) / (ratios[low] - ratios[high]) * (high - low)), texts, lines, root
+
+
+def test_the_plot_has_each_figure_where_its_axes_say(tmp_path):
+    sizes = ["20%", "1%", "50%", "5%", "10%"]
+    arguments = ["--synthetic", "chat", "-r", 2000, "-c", ",".join(sizes)]
+    figures = simulate(*arguments, "--svg", tmp_path / "plot.svg")
+    ratio_at, texts, lines, root = plot(tmp_path / "plot.svg")
+    assert {name: dashed for name, (_, dashed) in lines.items()} == {"lru": False, "cq": False, "opt": True}
+    assert {"lru", "cq", "opt", "Hit ratio by capacity", "capacity, of the distinct blocks, logarithmic"} <= set(texts)
+    for name, (points, _) in lines.items():
+        wanted = sorted((f["capacity"], 100 * f["hit_ratio"]) for f in figures if f["policy"] == name)
+        assert [ratio_at(y) for _, y in points] == pytest.approx([ratio for _, ratio in wanted], abs=0.05)
+        assert [x for x, _ in points] == [float(texts[f"{round(100 * size)}%"].get("x")) for size, _ in wanted]
+        x = [p[0] for p in points]  # logarithmic: what is five times as large is as far away
+        assert x[1] - x[0] == pytest.approx(x[4] - x[2], abs=0.3)
+    best = max(figures, key=lambda f: f["hit_ratio"])
+    assert any(t.text.endswith(f"{100 * best['hit_ratio']:.2f} %") for t in root.iter(SVG + "title"))
+    style = root.find(SVG + "style").text
+    assert "prefers-color-scheme:dark" in style and "url(" not in style
+
+
+def test_a_plot_of_one_size_and_one_of_disks(tmp_path):
+    simulate("--synthetic", "chat", "-r", 200, "-c", "10%", "-p", "lru", "--svg", tmp_path / "one.svg")
+    assert len(plot(tmp_path / "one.svg")[2]["lru"][0]) == 1
+    simulate("--synthetic", "chat", "-r", 200, "-b", "2MiB", "--disk", "1GiB,2GiB", "-p", "cq,lru", "--svg", tmp_path / "two.svg")
+    _, texts, lines, _ = plot(tmp_path / "two.svg")
+    assert {"1GiB", "2GiB", "capacity in bytes"} <= set(texts) and set(lines) == {"lru", "cq"}
+    out = bench("simulate", "--synthetic", "chat", "-r", "50", "-c", "9", "--svg", "-").stdout
+    assert xml.etree.ElementTree.fromstring(out).tag == SVG + "svg"
+
+
+def test_a_plot_that_cannot_be_written_leaves_nothing(tmp_path):
+    done = bench("simulate", "--synthetic", "chat", "-r", "50", "--svg", str(tmp_path / "no" / "plot.svg"), check=6)
+    assert "No such file" in done.stderr and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("arguments, says, status", [
     ([], "either a trace file or --synthetic chat is needed", 2),
     (["/nowhere"], "/nowhere: No such file", 5),
@@ -203,6 +261,7 @@ def test_the_table_has_a_row_for_each_size_and_a_column_for_each_policy():
     (["--synthetic", "chat", "--disk", "1TB"], "--disk needs --bytes-per-block", 2),
     (["--synthetic", "chat", "--write-budget", "1TB"], "--write-budget needs --bytes-per-block", 2),
     (["--synthetic", "chat", "--write-budget", "much", "-b", "1MB"], "--write-budget: 'much'", 2),
+    (["--synthetic", "chat", "--json", "--svg", "-"], "both print to standard output", 2),
     (["--synthetic", "chat", "--disk", "1TB", "-b", "0"], "--disk needs --bytes-per-block", 2),
 ])
 def test_wrong_usage_is_told(arguments, says, status):

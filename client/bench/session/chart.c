@@ -16,6 +16,12 @@ enum {
         BAR = 24,   /* from one to the next */
         GROUP = 28,
         AXIS = 52, /* with the space to the next panel */
+        PLOT_LEFT = 78,
+        PLOT_RIGHT = WIDTH - MARGIN - 10,
+        PLOT_HEIGHT = 380,
+        PLOT_AXIS = 76,
+        LABEL_ROOM = 8, /* between two on the x axis */
+        LOG_FROM = 8,   /* the x axis is logarithmic if its ends are so far apart */
 };
 
 static const char style[] =
@@ -81,6 +87,9 @@ static double most_of(const struct chart_panel *p)
 
         for (size_t i = 0; i < p->n; i++)
                 most = MAX(most, p->bars[i].value);
+        for (size_t i = 0; i < p->n_lines; i++)
+                for (size_t k = 0; k < p->lines[i].n; k++)
+                        most = MAX(most, p->lines[i].points[k].y);
         return isfinite(most) && most > 0 ? most : 1;
 }
 
@@ -93,6 +102,8 @@ static double panel_height(const struct chart_panel *p)
 {
         double y = TITLE + AXIS;
 
+        if (p->n_lines > 0)
+                return TITLE + PLOT_HEIGHT + PLOT_AXIS;
         for (size_t i = 0; i < p->n; i++)
                 y += BAR + (begins_group(p, i) ? GROUP : 0);
         return y;
@@ -115,7 +126,114 @@ static void draw_grid(const struct chart_panel *p, double top, double bottom, do
         text_at(out, WIDTH - MARGIN, bottom + 17, "s", "end", p->unit);
 }
 
-static void draw_panel(const struct chart_panel *p, double y, FILE *out)
+/* --- lines --- */
+
+struct plot {
+        double top, bottom, least_x, most_x, most_y;
+        bool is_log;
+};
+
+static double plot_x(const struct plot *plot, double x)
+{
+        double from = plot->is_log ? log(plot->least_x) : plot->least_x;
+        double to = plot->is_log ? log(plot->most_x) : plot->most_x;
+        double at = plot->is_log ? log(x) : x;
+
+        if (to <= from)
+                return (PLOT_LEFT + PLOT_RIGHT) / 2.0;
+        return PLOT_LEFT + 14 + (at - from) / (to - from) * (PLOT_RIGHT - PLOT_LEFT - 28);
+}
+
+static double plot_y(const struct plot *plot, double y)
+{
+        return plot->bottom - y / plot->most_y * (plot->bottom - plot->top);
+}
+
+static struct plot plot_of(const struct chart_panel *p, double y)
+{
+        struct plot plot = { .top = y + TITLE, .least_x = INFINITY };
+        double step = grid_step(most_of(p));
+
+        plot.bottom = plot.top + PLOT_HEIGHT;
+        plot.most_y = ceil(most_of(p) / step - 1e-9) * step; /* the highest line of the grid */
+        for (size_t i = 0; i < p->n_lines; i++)
+                for (size_t k = 0; k < p->lines[i].n; k++) {
+                        plot.least_x = MIN(plot.least_x, p->lines[i].points[k].x);
+                        plot.most_x = MAX(plot.most_x, p->lines[i].points[k].x);
+                }
+        plot.is_log = plot.least_x > 0 && plot.most_x / plot.least_x >= LOG_FROM;
+        return plot;
+}
+
+static void draw_axes(const struct chart_panel *p, const struct plot *plot, FILE *out)
+{
+        const struct chart_line *first = &p->lines[0]; /* the others have the same x */
+        double step = grid_step(most_of(p)), free_from = 0;
+        char label[32];
+
+        for (unsigned i = 0; (double)i * step <= plot->most_y * 1.0001; i++) {
+                double y = plot_y(plot, (double)i * step);
+
+                fprintf(out, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>\n", PLOT_LEFT,
+                        PLOT_RIGHT, y, y);
+                snprintf(label, sizeof(label), "%.6g %s", (double)i * step, p->unit);
+                text_at(out, PLOT_LEFT - 10, y + 4.5, "s", "end", label);
+        }
+        for (size_t k = 0; k < first->n; k++) {
+                double x = plot_x(plot, first->points[k].x);
+                double half = 3.6 * (double)strlen(first->points[k].mark);
+
+                fprintf(out, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", x, x,
+                        plot->bottom, plot->bottom + 6);
+                if (x - half < free_from)
+                        continue;
+                text_at(out, x, plot->bottom + 21, "s", "middle", first->points[k].mark);
+                free_from = x + half + LABEL_ROOM;
+        }
+        snprintf(label, sizeof(label), "%s", plot->is_log ? ", logarithmic" : "");
+        fprintf(out, "<text x=\"%.1f\" y=\"%.1f\" class=\"s\" text-anchor=\"middle\">",
+                (PLOT_LEFT + PLOT_RIGHT) / 2.0, plot->bottom + 44);
+        put_text(p->x_title, out);
+        put_text(label, out);
+        fputs("</text>\n", out);
+}
+
+static void draw_stroke(const struct chart *c, unsigned series, FILE *out)
+{
+        fprintf(out, "style=\"fill:none;stroke:var(--s%u);stroke-width:2.2%s\"/>\n", series,
+                c->is_dashed[series] ? ";stroke-dasharray:7 5" : "");
+}
+
+static void draw_lines(const struct chart *c, const struct chart_panel *p, double y, FILE *out)
+{
+        struct plot plot = plot_of(p, y);
+
+        text_at(out, MARGIN, y + 20, "p", "start", p->title);
+        draw_axes(p, &plot, out);
+        for (size_t i = 0; i < p->n_lines; i++) {
+                const struct chart_line *line = &p->lines[i];
+
+                fputs("<polyline points=\"", out);
+                for (size_t k = 0; k < line->n; k++)
+                        fprintf(out, "%s%.1f,%.1f", k > 0 ? " " : "",
+                                plot_x(&plot, line->points[k].x), plot_y(&plot, line->points[k].y));
+                fputs("\" ", out);
+                draw_stroke(c, line->series, out);
+                for (size_t k = 0; k < line->n; k++) {
+                        fprintf(out,
+                                "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"3.6\" "
+                                "style=\"fill:var(--s%u)\"><title>",
+                                plot_x(&plot, line->points[k].x), plot_y(&plot, line->points[k].y),
+                                line->series);
+                        put_text(line->points[k].text, out);
+                        fputs("</title></circle>\n", out);
+                }
+        }
+}
+
+/* --- the whole --- */
+
+static void draw_bars(const struct chart_panel *p, double y, FILE *out)
 {
         double most = most_of(p), top = y + TITLE - 8, bottom = y + panel_height(p) - AXIS + 4;
 
@@ -147,10 +265,16 @@ static void draw_legend(const struct chart *c, FILE *out)
         for (unsigned i = 0; i < CHART_SERIES; i++) {
                 if (!c->series[i])
                         continue;
-                fprintf(out,
-                        "<rect x=\"%.1f\" y=\"68\" width=\"12\" height=\"12\" rx=\"2\" "
-                        "style=\"fill:var(--s%u)\"/>\n",
-                        x, i);
+                if (c->is_line[i]) {
+                        fprintf(out, "<polyline points=\"%.1f,74 %.1f,74\" ", x, x + 32);
+                        draw_stroke(c, i, out);
+                        x += 20;
+                } else {
+                        fprintf(out,
+                                "<rect x=\"%.1f\" y=\"68\" width=\"12\" height=\"12\" rx=\"2\" "
+                                "style=\"fill:var(--s%u)\"/>\n",
+                                x, i);
+                }
                 text_at(out, x + 18, 78.5, "s", "start", c->series[i]);
                 x += 46 + 7.2 * (double)strlen(c->series[i]);
         }
@@ -174,7 +298,10 @@ void chart_svg(const struct chart *c, FILE *out)
         text_at(out, MARGIN, 54, "s", "start", c->subtitle);
         draw_legend(c, out);
         for (size_t i = 0; i < c->n; i++) {
-                draw_panel(&c->panels[i], y, out);
+                if (c->panels[i].n_lines > 0)
+                        draw_lines(c, &c->panels[i], y, out);
+                else
+                        draw_bars(&c->panels[i], y, out);
                 y += panel_height(&c->panels[i]);
         }
         fputs("</svg>\n", out);
