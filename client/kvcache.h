@@ -69,7 +69,8 @@ enum kvcache_status {
         KVCACHE_NO_NAMESPACE = 12,
         KVCACHE_VERSION = 13,
         KVCACHE_SHUTDOWN = 14,
-        KVCACHE_NO_SPACE = 15,
+        KVCACHE_NO_SPACE =
+                15, /* nothing is stored; written, durable: also for store.write_budget */
         KVCACHE_NOT_EMPTY = 16,
         /* The library's own: */
         KVCACHE_LOST = 100, /* the daemon ended before it replied */

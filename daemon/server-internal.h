@@ -69,5 +69,11 @@ struct store_scrub server_scrub(const struct server *s);
 void server_apply_gds(struct server *s);
 /* After a reload: for pools and store. What is out of memory for it says so and keeps its own. */
 void server_apply_policy(struct server *s);
+/* At startup: of how many keys admission knows that they were seen. 0, or the exit status. */
+int server_start_admission(struct server *s);
+/* After a reload. Out of memory, the budget is the one that it was, and the log says so. */
+void server_apply_budget(struct server *s);
+/* What was written is charged to the budget. */
+void server_count_writes(struct server *s);
 /* After a reload. */
 void server_apply_limits(struct server *s);

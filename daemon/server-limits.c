@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "checked.h"
+#include "evict/admission.h"
 #include "base/log.h"
 
 enum {
@@ -244,4 +245,42 @@ void server_apply_policy(struct server *s)
         else if (changed)
                 log_info("eviction.policy: every chunk is in the lists of %s after %.3f s", policy,
                          (double)(clock_mono_ns() - began) / 1e9);
+}
+
+int server_start_admission(struct server *s)
+{
+        enum { REMEMBERED_OF_ENTRIES = 4, REMEMBERED_MAX = 4 << 20 };
+        uint64_t remembered = MIN(s->config->store.entries, (uint64_t)REMEMBERED_MAX);
+        uint64_t seed, now = clock_mono_ns();
+        int r;
+
+        memcpy(&seed, s->instance, sizeof(seed)); /* at random */
+        remembered = MIN(remembered * REMEMBERED_OF_ENTRIES, (uint64_t)REMEMBERED_MAX);
+        r = admission_new(&s->service.admission, remembered, seed, now);
+        if (r == 0)
+                r = admission_set_budget(s->service.admission, s->config->store.write_budget, now);
+        if (r < 0)
+                return server_fail(r, "store.write_budget", NULL);
+        server_count_writes(s);
+        return 0;
+}
+
+void server_apply_budget(struct server *s)
+{
+        if (admission_set_budget(s->service.admission, s->config->store.write_budget,
+                                 clock_mono_ns()) < 0)
+                log_error(
+                        "store.write_budget: no memory to remember keys in: the budget is the one "
+                        "that it was; the next reload tries again");
+}
+
+void server_count_writes(struct server *s)
+{
+        struct store_stats st;
+
+        store_get_stats(s->service.store, &st);
+        admission_count_written(s->service.admission,
+                                st.payload_bytes_written + st.table_bytes_written +
+                                        st.prewrite_bytes_written,
+                                clock_mono_ns());
 }

@@ -368,6 +368,8 @@ int server_start_service(struct server *s)
         };
         int r = start_lookups(s);
 
+        if (r == 0)
+                r = server_start_admission(s);
         if (r != 0)
                 return r;
         r = census_new(&s->service.census, s->service.store, TENANT_IDS);

@@ -23,6 +23,7 @@
 #include "units.h"
 #include "benchmark/benchmark.h"
 #include "build-config.h"
+#include "evict/admission.h"
 #include "report/sums.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -131,6 +132,7 @@ static void apply_reloadable(struct server *s)
         s->service.wait_ms = c->limits.wait_ms;
         server_apply_gds(s);
         server_apply_policy(s);
+        server_apply_budget(s);
         scrub = server_scrub(s);
         store_set_scrub(s->service.store, &scrub);
         if (s->http)
@@ -201,6 +203,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 
         look_at_workers(s);
         store_tick(s->service.store);
+        server_count_writes(s);
         bench_tick(s->service.bench, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
@@ -489,6 +492,7 @@ static void server_fini(struct server *s)
                 request_fini(&s->tenants[i]);
                 tenant_close(&s->tenants[i]);
         }
+        admission_free(s->service.admission);
         census_free(s->service.census);
         quotas_free(s->service.quotas);
         free_event(s->done);

@@ -105,7 +105,8 @@ enum wire_status {
         WIRE_NO_NAMESPACE = 12, /* not opened by this session, or (attach) does not exist */
         WIRE_VERSION = 13,      /* hello: no version in common */
         WIRE_SHUTDOWN = 14,     /* the daemon is stopping */
-        WIRE_NO_SPACE = 15,     /* put: not even eviction makes room */
+        WIRE_NO_SPACE = 15,     /* put: not even eviction makes room; written or durable: the budget
+                                   of writes refuses it. Nothing is stored */
         WIRE_NOT_EMPTY = 16,    /* namespace remove: it holds chunks, so many as value64 says */
         WIRE_CANCELLED = 17,    /* CANCEL came first: nothing was done */
         WIRE_STATUS_END,

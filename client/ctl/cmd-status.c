@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "answer.h"
+#include "checked.h"
 #include "commands.h"
 #include "common.h"
 #include "human.h"
@@ -207,6 +208,79 @@ static void print_eviction(cJSON *status)
         section_rest(eviction);
 }
 
+/* Days, as years if there are many. */
+static void life_text(double days, char ret[static HUMAN_BYTES])
+{
+        if (days >= 2 * 365)
+                snprintf(ret, HUMAN_BYTES, "%.1f years", MIN(days / 365, 999.0));
+        else
+                snprintf(ret, HUMAN_BYTES, "%.0f days", days);
+}
+
+static void print_life(cJSON *writes)
+{
+        char endurance[HUMAN_BYTES], now[HUMAN_BYTES], budget[HUMAN_BYTES];
+        uint64_t bytes = section_count(writes, "rated_endurance_bytes");
+        double days_now, days_budget;
+        bool has_now = section_number(writes, "life_days", &days_now);
+        bool has_budget = section_number(writes, "life_at_budget_days", &days_budget);
+
+        if (has_now)
+                life_text(days_now, now);
+        if (has_budget)
+                life_text(days_budget, budget);
+        units_bytes(bytes, endurance);
+        if (bytes > 0 && (has_now || has_budget))
+                section_line("drive life", "%s%s%s%s%s, of %s rated", has_now ? now : "",
+                             has_now ? " at the rate of the last day" : "",
+                             has_now && has_budget ? ", " : "", has_budget ? budget : "",
+                             has_budget ? " at the whole budget" : "", endurance);
+}
+
+static void print_writes(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *writes = section_object(status, "writes");
+        char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
+        uint64_t budget, day, seconds, first, again, refused, dry;
+        double available, probability;
+
+        if (!writes)
+                return;
+        puts("\nWrites to disk");
+        budget = section_count(writes, "budget_bytes");
+        day = section_count(writes, "day_bytes");
+        seconds = section_count(writes, "day_seconds");
+        units_bytes(day, a);
+        human_seconds((double)seconds, b);
+        section_line("written", "%s in the last %s", a, b);
+        units_bytes(budget, a);
+        human_percent(day, budget, b);
+        if (budget > 0)
+                section_line("budget", "%s a day (%s of it used)", a, b);
+        else
+                section_line("budget", "none (store.write_budget)");
+        if (section_number(writes, "available_bytes", &available)) {
+                units_bytes((uint64_t)(available < 0 ? -available : available), a);
+                section_line("available", "%s%s", a, available < 0 ? " overdrawn" : "");
+        }
+        first = section_count(writes, "admitted_first");
+        again = section_count(writes, "admitted_again");
+        human_count(first, a);
+        human_count(again, b);
+        if (section_number(writes, "probability", &probability))
+                section_line("admitted", "%s new chunks, now %.1f %% of them; %s seen before", a,
+                             100 * probability, b);
+        refused = section_count(writes, "refused_first");
+        dry = section_count(writes, "refused_dry");
+        units_bytes(section_count(writes, "refused_bytes"), c);
+        human_count(refused, a);
+        human_count(dry, b);
+        if (refused + dry > 0)
+                section_line("refused", "%s new chunks, %s with the budget used up; %s", a, b, c);
+        print_life(writes);
+        section_rest(writes);
+}
+
 /* Of the keys looked up, or, while there are none, of those got: the daemon says which. */
 static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
 {
@@ -238,9 +312,10 @@ static void print_misses(cJSON *totals, uint64_t misses)
                 { "evicted_disk", "evicted from disk" },
                 { "evicted_pool", "evicted from memory" },
                 { "failed_check", "failed check" },
+                { "refused", "not written for the budget of writes" },
         };
         _cleanup_(cJSON_Deletep) cJSON *by = section_object(totals, "misses_by_reason");
-        char text[sizeof(reasons) / sizeof(reasons[0]) * (HUMAN_BYTES + 32)] = "", n[HUMAN_BYTES];
+        char text[sizeof(reasons) / sizeof(reasons[0]) * (HUMAN_BYTES + 48)] = "", n[HUMAN_BYTES];
         size_t at = 0;
 
         for (size_t i = 0; by && i < sizeof(reasons) / sizeof(reasons[0]); i++) {
@@ -318,6 +393,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         print_lookups(status);
         status_print_store(status);
         print_eviction(status);
+        print_writes(status);
         status_print_clients(status);
         print_totals(status);
         /* Members of a newer daemon: objects as sections, the others as lines. */

@@ -92,6 +92,8 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->waiting = WAITING_NOT;
         req->waits_as = NULL;
         req->read = (struct store_read){ 0 };
+        req->charged = 0;
+        req->admission = 0;
         req->chunk = POOL_NONE;
         req->tier = 0;
         req->direct = false;
@@ -107,6 +109,8 @@ static enum cache_miss_reason miss_reason(const struct cache *c, const struct ca
                 return CACHE_MISS_FAILED_CHECK;
         if (store_remembers(c->params.store, req->namespace_id, &req->key, req->hash))
                 return CACHE_MISS_EVICTED_DISK;
+        if (cache_was_refused(c, req))
+                return CACHE_MISS_REFUSED;
         return pool_remembers(c->params.pool, req->hash) ? CACHE_MISS_EVICTED_POOL
                                                          : CACHE_MISS_NEVER_STORED;
 }
@@ -115,6 +119,7 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
 {
         req->status = status;
         req->waiting = WAITING_NOT;
+        cache_settle_charge(c, &req->charged);
         if (req->kind == KIND_GET) {
                 if (req->chunk_length > 0 && req->tier == CACHE_MEMORY)
                         c->stats.hits_memory++;
@@ -371,8 +376,14 @@ uint32_t cache_next_use(struct cache *c)
 
 void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
 {
-        if (place->chunk != POOL_NONE)
+        if (place->chunk != POOL_NONE) {
+                const struct pool_chunk *pc = pool_chunk(c->params.pool, place->chunk);
+
                 pool_touch(c->params.pool, place->chunk, place->generation, use);
+                if (pc->flags & POOL_REFUSED && pc->generation == place->generation &&
+                    pc->use != use)
+                        cache_admit_again(c, place->chunk, use);
+        }
         store_touch(c->params.store, place->ref, use);
 }
 

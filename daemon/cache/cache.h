@@ -29,6 +29,7 @@
 #include "cache/pool.h"
 #include "store/store.h"
 
+struct admission;
 struct cache;
 
 enum cache_status {
@@ -39,7 +40,7 @@ enum cache_status {
         CACHE_TOO_LARGE,
         CACHE_NOT_DURABLE,
         CACHE_FAILED,
-        CACHE_NO_SPACE,
+        CACHE_NO_SPACE,  /* also for the budget of writes, which refuses what is to be written */
         CACHE_FAULT,     /* the client's memory went away while it was read or filled */
         CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
         CACHE_CANCELLED, /* its owner went away, or the daemon stops */
@@ -122,6 +123,8 @@ struct cache_request {
         struct cache_user *waits_as; /* WAITING_ROOM: in this user's queue */
         struct list_node owned, deadline;
         uint64_t waits_since_ns;
+        uint32_t charged; /* bytes, to the budget of writes, and not settled */
+        uint8_t admission;
         struct store_read read;
         struct cache *cache; /* while a get is copied */
         struct kio_request copy;
@@ -132,6 +135,7 @@ struct cache_params {
         struct pool *pool;
         struct store *store;
         struct kio *io;
+        struct admission *admission; /* NULL: all is written */
 };
 
 int cache_new(struct cache **ret, const struct cache_params *params);
@@ -279,6 +283,7 @@ enum cache_miss_reason {
         CACHE_MISS_EVICTED_POOL, /* and was not evicted from disk: it was in the pool alone */
         CACHE_MISS_EVICTED_DISK,
         CACHE_MISS_FAILED_CHECK, /* it was on disk, and its read has failed */
+        CACHE_MISS_REFUSED,      /* the budget of writes did not let it be written */
         CACHE_MISS_REASONS,
 };
 

@@ -237,6 +237,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 direct_free(d);
                 return false;
         }
+        cache_charge_write(&d->queued, req);
         d->queued.direct = true;
         c->stats.direct_bytes += req->length;
         d->put = (struct store_put){

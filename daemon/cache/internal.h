@@ -62,6 +62,7 @@ struct store_write {
         struct list_node node;   /* of its user: ready or refused */
         struct cache_user *user; /* NULL: it counts no more */
         uint64_t bytes;
+        uint32_t charged; /* to the budget of writes, and not settled */
         bool direct, in_store;
 };
 
@@ -116,6 +117,7 @@ struct write {
         uint64_t file_offset;
         uint32_t chunk;
         uint64_t slot_bytes;
+        bool refused;  /* it ends in the pool */
         bool told;     /* a put was answered "accepted": it stays in the pool if its write fails */
         uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
                           was not */
@@ -179,6 +181,8 @@ bool cache_get_try(struct cache *c, struct cache_request *req);
 enum cache_status cache_status_of_put(int result);
 /* The key is in the pool. */
 void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk);
+/* Writes what is in the pool, and nowhere else. False: there is no memory. */
+bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req);
 /* Asks the store to take it. False: it cannot now. */
 bool cache_write_store(struct store_write *queued);
 /* Its turn has come. */
@@ -203,6 +207,18 @@ struct list_node *cache_direct_put_waiters(struct cache *c, uint32_t namespace_i
                                            const struct key *key, uint64_t hash);
 /* As cache_write_store(). */
 bool cache_direct_store(struct store_write *queued);
+
+/* --- admit.c --- */
+
+/* May it be written to the store? Asked any number of times, it is charged once. `again`: its key
+ * is known to have been used before. */
+bool cache_admit(struct cache *c, struct cache_request *req, bool again);
+/* The write settles what the request was charged with. */
+void cache_charge_write(struct store_write *w, struct cache_request *req);
+void cache_settle_charge(struct cache *c, uint32_t *charged);
+bool cache_was_refused(const struct cache *c, const struct cache_request *req);
+/* A second use of what was refused and is in the pool: it is written, if it can be now. */
+void cache_admit_again(struct cache *c, uint32_t chunk, uint32_t use);
 
 /* --- user.c --- */
 

@@ -27,6 +27,7 @@ enum pool_flag {
         POOL_DROPPED = 1 << 4,    /* out of the table; lives as long as its pins. What was purged
                                      gets this later: pool_is_dropped() */
         POOL_PREFETCHED = 1 << 5, /* the cache's: no request has asked for the bytes yet */
+        POOL_REFUSED = 1 << 6,    /* the cache's: not written, for the budget of writes */
 };
 
 struct pool_chunk {
@@ -42,6 +43,7 @@ struct pool_chunk {
         uint32_t leases; /* of the pins */
         uint32_t flags;
         uint32_t use;             /* that it comes in with, as of evict.h */
+        uint32_t user;            /* the cache's, with POOL_REFUSED: who put it */
         uint64_t born;            /* the number of the last purge before it */
         uint64_t tag;             /* the cache's own: where the store has it */
         struct list_node waiters; /* the cache's: waiters for the fill, or for the write */

@@ -175,6 +175,23 @@ bool cache_write_store(struct store_write *queued)
         return true;
 }
 
+/* It is there, and is not written. Puts of the same key that wait for its bytes ask for
+ * themselves. */
+static void keep_in_pool(struct write *w)
+{
+        struct cache *c = w->cache;
+        struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
+        struct cache_request *req = TAKE_PTR(w->req);
+
+        pc->flags &= ~(uint32_t)POOL_WRITING;
+        pc->flags |= POOL_REFUSED;
+        pc->user = req->user;
+        pc->tag = pack_ref(STORE_REF_NONE);
+        cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_OK);
+        cache_finish_with(c, req, CACHE_OK, w->chunk);
+        write_end(w);
+}
+
 static void on_copied(struct kio_request *copy)
 {
         struct write *w = container_of(copy, struct write, copy);
@@ -201,6 +218,10 @@ static void on_copied(struct kio_request *copy)
         if (w->file) {
                 c->stats.file_puts++;
                 c->stats.file_put_bytes += pc->length;
+        }
+        if (w->refused) {
+                keep_in_pool(w);
+                return;
         }
         if (req->ack == CACHE_ACCEPTED) {
                 w->told = true;
@@ -232,7 +253,7 @@ static void on_copied(struct kio_request *copy)
 }
 
 /* `chunk` is pinned for the write, which takes the pin over. */
-static struct write *write_new(struct cache *c, uint32_t chunk, const struct cache_request *req)
+static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_request *req)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct write *w = calloc(1, sizeof(*w));
@@ -246,6 +267,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, const struct cac
                 free(w);
                 return NULL;
         }
+        cache_charge_write(&w->queued, req);
         list_init(&w->dropping);
         w->store = (struct store_put){
                 .namespace_id = req->namespace_id,
@@ -262,6 +284,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, const struct cac
                 .complete = on_stored,
                 .abandon = on_write_abandoned,
         };
+        pc->flags &= ~(uint32_t)POOL_REFUSED;
         pc->flags |= POOL_WRITING;
         pc->tag = (uint64_t)(uintptr_t)w;
         c->stats.unwritten_bytes += w->slot_bytes;
@@ -323,11 +346,27 @@ static void finish_existing(struct cache *c, struct cache_request *req, uint32_t
         store_sync(c->params.store, &s->store);
 }
 
+bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request *req)
+{
+        struct write *w;
+
+        pool_pin(c->params.pool, chunk);
+        w = write_new(c, chunk, req);
+        if (!w) {
+                cache_unpin(c, chunk);
+                return false;
+        }
+        w->told = true;
+        if (req->ack != CACHE_ACCEPTED)
+                cache_wait_on(c, req, chunk, WAITING_WRITE);
+        cache_queue_write(c, &w->queued);
+        return true;
+}
+
 void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
         struct store_ref ref;
-        struct write *w;
 
         if (pc->flags & POOL_FILLING) {
                 cache_wait_on(c, req, chunk, WAITING_FILL);
@@ -336,6 +375,8 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         if (req->ack == CACHE_ACCEPTED) {
                 if (pc->flags & POOL_WRITING)
                         write_of(pc)->told = true;
+                else if (pc->flags & POOL_REFUSED && pc->use != req->use)
+                        cache_admit_again(c, chunk, req->use);
                 cache_finish_with(c, req, CACHE_EXISTS, chunk);
                 return;
         }
@@ -347,18 +388,12 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
                 finish_existing(c, req, chunk, ref);
                 return;
         }
-        /* In memory only, because its write failed or because the store has evicted it: write what
-         * is here. */
-        pool_pin(c->params.pool, chunk);
-        w = write_new(c, chunk, req);
-        if (!w) {
-                cache_unpin(c, chunk);
+        /* In memory only, because its write failed or was refused, or because the store has evicted
+         * it: write what is here. */
+        if (!cache_admit(c, req, true))
+                cache_finish(c, req, CACHE_NO_SPACE);
+        else if (!cache_write_resident(c, chunk, req))
                 cache_finish(c, req, CACHE_FAILED);
-                return;
-        }
-        w->told = true;
-        cache_wait_on(c, req, chunk, WAITING_WRITE);
-        cache_queue_write(c, &w->queued);
 }
 
 /* The blocking-call thread. */
@@ -397,6 +432,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct store_ref ref;
+        bool admitted;
         struct write *w;
         int r;
 
@@ -412,6 +448,11 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 return true;
         if (cache_others_first(c, req) || cache_over_budget(c, req))
                 return false;
+        admitted = cache_admit(c, req, false);
+        if (!admitted && req->ack != CACHE_ACCEPTED) {
+                cache_finish(c, req, CACHE_NO_SPACE);
+                return true;
+        }
         if (cache_put_direct(c, req))
                 return true;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,
@@ -430,6 +471,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 return true;
         }
         w->req = req;
+        w->refused = !admitted;
         req->waiting = WAITING_NOT;
         bring(w, req, pool_at(c->params.pool, chunk));
         kio_submit(c->params.io, &w->copy, chunk);

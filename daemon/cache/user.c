@@ -119,6 +119,7 @@ void cache_unwritten_end(struct cache *c, struct store_write *w)
         if (!u)
                 return;
         leave_store(c, w);
+        cache_settle_charge(c, &w->charged);
         w->user = NULL;
         u->unwritten -= w->bytes;
         c->unwritten -= w->bytes;

@@ -71,6 +71,8 @@ struct config {
                 uint64_t reserve;           /* store.reserve: bytes; 0 (auto) */
                 uint64_t scrub_rate;        /* store.scrub_rate: bytes a second; 0: none */
                 uint64_t scrub_interval_ms; /* store.scrub_interval */
+                uint64_t write_budget;      /* store.write_budget: bytes a day; 0: none */
+                uint64_t rated_endurance;   /* store.rated_endurance: bytes; 0: not known */
         } store;
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)

@@ -149,6 +149,11 @@ int admission_set_budget(struct admission *a, uint64_t bytes, uint64_t now_ns)
         return 0;
 }
 
+bool admission_has_budget(const struct admission *a)
+{
+        return a->stats.budget > 0;
+}
+
 /* 0 to 1: the same for all of a use. */
 static double draw(const struct admission *a, const struct admission_write *w)
 {

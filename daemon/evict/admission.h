@@ -8,7 +8,7 @@
  * for together, since a prefix is found up to its first gap. A chunk that is seen again is admitted
  * always, until the budget is overdrawn by a little; from there on nothing is.
  *
- * Whoever asks brings the time and the number of the use: the same questions have the same answers.
+ * The caller brings the time and the number of the use: the same questions have the same answers.
  * The thread of the owner. Touches no file; fails only in admission_new() and
  * admission_set_budget(), for want of memory. */
 #pragma once
@@ -35,6 +35,8 @@ enum admission_answer {
         ADMISSION_DRY,     /* the budget is used up */
 };
 
+bool admission_has_budget(const struct admission *a);
+
 struct admission_write {
         uint64_t id;  /* of the key, as of evict_id() */
         uint32_t use; /* as of evict.h */
@@ -47,8 +49,8 @@ enum admission_answer admission_ask(struct admission *a, const struct admission_
 /* Was the key refused when it was asked for last, as far as that is remembered? */
 bool admission_has_refused(const struct admission *a, uint64_t id);
 
-/* For whoever knows what was really written: all that was since the start, `written`, in which the
- * writes that were settled are. What was charged for those is forgiven, and what was written is
+/* From a caller that knows what was really written: all of it since startup, `written`, in which
+ * the writes that were settled are. What was charged for those is forgiven, and what was written is
  * charged: tables, what was written twice, and not what has failed. */
 void admission_settle(struct admission *a, uint64_t charged);
 void admission_count_written(struct admission *a, uint64_t written, uint64_t now_ns);
@@ -56,7 +58,7 @@ void admission_count_written(struct admission *a, uint64_t written, uint64_t now
 struct admission_stats {
         uint64_t budget;      /* bytes a day; 0: none */
         int64_t available;    /* bytes that have accrued and are not used; may be negative */
-        uint64_t written_day; /* bytes, in the last 24 hours or since the start: by
+        uint64_t written_day; /* bytes, in the last 24 hours or since startup: by
                                  admission_count_written() */
         uint64_t seconds_day; /* that these are of; 0: less than a second */
         double probability;   /* of a first touch */

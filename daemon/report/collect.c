@@ -12,6 +12,7 @@
 #include "benchmark/benchmark.h"
 #include "build-config.h"
 #include "checked.h"
+#include "evict/admission.h"
 #include "request/request.h"
 #include "report/sums.h"
 #include "report/http.h"
@@ -276,6 +277,25 @@ static void collect_lookups(const struct lookups *lookups, struct metrics *s)
         s->lookup_failed_builds = (double)l.failed;
 }
 
+static void collect_admission(const struct admission *admission, struct metrics *s)
+{
+        struct admission_stats a;
+
+        admission_get_stats(admission, &a);
+        s->write_budget = (double)a.budget;
+        s->write_budget_available = (double)a.available;
+        s->write_budget_left = a.budget > a.written_day ? (double)(a.budget - a.written_day) : 0;
+        s->written_day = (double)a.written_day;
+        s->admission_writes[METRICS_ADMITTED_FIRST] = (double)a.admitted_first;
+        s->admission_writes[METRICS_ADMITTED_AGAIN] = (double)a.admitted_again;
+        s->admission_writes[METRICS_NOT_ADMITTED_FIRST] = (double)a.refused_first;
+        s->admission_writes[METRICS_NOT_ADMITTED_DRY] = (double)a.refused_dry;
+        s->admission_charged_bytes = (double)a.charged_bytes;
+        s->admission_refused_bytes = (double)a.refused_bytes;
+        s->admission_probability = a.probability;
+        s->admission_remembered = (double)a.remembered;
+}
+
 static void collect_store(const struct store *store, struct metrics *s)
 {
         struct store_stats st;
@@ -497,6 +517,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_pool(from->service, ret);
         collect_lookups(from->service->lookups, ret);
         collect_store(from->service->store, ret);
+        collect_admission(from->service->admission, ret);
         collect_volumes(from, ret);
         collect_io(from->service->io, ret);
         collect_transfers(kio_transfers(from->service->io), from->service->bench, ret);

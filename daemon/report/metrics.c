@@ -45,7 +45,7 @@ static const char *status_value(const struct metrics *s, unsigned i)
 const char *metrics_miss_reason(unsigned i)
 {
         static const char *const names[] = { "never_stored", "evicted_pool", "evicted_disk",
-                                             "failed_check" };
+                                             "failed_check", "refused" };
 
         static_assert(ARRAY_SIZE(names) == METRICS_MISSES, "a name each");
         return i < ARRAY_SIZE(names) ? names[i] : NULL;
@@ -56,6 +56,7 @@ static const char *miss_value(const struct metrics *s, unsigned i)
         return metrics_miss_reason(i);
 }
 
+VALUES(admission_value, "first", "again", "refused_first", "refused_dry");
 VALUES(tier_value, "memory", "disk");
 VALUES(lookup_value, "daemon", "client");
 VALUES(hint_value, "final", "return", "shared");

@@ -17,8 +17,16 @@ enum { METRICS_OPS = 32, METRICS_STATUSES = 24 }; /* wire ops and statuses, by n
 /* Indices of the other members that are arrays. */
 enum { METRICS_TIER_MEMORY, METRICS_TIER_DISK, METRICS_TIERS };
 enum { METRICS_HINTS = 3 };  /* HINTS of tenant.h */
-enum { METRICS_MISSES = 4 }; /* by enum cache_miss_reason */
+enum { METRICS_MISSES = 5 }; /* by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
+/* What admission has answered. */
+enum {
+        METRICS_ADMITTED_FIRST,
+        METRICS_ADMITTED_AGAIN,
+        METRICS_NOT_ADMITTED_FIRST,
+        METRICS_NOT_ADMITTED_DRY,
+        METRICS_ADMISSIONS
+};
 enum { METRICS_LOOKUPS_DAEMON, METRICS_LOOKUPS_CLIENT, METRICS_LOOKUPS };
 enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
 enum { METRICS_ACKS = 3 };   /* by enum wire_ack */

@@ -16,6 +16,7 @@
 #include "build-config.h"
 #include "checked.h"
 #include "config/config.h"
+#include "evict/admission.h"
 #include "request/request.h"
 #include "report/sums.h"
 #include "report/http.h"
@@ -23,6 +24,8 @@
 #include "report/health.h"
 #include "session/session.h"
 #include "report/namespaces.h"
+
+enum { DAY_SECONDS = 24 * 3600, LIFE_MIN_SECONDS = 60 };
 
 /* --- JSON --- */
 
@@ -193,6 +196,37 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
         add_paths(o, from);
 }
 
+/* What is written to disk, what its budget does, and how long the drives last at that. */
+static void add_writes(cJSON *root, const struct status_sources *from)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "writes");
+        double endurance = (double)from->config->store.rated_endurance;
+        struct admission_stats a;
+
+        admission_get_stats(from->service->admission, &a);
+        cJSON_AddNumberToObject(o, "budget_bytes", (double)a.budget);
+        cJSON_AddNumberToObject(o, "day_bytes", (double)a.written_day);
+        cJSON_AddNumberToObject(o, "day_seconds", (double)a.seconds_day);
+        if (a.budget > 0) {
+                cJSON_AddNumberToObject(o, "available_bytes", (double)a.available);
+                cJSON_AddNumberToObject(o, "probability", a.probability);
+        }
+        cJSON_AddNumberToObject(o, "admitted_first", (double)a.admitted_first);
+        cJSON_AddNumberToObject(o, "admitted_again", (double)a.admitted_again);
+        cJSON_AddNumberToObject(o, "refused_first", (double)a.refused_first);
+        cJSON_AddNumberToObject(o, "refused_dry", (double)a.refused_dry);
+        cJSON_AddNumberToObject(o, "refused_bytes", (double)a.refused_bytes);
+        if (endurance == 0)
+                return;
+        cJSON_AddNumberToObject(o, "rated_endurance_bytes", endurance);
+        if (a.written_day > 0 && a.seconds_day >= LIFE_MIN_SECONDS)
+                cJSON_AddNumberToObject(o, "life_days",
+                                        endurance / (double)a.written_day * (double)a.seconds_day /
+                                                DAY_SECONDS);
+        if (a.budget > 0)
+                cJSON_AddNumberToObject(o, "life_at_budget_days", endurance / (double)a.budget);
+}
+
 static void add_scrub(cJSON *root, const struct config *config, const struct store_stats *st,
                       const struct metrics *s)
 {
@@ -292,6 +326,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_lookups(root, from, &s);
         add_store(root, from, &store, &s);
         add_eviction(root, from->config->eviction.policy, &s);
+        add_writes(root, from);
         add_scrub(root, from->config, &store, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);

@@ -12,7 +12,8 @@ int tenant_open(struct tenant *t, struct service *service, const struct lease_li
 {
         const struct cache_params params = { .pool = t->pool,
                                              .store = service->store,
-                                             .io = service->io };
+                                             .io = service->io,
+                                             .admission = service->admission };
         const struct store_namespace *ns;
         int r;
 

@@ -17,6 +17,7 @@
 #include "tenant/quota.h"
 #include "wire.h"
 
+struct admission;
 struct bench;
 struct client;
 struct lookups;
@@ -36,6 +37,7 @@ struct service {
         struct census *census;
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         struct bench *bench;
+        struct admission *admission; /* of the writes of all tenants */
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
         enum service_gds gds, gds_puts;

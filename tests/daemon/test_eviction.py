@@ -12,7 +12,7 @@ from kvwire import Ack, Status, Tier
 from test_hints import standing
 from test_tiers import flip_byte
 
-REASONS = ("never_stored", "evicted_pool", "evicted_disk", "failed_check")
+REASONS = ("never_stored", "evicted_pool", "evicted_disk", "failed_check", "refused")
 
 
 def change(daemon, policy):

@@ -76,7 +76,8 @@ void tiers_open(struct tiers *t)
                 fail_msg("store_open: %s", error);
         assert_int_equal(cache_new(&t->cache, &(struct cache_params){ .pool = t->pool,
                                                                       .store = t->store,
-                                                                      .io = t->io }),
+                                                                      .io = t->io,
+                                                                      .admission = t->admission }),
                          0);
         t->ns = tiers_namespace(t, "a");
         tiers_settle(t);

@@ -14,8 +14,9 @@ enum { TIERS_WAIT_MS = 60000 };
 
 struct tiers {
         char dir[256];
-        uint64_t pool_bytes, limit; /* 0: 16 MiB, 256 MiB */
-        uint64_t hang_ms;           /* io.hang; 0: nothing hangs */
+        uint64_t pool_bytes, limit;  /* 0: 16 MiB, 256 MiB */
+        uint64_t hang_ms;            /* io.hang; 0: nothing hangs */
+        struct admission *admission; /* of the cache; or NULL */
         struct pool *pool;
         struct kio *io;
         struct store *store;

@@ -26,9 +26,10 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "Store: {}\n", "t:1:1: unknown key \"Store\"; did you mean \"store\"?" },
                 { "memory:\n  poool: 1GiB\n",
                   "t:2:3: unknown key \"memory.poool\"; did you mean \"memory.pool\"?" },
-                { "store: {foo: 1}\n", "t:1:9: unknown key \"store.foo\"; the keys there are path, "
-                                       "limit, segment, entries, prewrite, error_budget, "
-                                       "reserve, scrub_rate, scrub_interval" },
+                { "store: {foo: 1}\n",
+                  "t:1:9: unknown key \"store.foo\"; the keys there are path, "
+                  "limit, segment, entries, prewrite, error_budget, "
+                  "reserve, scrub_rate, scrub_interval, write_budget, rated_endurance" },
                 { "xyzzy: 1\n", "t:1:1: unknown key \"xyzzy\"; the sections are listen, store, "
                                 "memory, io, eviction, "
                                 "access, limits, log, tenants" },

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of the puts goes on to the store, where writes have a budget (evict/admission.h). Loop
+ * thread.
+ *
+ * A put asks once, when it has its turn, however long it waits for room after that. Refused, one
+ * that is to be accepted goes to the pool, and stays there until it is evicted or its key is used a
+ * second time, which has it written; one that is to be written is answered CACHE_NO_SPACE, and
+ * nothing is stored. What is charged is settled when the write is over, or was never made. */
+#include "cache/internal.h"
+
+#include "base/clock.h"
+#include "checked.h"
+#include "evict/admission.h"
+
+enum { PAGE = 4096 };
+
+/* cache_request.admission */
+enum { NOT_ASKED, ADMITTED, REFUSED };
+
+static bool ask(struct cache *c, uint64_t hash, uint32_t use, bool again, uint32_t bytes)
+{
+        const struct admission_write w = {
+                .id = evict_id(hash), .use = use, .again = again, .bytes = bytes
+        };
+
+        return admission_ask(c->params.admission, &w, clock_mono_ns()) == ADMISSION_ADMITTED;
+}
+
+static bool has_budget(const struct cache *c)
+{
+        return c->params.admission && admission_has_budget(c->params.admission);
+}
+
+bool cache_admit(struct cache *c, struct cache_request *req, bool again)
+{
+        uint32_t bytes = (uint32_t)round_up((uint64_t)req->length, PAGE);
+
+        if (req->admission == NOT_ASKED) {
+                req->admission = ADMITTED;
+                if (!has_budget(c))
+                        return true;
+                again = again ||
+                        store_remembers(c->params.store, req->namespace_id, &req->key, req->hash) ||
+                        pool_remembers(c->params.pool, req->hash);
+                if (ask(c, req->hash, req->use, again, bytes))
+                        req->charged = bytes;
+                else
+                        req->admission = REFUSED;
+        }
+        return req->admission == ADMITTED;
+}
+
+void cache_charge_write(struct store_write *w, struct cache_request *req)
+{
+        w->charged += req->charged;
+        req->charged = 0;
+}
+
+void cache_settle_charge(struct cache *c, uint32_t *charged)
+{
+        if (*charged > 0)
+                admission_settle(c->params.admission, *charged);
+        *charged = 0;
+}
+
+bool cache_was_refused(const struct cache *c, const struct cache_request *req)
+{
+        return has_budget(c) && admission_has_refused(c->params.admission, evict_id(req->hash));
+}
+
+void cache_admit_again(struct cache *c, uint32_t chunk, uint32_t use)
+{
+        struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+        const struct store_namespace *ns = store_namespace_get(c->params.store, pc->namespace_id);
+        uint64_t room = pool_slot_bytes(c->params.pool, chunk);
+        struct cache_request req = {
+                .namespace_id = pc->namespace_id,
+                .tenant = ns ? ns->tenant : 0,
+                .user = pc->user,
+                .key = pc->key,
+                .hash = pc->hash,
+                .use = use,
+                .length = pc->length,
+                .ack = CACHE_ACCEPTED,
+        };
+
+        if (!ns || c->stopping || c->unwritten + room > c->unwritten_limit ||
+            !cache_admit(c, &req, true))
+                return;
+        if (!cache_write_resident(c, chunk, &req))
+                cache_settle_charge(c, &req.charged);
+}
