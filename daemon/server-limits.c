@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "checked.h"
 #include "evict/admission.h"
-#include "base/log.h"
 
 enum {
         MAX_REGIONS = 16384,   /* a quarter of the mappings that a process may have */

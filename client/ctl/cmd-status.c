@@ -315,10 +315,10 @@ static void print_misses(cJSON *totals, uint64_t misses)
                 { "refused", "not written for the budget of writes" },
         };
         _cleanup_(cJSON_Deletep) cJSON *by = section_object(totals, "misses_by_reason");
-        char text[sizeof(reasons) / sizeof(reasons[0]) * (HUMAN_BYTES + 48)] = "", n[HUMAN_BYTES];
+        char text[ARRAY_SIZE(reasons) * (HUMAN_BYTES + 48)] = "", n[HUMAN_BYTES];
         size_t at = 0;
 
-        for (size_t i = 0; by && i < sizeof(reasons) / sizeof(reasons[0]); i++) {
+        for (size_t i = 0; by && i < ARRAY_SIZE(reasons); i++) {
                 uint64_t of = section_count(by, reasons[i].name);
 
                 if (of == 0)

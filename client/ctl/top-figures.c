@@ -234,7 +234,6 @@ static void add_gets(cJSON *root, const struct interval *t)
         double memory = rate(t, "kvcache_hits_total", "memory");
         double disk = rate(t, "kvcache_hits_total", "disk");
         double misses = samples_growth_sum(t->now, t->before, "kvcache_misses_total") / t->seconds;
-
         double evicted = rate(t, "kvcache_misses_total", "evicted_disk") +
                          rate(t, "kvcache_misses_total", "evicted_pool");
 

@@ -145,9 +145,9 @@ bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key 
 uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref, uint32_t use);
 int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
-/* `parent`: NULL if it is not in this volume. */
 bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret);
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
+/* `parent`: NULL if it is not in this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
 /* As those of the store. */
