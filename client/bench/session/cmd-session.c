@@ -580,6 +580,7 @@ const struct command command_session = {
                 "SESSION is one that the daemon keeps, or a file, a snapshot or an export: its\n"
                 "name has a '/' or ends with \".json\"; - is standard input. Without one it is\n"
                 "$KVCACHE_BENCH_SESSION, else $DYNAMO_BENCHMARK_SESSION, else the active one.\n"
+                "So init refuses the name - and those that end with \".json\".\n"
                 "init, reset, enable, disable and delete are for admins.\n"
                 "\n"
                 "Exit status: 1 failure, 2 wrong usage, 3 no session is active, 4 no such\n"
