@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from buffers import region_of
 from harness import KIB, MIB, ctl, get_all, items, put_all, wait_until
 from kvwire import Ack, Status, Tier
 from test_replay import LONG, replay, trace_path
@@ -205,3 +206,26 @@ def test_one_user_with_new_chunks_cannot_overdraw(make):
     wait_until(lambda: daemon.metric("kvcache_pool_unwritten_bytes") == 0, "all is written")
     assert daemon.metric("kvcache_admission_charged_bytes_total") < 2 * MIB
     assert daemon.metric("kvcache_admission_refused_bytes_total") > 30 * MIB
+
+
+@pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN, Ack.DURABLE])
+def test_puts_from_a_clients_memory_have_the_same_budget(make, ack):
+    """Also where the device takes the bytes from there, without a copy in the pool."""
+    daemon = make(write_budget="80GB").start()
+    pairs = items("k", 16, 64 * KIB)
+    with daemon.client() as c, region_of(c, size=2 * MIB) as region:
+        ns = c.namespace("n")
+        put_all(c, ns, items("much", 8, MIB))
+        sources = [(key, region.write(i * 64 * KIB, value)) for i, (key, value) in enumerate(pairs)]
+        first = c.put_from(ns, sources[:8], ack=ack)
+        assert {r.status for r in first} == {Status.OK if ack == Ack.ACCEPTED else Status.NO_SPACE}
+        assert tiers_of(c, ns, pairs[:8]) == [Tier.MEMORY if ack == Ack.ACCEPTED else 0] * 8
+        charged = daemon.metric("kvcache_admission_charged_bytes_total")
+        wait_until(lambda: daemon.metric("kvcache_write_budget_available_bytes") > 8 * 64 * KIB, "the budget to accrue", 30)
+        again = c.put_from(ns, sources[:8], ack=ack)
+        assert {r.status for r in again} == {Status.EXISTS if ack == Ack.ACCEPTED else Status.OK}
+        wait_until(lambda: all(t & Tier.DISK for t in tiers_of(c, ns, pairs[:8])), "they are on disk")
+        assert daemon.metric("kvcache_admission_charged_bytes_total") == charged + 8 * 64 * KIB
+        assert get_all(c, ns, [k for k, _ in pairs[:8]]) == dict(pairs[:8])
+    if ack != Ack.ACCEPTED:
+        assert daemon.metric("kvcache_put_direct_bytes_total") > 0
