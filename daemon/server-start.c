@@ -163,6 +163,11 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                             "in it are dropped",
                             path);
                 break;
+        case STORE_VOLUME_KEEPS_POLICY:
+                log_error("volume %s keeps the eviction policy that the daemon was started with, "
+                          "not eviction.policy: %s; the next reload tries again",
+                          path, text);
+                break;
         }
 }
 

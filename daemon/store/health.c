@@ -432,14 +432,14 @@ static void make_up(struct member *p)
 {
         struct store *s = p->store;
         unsigned count;
+        int policy;
 
         if (p->volume)
                 volume_take_counts(p->next, p->volume);
         loans_forget_volume(s, p->number);
         volume_close(p->volume);
         p->volume = TAKE_PTR(p->next);
-        /* Out of memory: it keeps the policy that the store was opened with. */
-        (void)volume_set_policy(p->volume, s->policy_now);
+        policy = volume_set_policy(p->volume, s->policy_now);
         volume_set_watch(p->volume, s->watch);
         if (s->watch)
                 s->watch->replaced(s->watch->userdata);
@@ -470,6 +470,9 @@ static void make_up(struct member *p)
                 health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
         p->emptied = false;
         health_tell(p, STORE_VOLUME_IS_RESUMED, "");
+        /* It keeps the policy that the store was opened with. */
+        if (policy < 0)
+                health_tell(p, STORE_VOLUME_KEEPS_POLICY, strerror(-policy));
         device_done(p, 0, "");
 }
 

@@ -379,6 +379,54 @@ static void another_policy_can_compare_groups(void **state)
         assert_true(evict_touched(e, 0) > evict_touched(e, 5));
 }
 
+static unsigned fails_at, callocs; /* 0: none does */
+
+void *__real_calloc(size_t n, size_t bytes);
+void *__wrap_calloc(size_t n, size_t bytes);
+
+void *__wrap_calloc(size_t n, size_t bytes)
+{
+        return ++callocs == fails_at ? NULL : __real_calloc(n, bytes);
+}
+
+static void without_memory_for_another_policy_the_old_one_stays(void **state)
+{
+        enum { ITEMS = 100 };
+
+        for (unsigned to_lru = 0; to_lru < 2; to_lru++) {
+                _cleanup_(evict_freep) struct evict *e = NULL;
+                const char *from = to_lru ? "cq" : "lru", *to = to_lru ? "lru" : "cq";
+                uint64_t touched[ITEMS];
+                int r = -ENOMEM;
+
+                fails_at = 0;
+                assert_int_equal(evict_new(&e, from, ITEMS, 2), 0);
+                fill_at_random(e, ITEMS);
+                for (uint32_t i = 0; i < ITEMS; i++)
+                        touched[i] = evict_touched(e, i);
+                for (unsigned n = 1; r == -ENOMEM; n++) {
+                        const struct evict *was = e;
+
+                        fails_at = n;
+                        callocs = 0;
+                        r = evict_switch(&e, to);
+                        if (r != -ENOMEM) {
+                                assert_true(n > 3); /* the heap, the policy, its items */
+                                continue;
+                        }
+                        assert_ptr_equal(e, was);
+                        assert_string_equal(evict_policy(e), from);
+                        for (uint32_t i = 0; i < ITEMS; i++) {
+                                assert_int_equal(evict_contains(e, i), touched[i] != 0);
+                                assert_int_equal(evict_touched(e, i), touched[i]);
+                        }
+                }
+                assert_int_equal(r, 1);
+                assert_string_equal(evict_policy(e), to);
+        }
+        fails_at = 0;
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -394,6 +442,7 @@ int main(void)
                 cmocka_unit_test(random_work_agrees_with_a_naive_model),
                 cmocka_unit_test(another_policy_keeps_what_is_in_in_its_order),
                 cmocka_unit_test(another_policy_can_compare_groups),
+                cmocka_unit_test(without_memory_for_another_policy_the_old_one_stays),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "store/volume/volume.h"
 #include "volumes-fixture.h"
 
 static void remove_dir(unsigned i)
@@ -494,6 +495,48 @@ static void test_R15_a_suspend_does_not_wait_for_a_device_that_hangs(void **stat
         stop();
 }
 
+/* --- a change of the eviction policy --- */
+
+static unsigned switched;
+
+int __real_volume_set_policy(struct volume *v, const char *policy);
+int __wrap_volume_set_policy(struct volume *v, const char *policy);
+
+static bool policy_fails;
+
+int __wrap_volume_set_policy(struct volume *v, const char *policy)
+{
+        switched++;
+        return policy_fails ? -ENOMEM : __real_volume_set_policy(v, policy);
+}
+
+static void a_change_of_policy_without_memory_is_reported_and_costs_nothing_else(void **state)
+{
+        start("01");
+        put_range(0, MANY);
+        switched = 0;
+        policy_fails = true;
+        assert_int_equal(store_set_policy(t.s, "lru"), -ENOMEM);
+        assert_int_equal(switched, 2); /* the second volume is tried in spite of the first */
+        assert_int_equal(count_hits(0, MANY), MANY);
+
+        /* A volume that was suspended meanwhile. */
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
+        assert_int_equal(t.events[STORE_VOLUME_KEEPS_POLICY], 1);
+        assert_int_equal(count_hits(0, MANY), MANY);
+
+        /* The next reload. */
+        policy_fails = false;
+        assert_int_equal(store_set_policy(t.s, "lru"), 0);
+        assert_int_equal(count_hits(0, MANY), MANY);
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(t.events[STORE_VOLUME_KEEPS_POLICY], 1);
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
@@ -510,6 +553,7 @@ int main(int argc, char **argv)
                 TEST(startup_without_one_of_its_volumes_goes_on),
                 TEST(test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers),
                 TEST(test_R15_a_suspend_does_not_wait_for_a_device_that_hangs),
+                TEST(a_change_of_policy_without_memory_is_reported_and_costs_nothing_else),
         };
 
         if (argc > 1)

@@ -65,9 +65,10 @@ enum store_volume_event {
         STORE_VOLUME_IS_BYPASSED,
         STORE_VOLUME_IS_SUSPENDED,
         STORE_VOLUME_IS_RESUMED,
-        STORE_VOLUME_IS_FULL,    /* its file system, by whatever files: it does not grow */
-        STORE_VOLUME_HAS_ROOM,   /* it grows again */
-        STORE_VOLUME_IS_EMPTIED, /* it had missed a purge: what lay there is dropped */
+        STORE_VOLUME_IS_FULL,      /* its file system, by whatever files: it does not grow */
+        STORE_VOLUME_HAS_ROOM,     /* it grows again */
+        STORE_VOLUME_IS_EMPTIED,   /* it had missed a purge: what lay there is dropped */
+        STORE_VOLUME_KEEPS_POLICY, /* resumed without memory for another eviction policy */
 };
 
 struct store_params {
