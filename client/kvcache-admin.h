@@ -150,6 +150,12 @@ enum {
 int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
                           uint32_t flags, char **ret_json);
 
+/* What all clients get and put, for so many seconds, up to 7 days: a stream socket, to be closed by
+ * the caller, from which the entries are read that the protocol's specification describes (section
+ * 6.30), with hashed keys. It ends with its time and with the connection. -EEXIST: a recording is
+ * under way; -EOPNOTSUPP: the daemon is too old. For admins: -EACCES. */
+int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

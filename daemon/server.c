@@ -25,6 +25,7 @@
 #include "build-config.h"
 #include "evict/admission.h"
 #include "report/sums.h"
+#include "request/recorder.h"
 #include "checked.h"
 #include "cleanup.h"
 
@@ -205,6 +206,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         store_tick(s->service.store);
         server_count_writes(s);
         bench_tick(s->service.bench, clock_mono_ns());
+        recorder_tick(&s->service, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
 }

@@ -89,6 +89,7 @@ static const struct op_info {
                              .batch = true },
         [WIRE_BENCH] = { .name = "BENCH" },
         [WIRE_TRANSFERS] = { .name = "TRANSFERS" },
+        [WIRE_RECORD] = { .name = "RECORD" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -457,6 +458,15 @@ static const char *check_bench(const struct wire_bench *m, size_t bytes)
         return m->reserved != 0 ? "BENCH with reserved bits" : NULL;
 }
 
+static const char *check_record(const struct wire_record *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "RECORD of a wrong length";
+        if (m->duration_s == 0 || m->duration_s > WIRE_MAX_RECORD_S)
+                return "RECORD of an impossible duration";
+        return m->reserved != 0 ? "RECORD with reserved bits" : NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -495,6 +505,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_device(msg, bytes);
         case WIRE_BENCH:
                 return check_bench(msg, bytes);
+        case WIRE_RECORD:
+                return check_record(msg, bytes);
         case WIRE_REGISTER:
                 return check_register(msg, bytes);
         case WIRE_UNREGISTER:

@@ -67,6 +67,7 @@ enum wire_op {
         WIRE_BENCH = 28,            /* a benchmark session; reply carries a memfd */
         WIRE_TRANSFERS = 29,        /* this session's page of counters of what its client moves by
                                        itself (transfer-page.h); reply carries its fd */
+        WIRE_RECORD = 30,           /* the traffic of all clients, as it comes; admin only */
         WIRE_OP_END,
 };
 
@@ -353,6 +354,35 @@ struct wire_bench {
 };
 static_assert(sizeof(struct wire_bench) == 24, "wire format");
 
+enum { WIRE_MAX_RECORD_S = 7 * 24 * 3600 };
+
+/* Admin only. The reply has one descriptor, a stream socket: struct wire_record_entry, each with
+ * its ids, up to an END or to the session's. EXISTS_ALREADY: a recording is under way. */
+struct wire_record {
+        struct wire_hdr hdr;
+        uint32_t duration_s; /* 16  1 to WIRE_MAX_RECORD_S */
+        uint32_t reserved;   /* 20  zero */
+};
+static_assert(sizeof(struct wire_record) == 24, "wire format");
+
+/* Of what is recorded. Stable numbers: append only. */
+enum wire_record_kind {
+        WIRE_RECORD_END = 0, /* the time is over, or the daemon stops */
+        WIRE_RECORD_PUT = 1, /* a PUT, when it comes */
+        WIRE_RECORD_GET = 2, /* the leading keys that a GET found, when it is answered */
+};
+struct wire_record_entry {
+        uint16_t kind;     /*  0  enum wire_record_kind */
+        uint16_t count;    /*  2  ids that follow, of 8 bytes: below 2^53, a keyed hash of
+                              namespace and key */
+        uint32_t reserved; /*  4  ignored */
+        uint64_t session;  /*  8  that sent it */
+        uint64_t time_ms;  /* 16  since the recording began */
+        uint64_t parent;   /* 24  id of the key before the first; 0: the first is a root */
+        uint64_t lost;     /* 32  keys that are missing in the recording, up to here */
+};
+static_assert(sizeof(struct wire_record_entry) == 40, "wire format");
+
 /* The reply has one descriptor, read-only and O_DIRECT; `value64` is the file's size. */
 struct wire_lent_file {
         struct wire_hdr hdr;
@@ -413,6 +443,7 @@ enum wire_feature {
         WIRE_FEATURE_FILES = 1 << 8,      /* REGISTER with WIRE_F_FILE, as of now, by this client */
         WIRE_FEATURE_BENCH = 1 << 9,      /* BENCH */
         WIRE_FEATURE_TRANSFERS = 1 << 10, /* TRANSFERS */
+        WIRE_FEATURE_RECORD = 1 << 11,    /* RECORD */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -16,4 +16,5 @@ extern const struct command command_prefetch;                         /* cmd-pre
 extern const struct command command_hint;                             /* cmd-hint.c */
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_gds;                              /* cmd-gds.c */
+extern const struct command command_record;                           /* cmd-record.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

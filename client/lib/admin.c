@@ -496,3 +496,32 @@ int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, 
         closep(&c.fd);
         return 0;
 }
+
+int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd)
+{
+        struct control c = { .fd = -1 };
+        struct message *m;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!ret_fd || duration_s == 0 || duration_s > WIRE_MAX_RECORD_S)
+                return handle_fail(kv, -EINVAL, "a recording lasts 1 to %d seconds",
+                                   WIRE_MAX_RECORD_S);
+        r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        if (!(kv->conn->features & WIRE_FEATURE_RECORD)) {
+                handle_leave(kv);
+                return handle_fail(kv, -EOPNOTSUPP, "the daemon is too old for recordings");
+        }
+        m = message_new(WIRE_RECORD, sizeof(struct wire_record));
+        if (m)
+                ((struct wire_record *)m->data)->duration_s = duration_s;
+        r = admin_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        *ret_fd = c.fd;
+        return 0;
+}

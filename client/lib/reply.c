@@ -109,7 +109,8 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
                                const struct wire_reply *reply, unsigned n_fds)
 {
         unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP ||
-                       m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH || m->op == WIRE_TRANSFERS;
+                       m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH || m->op == WIRE_TRANSFERS ||
+                       m->op == WIRE_RECORD;
         bool tally = ((const struct wire_hdr *)m->data)->flags & WIRE_F_TALLY;
         const char *wrong = NULL;
 
@@ -375,7 +376,8 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
                 c->value = reply->value;
                 c->value64 = reply->value64;
                 c->count = reply->count;
-                if (m->op == WIRE_REPORT || m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH)
+                if (m->op == WIRE_REPORT || m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH ||
+                    m->op == WIRE_RECORD)
                         c->fd = TAKE_FD(*fd);
                 if (c->payload) {
                         assert(bytes <= c->payload_bytes);

@@ -445,6 +445,14 @@ static void collect_transfers(const struct transfers *own, struct bench *bench, 
                 collect_series(&all[i], i, s);
 }
 
+static void collect_recording(const struct service *service, struct metrics *s)
+{
+        s->recording = service->recorder != NULL;
+        s->recordings = (double)service->recorded.recordings;
+        s->recorded_keys = (double)service->recorded.keys;
+        s->recorded_keys_lost = (double)service->recorded.lost;
+}
+
 static void collect_bench(const struct bench *bench, struct metrics *s)
 {
         struct bench_stats b;
@@ -522,6 +530,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_io(from->service->io, ret);
         collect_transfers(kio_transfers(from->service->io), from->service->bench, ret);
         collect_bench(from->service->bench, ret);
+        collect_recording(from->service, ret);
         if (from->http) {
                 struct http_stats http;
 

@@ -121,6 +121,8 @@ static void batch_end(struct batch *b)
         };
         tally_add(&client->tenant->tally, client->tenant->service->store, b->head.namespace_id,
                   b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);
+        if (client->tenant->service->recorder && b->head.hdr.op == WIRE_GET)
+                recorder_got(client->tenant->service->recorder, b);
         client->keys_inflight -= b->head.count;
         buffers_unuse(client, b->regions);
         quota_uncharge(&client->holds, QUOTA_KEYS, b->head.count);

@@ -11,10 +11,12 @@
 #include "request/buffers.h"
 #include "request/chain.h"
 #include "request/internal.h"
+#include "request/recorder.h"
 
 void client_abandon(struct client *client)
 {
         client->ended = client->abandoned = true;
+        recorder_stop(client);
         chain_close(client);
         while (!list_empty(&client->lookups))
                 lookups_cancel(container_of(client->lookups.next, struct lookup_wait, owned));
@@ -40,6 +42,7 @@ void client_fini(struct client *client)
         uint32_t all = UINT32_MAX;
 
         assert(client->inflight == 0);
+        recorder_stop(client);
         client_count_lookups(client, clock_mono_ns());
         tally_page_close(&client->page);
         client->transfers = bench_page_close(client->tenant->service->bench, client->transfers,

@@ -108,6 +108,12 @@ void loan_file(struct request req, const struct wire_lent_file *msg);
 /* Ends so many of its loans at most, the latest first; returns how many there were. */
 uint32_t loans_end_some(struct client *client, uint32_t most);
 
+/* recorder.c: RECORD; a PUT that begins, with all of its keys; a GET that has ended, with the
+ * leading ones that it found. The latter two of a service that has a recorder. */
+void recorder_start(struct request req, const struct wire_record *msg);
+void recorder_put(struct recorder *r, const struct batch *b);
+void recorder_got(struct recorder *r, const struct batch *b);
+
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);
 void request_put(struct batch *b, uint32_t i);

@@ -212,6 +212,8 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         }
         b->head.namespace_id = ns;
         b->value = op == WIRE_MATCH ? 0 : stale;
+        if (client->tenant->service->recorder && op == WIRE_PUT)
+                recorder_put(client->tenant->service->recorder, b);
         if (wire_op_is_chained(op))
                 b->part = chain_join(client, msg, ns, batch_entry(b, msg->count - 1u),
                                      req.received_ns, b->part_room);
@@ -372,6 +374,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
                 break;
         case WIRE_DEVICE:
                 admin_device(req, msg);
+                break;
+        case WIRE_RECORD:
+                recorder_start(req, msg);
                 break;
         case WIRE_BENCH:
                 admin_bench(req, msg);

@@ -19,6 +19,7 @@
 
 struct admission;
 struct bench;
+struct recorder;
 struct client;
 struct lookups;
 struct mappings;
@@ -28,6 +29,11 @@ struct request_memory;
 enum service_gds { SERVICE_GDS_OFF, SERVICE_GDS_AUTO, SERVICE_GDS_ON };
 
 /* What the clients of all tenants are served with. It owns none of it. */
+/* By all recordings of this daemon: request/recorder.h. */
+struct recorded {
+        uint64_t recordings, keys, lost; /* lost: keys */
+};
+
 struct service {
         struct tenant *tenants; /* by their number in quota.h */
         unsigned n_tenants;
@@ -38,6 +44,8 @@ struct service {
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         struct bench *bench;
         struct admission *admission; /* of the writes of all tenants */
+        struct recorder *recorder;   /* NULL: nothing is recorded */
+        struct recorded recorded;
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
         enum service_gds gds, gds_puts;

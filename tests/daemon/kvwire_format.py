@@ -25,6 +25,7 @@ FEATURE_HINT = 128
 FEATURE_FILES = 256
 FEATURE_BENCH = 512
 FEATURE_TRANSFERS = 1024
+FEATURE_RECORD = 2048
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -64,6 +65,7 @@ class Op(enum.IntEnum):
     HINT = 27
     BENCH = 28
     TRANSFERS = 29
+    RECORD = 30
 
 
 class Flag(enum.IntFlag):

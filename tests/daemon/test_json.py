@@ -25,6 +25,7 @@ SUCCEEDS = [
     ("kvcachectl", ["stat", "-n", "a", "k"]), ("kvcachectl", ["ls", "a"]), ("kvcachectl", ["ls", "--namespaces"]),
     ("kvcachectl", ["hint", "-n", "a", "final", "k"]), ("kvcachectl", ["prefetch", "-n", "a", "k"]), ("kvcachectl", ["namespace", "ls"]), ("kvcachectl", ["namespace", "stat", "a"]),
     ("kvcachectl", ["device", "ls"]), ("kvcachectl", ["device", "resume", "0"]), ("kvcachectl", ["gds"]), ("kvcachectl", ["verify"]), ("kvcachectl", ["bench", "status", "SNAPSHOT"]),
+    ("kvcachectl", ["record", "-o", "TRACE", "-d", "1s"]),
     ("kvcachectl", ["evict", "-n", "a", "k"]), ("kvcachectl", ["namespace", "rm", "--purge", "gone"]), ("kvcachectl", ["purge", "a"]),
     ("kvcache-bench", ["replay", "--synthetic", "chat", "--requests", "3", "--block-bytes", "4KiB"]),
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3"]),
@@ -40,7 +41,7 @@ FAILS = [
     ("kvcachectl", ["exists", "--from", "/nowhere"], 5), ("kvcachectl", ["exists"], 2), ("kvcachectl", ["stat", "-n", "none\n\x1b", "hex:1"], 2),
     ("kvcachectl", ["ls", "none"], 1), ("kvcachectl", ["hint", "k"], 2), ("kvcachectl", ["prefetch", "hex:1"], 2), ("kvcachectl", ["namespace", "stat", "none"], 1),
     ("kvcachectl", ["namespace", "what"], 2), ("kvcachectl", ["device", "suspend", "/nowhere"], 1), ("kvcachectl", ["gds", "operand"], 2), ("kvcachectl", ["verify", "--volume", "99"], 2),
-    ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["bench", "status", "/nowhere"], 4), ("kvcachectl", ["stauts"], 2),
+    ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["bench", "status", "/nowhere"], 4), ("kvcachectl", ["record"], 2), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
     ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["plan"], 2),
     ("kvcache-bench", ["simulate", "/nowhere"], 5), ("kvcache-bench", ["simulate"], 2),
@@ -76,7 +77,7 @@ def filled(daemon, directory):
     (directory / "bad").write_text("model_name: [\n")
     for words in (["-n", "a", "k"], ["-n", "gone", "k"]):
         ctl("put", *words, directory / "file", daemon=daemon, check=0)
-    names = {"FILE": directory / "file", "OUT": directory / "out", "KEYS": directory / "keys", "BAD": directory / "bad",
+    names = {"FILE": directory / "file", "OUT": directory / "out", "KEYS": directory / "keys", "BAD": directory / "bad", "TRACE": directory / "trace",
              "SNAPSHOT": harness.SOURCE / "tests/golden/session/A.json"}
     return daemon, lambda words: [names.get(w, w) for w in words]
 

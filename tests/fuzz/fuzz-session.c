@@ -459,6 +459,14 @@ static void say_lent_file(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+static void say_record(int fd)
+{
+        struct wire_record msg = { .hdr = { .len = sizeof(msg), .op = WIRE_RECORD },
+                                   .duration_s = 1 + take(1) };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
 static void say_bench(int fd)
 {
         uint32_t x = take(1);
@@ -651,7 +659,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                         }
                         break;
                 case 1:
-                        if ((x & 192) == 192)
+                        if ((x & 224) == 224)
+                                say_record(*fd);
+                        else if ((x & 192) == 192)
                                 say_bench(*fd);
                         else if (x & 128)
                                 say_of_namespaces(*fd);

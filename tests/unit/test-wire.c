@@ -29,6 +29,7 @@ union message {
         struct wire_verify verify;
         struct wire_device device;
         struct wire_bench bench;
+        struct wire_record record;
         struct wire_register register_buffer;
         struct wire_unregister unregister_buffer;
         struct wire_namespaces namespaces;
@@ -212,6 +213,12 @@ static void minimal(union message *m, unsigned op)
                 m->bench =
                         (struct wire_bench){ .hdr = { .len = sizeof(m->bench), .op = WIRE_BENCH },
                                              .action = WIRE_BENCH_STATUS };
+                break;
+        case WIRE_RECORD:
+                memset(m, 0, sizeof(*m));
+                m->record = (struct wire_record){
+                        .hdr = { .len = sizeof(m->record), .op = WIRE_RECORD }, .duration_s = 1
+                };
                 break;
         case WIRE_REGISTER:
                 memset(m, 0, sizeof(*m));
@@ -1102,6 +1109,17 @@ static void lists_purges_and_reports_are_in_range(void **state)
         m.device.action++;
         assert_refused(&m);
         m.device.action = 0;
+        assert_refused(&m);
+
+        minimal(&m, WIRE_RECORD);
+        m.record.duration_s = WIRE_MAX_RECORD_S;
+        assert_accepted(&m);
+        m.record.duration_s++;
+        assert_refused(&m);
+        m.record.duration_s = 0;
+        assert_refused(&m);
+        m.record.duration_s = 1;
+        m.record.reserved = 1;
         assert_refused(&m);
 }
 

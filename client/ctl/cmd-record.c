@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* record: writes what all clients get and put as a trace, for `kvcache-bench simulate` and
+ * `replay`. The daemon hashes the keys and streams them; this program makes lines of them and
+ * writes the file. */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "commands.h"
+#include "common.h"
+#include "human.h"
+#include "recording.h"
+#include "units.h"
+
+enum { OPTION_MAX_BYTES = OPTION_LONG };
+enum { DRAIN_BYTES = 1024 * 1024 };
+
+static const struct option_row record_options[] = {
+        { 'o', "out", "FILE", "the trace to write, which must not exist; \"-\": standard output" },
+        { 'd', "duration", "TIME", "how long to record: 90s, 30m, 12h, up to 7d (default: 1h)" },
+        { OPTION_MAX_BYTES, "max-bytes", "SIZE", "end when the trace is so large (default: 1GiB)" },
+        { 0 },
+};
+
+struct record {
+        const char *path;
+        uint32_t duration_s;
+        unsigned long long max_bytes;
+        int fd;
+        struct recording lines;
+        uint64_t lost;
+        bool has_ended; /* the daemon has said so */
+        size_t n;       /* bytes in `buffer` */
+        uint8_t buffer[64 * 1024];
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void on_signal(int signal)
+{
+        interrupted = 1;
+}
+
+static void catch_signals(void)
+{
+        struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
+
+        sigaction(SIGINT, &action, NULL);
+        sigaction(SIGTERM, &action, NULL);
+}
+
+static bool parse_duration(const char *text, uint32_t *ret)
+{
+        static const struct {
+                char unit;
+                double seconds;
+        } units[] = { { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 24 * 3600 } };
+        size_t n = strlen(text);
+        double value, seconds = 1;
+        char number[24];
+
+        for (size_t i = 0; i < ARRAY_SIZE(units) && n > 0; i++)
+                if (text[n - 1] == units[i].unit) {
+                        seconds = units[i].seconds;
+                        n--;
+                        break;
+                }
+        if (n == 0 || n >= sizeof(number))
+                return false;
+        snprintf(number, sizeof(number), "%.*s", (int)n, text);
+        if (human_parse_number(number, &value) < 0 || value * seconds < 1 ||
+            value * seconds > WIRE_MAX_RECORD_S)
+                return false;
+        *ret = (uint32_t)(value * seconds);
+        return true;
+}
+
+static bool record_option(struct ctl *ctl, const struct command *self, int option,
+                          const char *argument, struct record *r)
+{
+        switch (option) {
+        case 'o':
+                r->path = argument;
+                return true;
+        case 'd':
+                if (parse_duration(argument, &r->duration_s))
+                        return true;
+                ctl->exit_status = usage_error(
+                        self, "--duration: '%s' is not a time between 1s and 7d", argument);
+                return false;
+        default:
+                return option_bytes(ctl, "--max-bytes", argument, &r->max_bytes);
+        }
+}
+
+/* EXIT_OK: the file is open, and the daemon records. */
+static int begin(struct ctl *ctl, struct record *r)
+{
+        bool is_stdout = strcmp(r->path, "-") == 0;
+        int result, fd;
+
+        result = ctl_connect(ctl);
+        if (result)
+                return result;
+        result = kvcache_record(ctl->kv, r->duration_s, &r->fd);
+        if (result == -EACCES)
+                return complain_admin("record");
+        if (result < 0)
+                return complain_call(ctl, result, "record");
+        if (is_stdout) {
+                r->lines.out = stdout;
+                return EXIT_OK;
+        }
+        fd = open(r->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        r->lines.out = fd >= 0 ? fdopen(fd, "w") : NULL;
+        return r->lines.out ? EXIT_OK : complain(EXIT_LOCAL, "%s: %s", r->path, strerror(errno));
+}
+
+/* What is complete in the buffer. 0; -EBADMSG: it is no recording; -ENOMEM. */
+static int take_entries(struct record *r)
+{
+        uint64_t ids[WIRE_MAX_KEYS];
+        struct wire_record_entry entry;
+        size_t at = 0;
+
+        while (!r->has_ended && r->n - at >= sizeof(entry)) {
+                size_t bytes;
+                int result = 0;
+
+                memcpy(&entry, r->buffer + at, sizeof(entry));
+                if (entry.count > WIRE_MAX_KEYS)
+                        return -EBADMSG;
+                bytes = entry.count * sizeof(ids[0]);
+                if (r->n - at - sizeof(entry) < bytes)
+                        break;
+                memcpy(ids, r->buffer + at + sizeof(entry), bytes);
+                at += sizeof(entry) + bytes;
+                r->lost = entry.lost;
+                if (entry.kind == WIRE_RECORD_PUT || entry.kind == WIRE_RECORD_GET)
+                        result = recording_add(&r->lines, &entry, ids);
+                r->has_ended = entry.kind == WIRE_RECORD_END;
+                if (result < 0)
+                        return result;
+        }
+        r->n -= at;
+        memmove(r->buffer, r->buffer + at, r->n);
+        return 0;
+}
+
+/* Until it ends; after a signal, what has come by then. 0, or what went wrong. */
+static int read_recording(struct record *r)
+{
+        size_t left = DRAIN_BYTES;
+
+        while (left > 0 && !r->has_ended && !r->lines.is_full && !ferror(r->lines.out)) {
+                struct pollfd ready = { .fd = r->fd, .events = POLLIN };
+                ssize_t n;
+                int result;
+
+                /* The time is for a signal that comes just before the call. */
+                result = poll(&ready, 1, interrupted ? 0 : 500);
+                if (result == 0 && interrupted)
+                        break;
+                if (result <= 0)
+                        continue;
+                n = recv(r->fd, r->buffer + r->n, sizeof(r->buffer) - r->n, MSG_DONTWAIT);
+                if (n == 0)
+                        return -EPIPE;
+                if (n < 0 && errno != EAGAIN && errno != EINTR)
+                        return -errno;
+                n = MAX(n, (ssize_t)0);
+                r->n += (size_t)n;
+                if (interrupted)
+                        left -= MIN(left, (size_t)n);
+                result = take_entries(r);
+                if (result < 0)
+                        return result;
+        }
+        return 0;
+}
+
+static int report(struct ctl *ctl, const struct record *r)
+{
+        char requests[HUMAN_BYTES], blocks[HUMAN_BYTES], seconds[HUMAN_BYTES];
+        const struct recording *lines = &r->lines;
+
+        if (r->lines.out == stdout)
+                return EXIT_OK;
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "trace", r->path);
+                cJSON_AddNumberToObject(object, "requests", (double)lines->requests);
+                cJSON_AddNumberToObject(object, "blocks", (double)lines->blocks);
+                cJSON_AddNumberToObject(object, "bytes", (double)lines->bytes);
+                cJSON_AddNumberToObject(object, "lost_blocks", (double)(r->lost + lines->dropped));
+                cJSON_AddBoolToObject(object, "full", lines->is_full);
+                return print_json(object);
+        }
+        human_things(lines->requests, "request", requests);
+        human_things(lines->blocks, "block", blocks);
+        human_seconds((double)lines->last_ms / 1000, seconds);
+        print_safe(r->path, stdout);
+        printf(": %s for %s in %s\n", requests, blocks, seconds);
+        return EXIT_OK;
+}
+
+static int finish(struct ctl *ctl, struct record *r, int result)
+{
+        uint64_t lost;
+        bool good;
+        int status = EXIT_OK;
+
+        recording_flush(&r->lines);
+        lost = r->lost + r->lines.dropped;
+        if (lost > 0)
+                fprintf(r->lines.out,
+                        "{\"timestamp\": %llu, \"hash_ids\": [], \"lost_blocks\": %llu}\n",
+                        (unsigned long long)r->lines.last_ms, (unsigned long long)lost);
+        good = fflush(r->lines.out) == 0 && !ferror(r->lines.out);
+        if (r->lines.out != stdout && fclose(r->lines.out) != 0)
+                good = false;
+        if (!good)
+                return complain(EXIT_LOCAL, "%s: %s", r->path, strerror(errno));
+        if (result == -ENOMEM)
+                status = complain_memory();
+        else if (result == -EBADMSG)
+                status = complain(EXIT_REFUSED, "record: what the daemon sent is malformed");
+        else if (result < 0)
+                status = complain(EXIT_UNREACHABLE,
+                                  "record: the daemon went away; the trace ends there");
+        if (lost > 0)
+                complain(EXIT_OK, "%llu blocks are missing in the trace", (unsigned long long)lost);
+        if (r->lines.is_full)
+                complain(EXIT_OK, "ended before its time: the trace has reached --max-bytes");
+        result = report(ctl, r);
+        return status ? status : result;
+}
+
+static int run_record(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        static struct record r = { .duration_s = 3600, .max_bytes = 1024 * 1024 * 1024, .fd = -1 };
+        const char *argument;
+        int result, first;
+
+        while ((result = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
+                if (!record_option(ctl, self, result, argument, &r))
+                        return ctl->exit_status;
+        if (result < 0)
+                return ctl->exit_status;
+        if (first < argc)
+                return usage_error(self, "takes no operand, but '%s' is one", argv[first]);
+        if (!r.path)
+                return usage_error(self, "--out FILE is needed");
+        if (ctl->json && strcmp(r.path, "-") == 0)
+                return usage_error(self, "--out - and --json both print to standard output");
+        result = begin(ctl, &r);
+        if (result == EXIT_OK) {
+                r.lines.max_bytes = r.max_bytes;
+                catch_signals();
+                result = finish(ctl, &r, read_recording(&r));
+        }
+        if (r.fd >= 0)
+                close(r.fd);
+        return result;
+}
+
+const struct command command_record = {
+        .name = "record",
+        .arguments = "--out FILE",
+        .summary = "record the daemon's traffic as a trace, to size its store with",
+        .help = "Records which chunks all clients get and put, until the time is over, the file "
+                "is\n"
+                "full, or SIGINT. \"kvcache-bench simulate FILE\" computes the hit ratio that "
+                "this\n"
+                "traffic has with caches of other sizes and policies; replay plays it. For "
+                "admins.\n"
+                "\n"
+                "A line is one request: the chunks that were got, and those that were put behind\n"
+                "them in the same connection within two minutes. Keys are hashed with a secret "
+                "that\n"
+                "the daemon forgets when the recording ends. Lookups are not recorded: most of "
+                "them\n"
+                "clients answer themselves. What a client looked up, did not find, and did not "
+                "put\n"
+                "either is not in the trace, and neither is what it found and did not get.\n"
+                "\n"
+                "The daemon does not wait for this program. If it cannot keep up, some blocks are\n"
+                "lost; that is said at the end, and in the last line of the trace.\n",
+        .options = record_options,
+        .run = run_record,
+};
