@@ -46,7 +46,7 @@ static void recorder_free(struct recorder *r)
         free(r);
 }
 
-/* False: its reader has gone, and the recorder is freed. */
+/* False: its reader has closed the socket, and the recorder is freed. */
 static bool flush(struct recorder *r)
 {
         size_t done = 0;
