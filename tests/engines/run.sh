@@ -88,6 +88,17 @@ case $? in
 *) echo "engines: PyTorch could not be unpacked" && echo "0 passed, 1 failed, 0 skipped" && exit 1 ;;
 esac
 
+# run_check ENGINE PREFIX VERSION: PREFIX_check.py in the environment $folder/PREFIX-VERSION; adds its figures to $passed and $failed.
+run_check() {
+        log=$folder/$2-$3.log
+        KVCACHE_BUILD=$build KVCACHE_LIBRARY=$build/client/lib/libkvcache.so timeout 600 \
+                "$folder/$2-$3/bin/python" "$here/$2_check.py" >"$log" 2>&1 || tail -n 40 "$log"
+        grep "^$1 " "$log"
+        # shellcheck disable=SC2046 # two numbers, or none
+        set -- $(sed -n "s/^$1: \([0-9]*\) passed, \([0-9]*\) failed\$/\1 \2/p" "$log")
+        passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+}
+
 for version in 0.26.0 0.33.0; do
         make_environment "$version"
         case $? in
@@ -95,13 +106,7 @@ for version in 0.26.0 0.33.0; do
         77) skip "the package index does not give vLLM $version" ;;
         *) echo "engines: the environment for vLLM $version could not be made"; failed=$((failed + 1)); continue ;;
         esac
-        log=$folder/vllm-$version.log
-        KVCACHE_BUILD=$build KVCACHE_LIBRARY=$build/client/lib/libkvcache.so timeout 600 \
-                "$folder/vllm-$version/bin/python" "$here/vllm_check.py" >"$log" 2>&1 || tail -n 40 "$log"
-        grep '^vLLM ' "$log"
-        # shellcheck disable=SC2046 # two numbers, or none
-        set -- $(sed -n 's/^vLLM: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
-        passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+        run_check vLLM vllm "$version"
 done
 
 # What SGLang's cache controller and host pools import, and no more; its kernels are not needed without a GPU. 0.5.23 asks for a newer
@@ -136,13 +141,7 @@ for version in 0.5.17:5.12.1 0.5.23:5.19.0; do
         77) echo "engines: SGLang $version skipped, the package index does not give it"; skipped=$((skipped + 1)); continue ;;
         *) echo "engines: the environment for SGLang $version could not be made"; failed=$((failed + 1)); continue ;;
         esac
-        log=$folder/sglang-$version.log
-        KVCACHE_BUILD=$build KVCACHE_LIBRARY=$build/client/lib/libkvcache.so timeout 600 \
-                "$folder/sglang-$version/bin/python" "$here/sglang_check.py" >"$log" 2>&1 || tail -n 40 "$log"
-        grep '^SGLang ' "$log"
-        # shellcheck disable=SC2046 # two numbers, or none
-        set -- $(sed -n 's/^SGLang: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
-        passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
+        run_check SGLang sglang "$version"
 done
 
 # make_llama VERSION: llama.cpp, from the sources that llama-cpp-python of this version has, in $folder/llama-VERSION.

@@ -79,20 +79,9 @@ def test_the_daemon_ends_between_promise_and_load(start, daemon):
     ended(process)
 
 
-def test_the_daemon_hangs_between_promise_and_load(start, daemon):
-    process = start(daemon, "daemon_hangs_before_the_load")
-    asked(process, "stop")
-    os.kill(daemon.process.pid, signal.SIGSTOP)
-    try:
-        go_on(process)
-        asked(process, "continue")
-    finally:
-        os.kill(daemon.process.pid, signal.SIGCONT)
-    ended(process)
-
-
-def test_the_daemon_hangs_while_the_engine_waits_for_a_store(start, daemon):
-    process = start(daemon, "hung_while_it_stores")
+@pytest.mark.parametrize("program", ["daemon_hangs_before_the_load", "hung_while_it_stores"])
+def test_the_daemon_hangs_while_the_engine_is_at_it(start, daemon, program):
+    process = start(daemon, program)
     asked(process, "stop")
     os.kill(daemon.process.pid, signal.SIGSTOP)
     try:
