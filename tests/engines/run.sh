@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The engines' own code over a real daemon, on the CPU: environments with the real packages from the package index. vLLM and SGLang in
-# two versions each, and llama.cpp, which is built from the sources that llama-cpp-python has.
+# The engines' own code over a real daemon, on the CPU: environments with the real packages from the package index. vLLM, SGLang
+# and LMCache in two versions each, and llama.cpp, which is built from the sources that llama-cpp-python has.
 #
 #     run.sh BUILD [FOLDER]
 #
@@ -142,6 +142,42 @@ for version in 0.5.17:5.12.1 0.5.23:5.19.0; do
         *) echo "engines: the environment for SGLang $version could not be made"; failed=$((failed + 1)); continue ;;
         esac
         run_check SGLang sglang "$version"
+done
+
+# What LMCache's adapters, its objects and its benchmark import, and no more.
+lmcache_needs="aiofiles aiohttp blake3 cachetools cryptography fastapi httpx msgspec numba numpy<=2.2.6 openai opentelemetry-api
+        opentelemetry-exporter-otlp opentelemetry-exporter-prometheus opentelemetry-sdk prometheus_client<0.25 protobuf<7 psutil
+        py-cpuinfo pyyaml pyzmq redis requests setuptools<81 sortedcontainers tqdm transformers uvicorn xxhash"
+
+# make_lmcache VERSION: $folder/lmcache-VERSION.
+make_lmcache() {
+        env=$folder/lmcache-$1
+        [ -f "$env/made" ] && return 0
+        rm -rf "$env"
+        python3 -m venv "$env" || return 1
+        pip "$env" download -q --no-deps --only-binary :all: -d "$env/wheel" "lmcache==$1" || return 77
+        echo "$torch" >"$(echo "$env"/lib/python3*/site-packages)/torch.pth"
+        pip "$env" install -q --no-warn-conflicts --no-deps "$env"/wheel/*.whl nvtx || return 1
+        rm -rf "$env/wheel"
+        # shellcheck disable=SC2086 # a list
+        pip "$env" install -q --no-warn-conflicts $lmcache_needs || return 1
+        touch "$env/made"
+}
+
+for version in 0.5.0 0.5.6; do
+        make_lmcache "$version"
+        case $? in
+        0) ;;
+        77) echo "engines: LMCache $version skipped, the package index does not give it"; skipped=$((skipped + 1)); continue ;;
+        *) echo "engines: the environment for LMCache $version could not be made"; failed=$((failed + 1)); continue ;;
+        esac
+        log=$folder/lmcache-$version.log
+        KVCACHE_BUILD=$build KVCACHE_LIBRARY=$build/client/lib/libkvcache.so timeout 600 \
+                "$folder/lmcache-$version/bin/python" "$here/lmcache_check.py" >"$log" 2>&1 || tail -n 40 "$log"
+        grep -a '^LMCache ' "$log"
+        # shellcheck disable=SC2046 # two numbers, or none
+        set -- $(sed -n 's/^LMCache: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log")
+        passed=$((passed + ${1:-0})) failed=$((failed + ${2:-1}))
 done
 
 # make_llama VERSION: llama.cpp, from the sources that llama-cpp-python of this version has, in $folder/llama-VERSION.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connections to the daemon, whether it is well, and what was counted; nothing of SGLang.
+"""The connections to the daemon, whether it is well, and what was counted; nothing of SGLang, so that LMCache's adapter uses it, too.
 
 SGLang calls from three threads: one looks pages up, one loads them, one stores them. Each has a connection of its own, so that none
 waits behind another's request. They do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so,
@@ -20,7 +20,7 @@ from typing import Any
 
 from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Namespace, Region
 
-log = logging.getLogger("kvcache.sglang")
+SHARE_ADVICE = '"allocator": "shm" makes a host pool that can be'
 
 LOOKUP_S = 0.25     # of a lookup that the index does not answer
 PROBE_S = 1.0       # of the mender's requests
@@ -41,14 +41,17 @@ class Spaces:
 
 
 class Link:
-    def __init__(self, socket: str | None, timeout_s: float) -> None:
+    """`engine` names the connections and the log; `share_advice` says how its memory can be registered."""
+
+    def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE) -> None:
         self.timeout_s = timeout_s
+        self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes = MOST_ROUND_BYTES
         self.largest_part = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()
         self.lookups, self.loads, self.stores = (
-            Client(socket, f"sglang {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "load", "store"))
+            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "load", "store"))
         self._regions: list[tuple[int, int, Region]] = []
         self._probed: Spaces | None = None
         self._well = False
@@ -72,7 +75,7 @@ class Link:
             if len(self._complaints) > 64:
                 self._complaints.clear()
             self._complaints[why] = now + COMPLAIN_S
-            log.warning("%s", why)
+            self._log.warning("%s", why)
 
     # --- namespaces, memory ---
 
@@ -113,7 +116,7 @@ class Link:
             if places:
                 if time.monotonic() > complain_at:
                     complain_at += COMPLAIN_S
-                    log.warning("the daemon hangs with %d pieces of pages that it may still read; storing waits until it goes on or ends",
+                    self._log.warning("the daemon hangs with %d pieces of pages that it may still read; storing waits until it goes on or ends",
                                 len(places))
                 self._closing.wait(SETTLE_S)
 
@@ -126,7 +129,7 @@ class Link:
     def ail(self, why: str) -> None:
         if self._well:
             self._well = False
-            log.warning("nothing is loaded and nothing stored now: %s", why)
+            self._log.warning("nothing is loaded and nothing stored now: %s", why)
         self._kick.set()
 
     def heard(self, client: Client, done: Done) -> None:
@@ -181,13 +184,13 @@ class Link:
             with self._mending:
                 why = "" if self._well else self._probe()
         except Exception as e:  # no thread of the engine's is to find the mender dead
-            log.debug("the probe failed", exc_info=True)
+            self._log.debug("the probe failed", exc_info=True)
             why = str(e)
         if why:
             self.complain(f"nothing is loaded and nothing stored now: {why}")
         elif not self._well and not self._closing.is_set():
             if self._complaints:
-                log.warning("the daemon answers: pages are loaded and stored")
+                self._log.warning("the daemon answers: pages are loaded and stored")
             self._complaints.clear()
             self._say_what_is_copied()
             self._well = True
@@ -196,9 +199,9 @@ class Link:
         for start, end, region in self._regions:
             if not region.registered and region.reason != self._copied:
                 self._copied = region.reason
-                log.warning("pages of the host pool are copied to the daemon, which cannot take them from where they lie: its %d bytes "
-                            "are not shared (%s). \"allocator\": \"shm\" makes a host pool that can be; limits.registered and "
-                            "limits.uid_registered are to be above its size", end - start, region.reason)
+                self._log.warning("pages of the host pool are copied to the daemon, which cannot take them from where they lie: its %d "
+                                  "bytes are not shared (%s). %s; limits.registered and limits.uid_registered are to be above its size",
+                                  end - start, region.reason, self._share_advice)
 
     def close(self) -> None:
         self._well = False

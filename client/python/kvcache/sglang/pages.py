@@ -18,6 +18,7 @@ from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
 MOST_PIECES = 1024  # of a chunk
+MOST_KEYS = 1024    # of a lookup
 
 
 class _Slice(NamedTuple):
@@ -81,6 +82,26 @@ class Pages:
         link.count("lookups", len(keys))
         link.count("hits", run)
         return run
+
+    def exists(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool]:
+        """Which of the keys are there, all parts of them; as match() otherwise, but that the caller counts."""
+        link, found = self._link, [False] * len(keys)
+        parts = len(parts_of(lengths, self._part_bytes))
+        step = max(1, MOST_KEYS // parts)
+        for first in range(0, len(keys), step):
+            some = keys[first:first + step]
+            if not link.well:
+                link.count("unavailable", len(keys) - first)
+                break
+            started = time.monotonic()
+            said = self._spaces.lookups.exists([p for k in some for p in identity.parts_of(k, parts)], timeout=LOOKUP_S)
+            if not link.lookups.connected:
+                link.ail(link.lookups.error)
+                break
+            if PENDING in said or (time.monotonic() - started >= LOOKUP_S and not any(status_ok(s) for s in said)):
+                link.ail("the daemon does not answer a lookup")
+            found[first:first + step] = [all(status_ok(s) for s in said[i * parts:(i + 1) * parts]) for i in range(len(some))]
+        return found
 
     # --- bytes ---
 

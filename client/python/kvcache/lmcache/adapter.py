@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The adapter: LMCache's L2AdapterInterface over Pages, for LMCache 0.5.0 to 0.5.6.
+
+LMCache's server makes one, and calls it from two threads, for stores and for prefetches, which must not wait: a lookup is answered
+at once from the daemon's lookup index, and stores and loads are queued for a thread each. Their results wait for LMCache, which an
+event descriptor wakes. Wrong options are named when the adapter is made. After that nothing raises: what cannot be done was not
+found, or not stored, and is counted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import queue
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import lmcache
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
+
+from .._memory import Pin
+from ..sglang.link import Link
+from ..sglang.pages import Pages
+from . import identity
+
+try:
+    from lmcache.lmcache_native import Bitmap
+except ImportError:  # before 0.5.3
+    from lmcache.native_storage_ops import Bitmap
+
+log = logging.getLogger("kvcache.lmcache")
+
+ACKS = ("accepted", "written", "durable")
+OPTIONS = ("socket", "ack", "timeout_s", "weights", "namespace", "share", "part_bytes")
+MOST_SPACES = 64  # layouts of all models
+SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be"
+
+
+class _Space:
+    """Objects of one model and layout."""
+
+    def __init__(self, model: str, layout: identity.Layout, pages: Pages) -> None:
+        self.model, self.layout, self.pages = model, layout, pages
+
+
+class _Worker:
+    """A thread that does one task after the other, and the results that LMCache has not taken yet."""
+
+    def __init__(self, name: str) -> None:
+        self.event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._results: dict[int, Any] = {}
+        self._lock, self._closed = threading.Lock(), False
+        self._tasks: queue.SimpleQueue[tuple[int, Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, number: int, task: Callable[[], Any]) -> None:
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._tasks.put((number, task))
+        if closed:
+            self.answer(number, task())
+
+    def answer(self, number: int, result: Any) -> None:
+        with self._lock:
+            self._results[number] = result
+            if self.event >= 0:
+                os.eventfd_write(self.event, 1)
+
+    def take(self, number: int) -> Any:
+        with self._lock:
+            return self._results.pop(number, None)
+
+    def take_all(self) -> dict[int, Any]:
+        with self._lock:
+            taken, self._results = self._results, {}
+        return taken
+
+    def _run(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            self.answer(task[0], task[1]())
+            del task  # and what it names
+
+    def end(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._tasks.put(None)
+
+    def join(self, seconds: float) -> None:
+        """The descriptor stays open where a task does not end: its number could become another file's."""
+        self._thread.join(seconds)
+        with self._lock:
+            if self.event >= 0 and not self._thread.is_alive():
+                os.close(self.event)
+                self.event = -1
+
+
+class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
+    """Options, all of them keys of adapter_params:
+
+    socket       the daemon's; default: $KVCACHE_SOCKET, else the usual places
+    namespace    what names of namespaces begin with ("lmcache")
+    weights      says which weights the models have; default: found out (identity.weights_of)
+    ack          "accepted" (default: kept in memory first), "written" or "durable"
+    share        register LMCache's memory, so that the daemon takes objects from where they lie (true)
+    part_bytes   longer objects are stored in parts (64 MiB)
+    timeout_s    of a load, and of a request to store (5)"""
+
+    def __init__(self, params: Mapping[str, Any] | None = None, l1_memory_desc: Any = None) -> None:
+        super().__init__()
+        options = dict(params or {})
+        _check(options)
+        self._ack, self._weights = options.get("ack", "accepted"), options.get("weights")
+        self._prefix, self._part_bytes = options.get("namespace", "lmcache"), options.get("part_bytes", 64 << 20)
+        self._timeout_s = float(options.get("timeout_s", 5.0))
+        self._release = ".".join(str(getattr(lmcache, "__version__", "unknown")).split(".")[:2])
+        self._link = Link(options.get("socket"), self._timeout_s, "lmcache", SHARE_ADVICE)
+        self._spaces: dict[tuple[str, str], _Space] = {}
+        self._lock, self._tasks, self._closed = threading.Lock(), 0, False
+        self._stores, self._lookups, self._loads = (_Worker(f"kvcache-{what}") for what in ("store", "lookup", "load"))
+        if options.get("share", True) and l1_memory_desc is not None:
+            self._share_memory(l1_memory_desc)
+        self._link.namespace(f"{self._prefix}/probe", {"engine": "lmcache"}, 0)  # nothing is stored there
+        self._link.begin()
+
+    def _share_memory(self, desc: Any) -> None:
+        memory = (ctypes.c_ubyte * desc.size).from_address(desc.ptr)
+        self._link.share(memory, desc.ptr, desc.size)
+
+    # --- descriptors, results ---
+
+    def get_store_event_fd(self) -> int:
+        return self._stores.event
+
+    def get_lookup_and_lock_event_fd(self) -> int:
+        return self._lookups.event
+
+    def get_load_event_fd(self) -> int:
+        return self._loads.event
+
+    def pop_completed_store_tasks(self) -> dict[int, Any]:
+        return self._stores.take_all()
+
+    def query_lookup_and_lock_result(self, task_id: int) -> Any:
+        return self._lookups.take(task_id)
+
+    def query_load_result(self, task_id: int) -> Any:
+        return self._loads.take(task_id)
+
+    # --- tasks ---
+
+    def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
+        number = self._number()
+        if not self._link.well:  # not behind a store that waits for a daemon that hangs
+            self._link.count("unavailable", len(keys))
+            self._stores.answer(number, L2StoreResult(False, 0))
+            return number
+
+        def store() -> Any:
+            good, nbytes = self._guarded(self._move, keys, objects, True)
+            return L2StoreResult(all(good), nbytes)
+
+        self._stores.submit(number, store)
+        return number
+
+    def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
+        """`group_layout_descs`: one layout for each group of layers; of LMCache 0.5.0 one for all."""
+        number = self._number()
+        self._lookups.answer(number, _bitmap(self._guarded(self._find, keys, group_layout_descs)[0]))
+        return number
+
+    def submit_unlock(self, keys: list[Any]) -> None:
+        """Nothing is locked: what is evicted between its lookup and its load is not loaded."""
+
+    def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
+        number = self._number()
+        self._loads.submit(number, lambda: _bitmap(self._guarded(self._move, keys, objects, False)[0]))
+        return number
+
+    def _number(self) -> int:
+        with self._lock:
+            self._tasks += 1
+            return self._tasks
+
+    def _guarded(self, call: Callable[..., tuple[list[bool], int]], keys: list[Any], *arguments: Any) -> tuple[list[bool], int]:
+        """LMCache's threads, and the adapter's, end with an exception."""
+        try:
+            return call(keys, *arguments)
+        except Exception as e:
+            self._link.count("errors")
+            self._link.complain(f"{call.__name__.strip('_')} failed: {type(e).__name__}: {e}")
+            log.debug("%s failed", call.__name__, exc_info=True)
+            return [False] * len(keys), 0
+
+    # --- lookups ---
+
+    def _find(self, keys: list[Any], layouts: Any) -> tuple[list[bool], int]:
+        """In the namespace of the layout that LMCache expects; what is not there, in those that this model has had otherwise, since
+        some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded."""
+        found, names = [False] * len(keys), [identity.key_of(k) for k in keys]
+        of_group: dict[tuple[str, int], list[int]] = {}
+        for i, key in enumerate(keys):
+            of_group.setdefault((key.model_name, getattr(key, "object_group_id", 0)), []).append(i)
+        for (model, group), left in of_group.items():
+            for space in self._candidates(model, layouts.get(group) if isinstance(layouts, Mapping) else layouts):
+                said = space.pages.exists([names[i] for i in left], [space.layout.nbytes])
+                for i, ok in zip(left, said):
+                    found[i] = ok
+                left = [i for i in left if not found[i]]
+                if not left:
+                    break
+        self._link.count("lookups", len(keys))
+        self._link.count("hits", sum(found))
+        return found, 0
+
+    def _candidates(self, model: str, layout: Any) -> list[_Space]:
+        try:
+            first = self._space(model, identity.layout_of(layout.shapes, layout.dtypes))
+        except (AttributeError, TypeError, ValueError):  # none, or one that says nothing
+            first = None
+        with self._lock:
+            others = [s for s in self._spaces.values() if s.model == model and s is not first]
+        return ([first] if first is not None else []) + others
+
+    # --- bytes ---
+
+    def _move(self, keys: list[Any], objects: list[Any], is_store: bool) -> tuple[list[bool], int]:
+        """What was moved, and its bytes. Objects of one layout go together."""
+        if len(keys) != len(objects):
+            raise ValueError(f"{len(keys)} keys, and {len(objects)} objects")
+        good, nbytes = [False] * len(keys), 0
+        of_space: dict[_Space, list[tuple[int, Pin]]] = {}
+        for i, (key, thing) in enumerate(zip(keys, objects)):
+            space, pin = self._space(key.model_name, _layout_of(thing)), Pin(thing.byte_array)
+            if space is None:
+                continue
+            if pin.nbytes != space.layout.nbytes or pin.readonly:  # compressed by a serde of LMCache, or padded
+                self._link.count("wrong_lengths")
+                self._link.complain(f"an object of {pin.nbytes} bytes is not kept: its layout has {space.layout.nbytes}")
+                continue
+            of_space.setdefault(space, []).append((i, pin))
+        for space, listed in of_space.items():
+            names, places = [identity.key_of(keys[i]) for i, _ in listed], [pin.address for _, pin in listed]
+            said = space.pages.put(names, places, [space.layout.nbytes]) if is_store else self._get(space, names, places)
+            for (i, _), ok in zip(listed, said):
+                good[i] = ok
+            nbytes += sum(said) * space.layout.nbytes
+        return good, nbytes
+
+    def _get(self, space: _Space, names: list[bytes], places: list[int]) -> list[bool]:
+        return space.pages.get(names, places, [space.layout.nbytes])
+
+    def _space(self, model: str, layout: identity.Layout) -> _Space | None:
+        """None: there are too many."""
+        with self._lock:
+            space = self._spaces.get((model, layout.text))
+            if space is not None or len(self._spaces) >= MOST_SPACES:
+                if space is None:
+                    self._link.complain(f"more than {MOST_SPACES} models and layouts: {model} with {layout.text[:80]} is not kept")
+                return space
+            weights = self._weights or identity.weights_of(model)
+            if weights == "unknown" and not any(s.model == model for s in self._spaces.values()):
+                log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name "
+                            "do not find its objects", model)
+            fields = identity.fields_of(model, weights, layout, self._release, self._part_bytes)
+            name, part = identity.namespace_name(self._prefix, fields), min(layout.nbytes, self._part_bytes)
+            info = self._link.lookups.info()
+            if info is not None and info.max_chunk_bytes < part:
+                self._link.complain(f"an object is stored in chunks of {part} bytes, and the daemon takes {info.max_chunk_bytes}: set "
+                                    "part_bytes to that")
+            log.info("kvcache: %s, objects of %d bytes", name, layout.nbytes)
+            space = _Space(model, layout, Pages(self._link, self._link.namespace(name, fields, part), self._part_bytes, self._ack))
+            self._spaces[(model, layout.text)] = space
+            return space
+
+    # --- the rest ---
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """What became of objects so far."""
+        return dict(self._link.counters)
+
+    def report_status(self) -> dict[str, Any]:
+        return {"is_healthy": self._link.well, "type": "kvcache", "error": "" if self._link.well else self._link.lookups.error,
+                "namespaces": len(self._spaces), **self.counters}
+
+    def close(self) -> None:
+        """What is queued ends as not found, or not stored."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        log.info("kvcache: %s", ", ".join(f"{n} {v}" for n, v in self._link.counters.items() if v) or "nothing was asked")
+        for worker in (self._stores, self._lookups, self._loads):
+            worker.end()
+        self._link.close()
+        for worker in (self._stores, self._lookups, self._loads):
+            worker.join(self._timeout_s + 1.0)
+
+
+def _layout_of(thing: Any) -> identity.Layout:
+    meta = thing.meta
+    return identity.layout_of(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
+
+
+def _bitmap(good: Sequence[bool]) -> Any:
+    bits = Bitmap(len(good))
+    for i, ok in enumerate(good):
+        if ok:
+            bits.set(i)
+    return bits
+
+
+def _check(options: Mapping[str, Any]) -> None:
+    def of(name: str, otherwise: Any) -> Any:
+        return options.get(name, otherwise)
+
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is no option; there are {', '.join(OPTIONS)}")
+    if of("ack", "accepted") not in ACKS:
+        raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {options['ack']!r}")
+    if not isinstance(of("share", True), bool):
+        raise ValueError(f"share is true or false, not {options['share']!r}")
+    part, timeout_s = of("part_bytes", 4096), of("timeout_s", 5)
+    if isinstance(part, bool) or not isinstance(part, int) or part < 4096 or part % 4096:
+        raise ValueError(f"part_bytes is a multiple of 4096, not {part!r}")
+    if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
+        raise ValueError(f"timeout_s is a number of seconds, 3600 at most, not {timeout_s!r}")
+    for name in ("namespace", "weights", "socket"):
+        value = options.get(name)
+        if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
+            raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Under which names LMCache's objects are stored: namespace, fingerprint, keys.
+
+An object's bytes depend on the model and its weights, on the object's layout (shapes and element types), on the rank and the number
+of ranks, on the group of layers, and on LMCache's release, which arranges them. Model, weights, layout and release are the
+fingerprint, and a digest of it is in the namespace's name; the rest, and the salt that keeps users apart, is in the key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..sglang.identity import namespace_name, printable, weights_of
+
+__all__ = ["Layout", "fields_of", "key_of", "layout_of", "namespace_name", "printable", "weights_of"]
+
+
+class Layout(NamedTuple):
+    """Shapes and element types of an object, and the bytes that they take."""
+
+    text: str
+    nbytes: int
+
+
+def layout_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> Layout:
+    """ValueError for what has no element type, or no element."""
+    pieces, nbytes = [], 0
+    for shape, dtype in zip(shapes, dtypes):
+        size = getattr(dtype, "itemsize", 0)
+        for n in shape:
+            size *= int(n)
+        pieces.append([[int(n) for n in shape], str(dtype)])
+        nbytes += size
+    if not pieces or len(shapes) != len(dtypes) or nbytes <= 0:
+        raise ValueError(f"an object has shapes and element types, not {pieces}")
+    return Layout(json.dumps(pieces), nbytes)
+
+
+def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes: int) -> dict[str, str]:
+    """The fingerprint."""
+    return {"engine": "lmcache", "release": printable(release), "model": printable(model), "weights": printable(weights),
+            "layout": printable(layout.text), "bytes": str(layout.nbytes), "part": str(part_bytes), "form": "objects"}
+
+
+def key_of(key: Any) -> bytes:
+    """A digest over LMCache's ObjectKey without its model: each field with its length, so that no two keys are written alike."""
+    salt = str(getattr(key, "cache_salt", "")).encode("utf-8", "surrogateescape")
+    fields = (bytes(key.chunk_hash), int(key.kv_rank).to_bytes(8, "big"), int(getattr(key, "object_group_id", 0)).to_bytes(8, "big"), salt)
+    return hashlib.sha256(b"".join(len(f).to_bytes(4, "big") + f for f in fields)).digest()

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's own classes over kvcache's adapter and a real daemon; no GPU. Run by run.sh in an environment with LMCache.
+
+    KVCACHE_BUILD=... KVCACHE_LIBRARY=... python lmcache_check.py [SCENARIO...]
+
+The adapter is made by LMCache's factory from the JSON of --l2-adapter. Objects, keys, layouts and bitmaps are LMCache's. The last
+scenario is LMCache's own benchmark, which compares what it loads with what it stored."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+CLIENT = HERE.parents[1] / "client" / "python"
+sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(CLIENT)]
+
+import harness  # noqa: E402
+import lmcache  # noqa: E402
+import lmcache_scenarios  # noqa: E402
+import torch  # noqa: E402
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
+from lmcache.v1.distributed.internal_api import L1MemoryDesc  # noqa: E402
+from lmcache.v1.distributed.l2_adapters import create_l2_adapter  # noqa: E402
+from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config  # noqa: E402
+from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj  # noqa: E402
+
+PLACE, PLACES = 16384, 16
+LAYOUTS = {"plain": ([2, 2, 32, 32], torch.bfloat16), "other type": ([2, 2, 32, 32], torch.float16),
+           "other shape": ([2, 32, 2, 32], torch.bfloat16), "longer": ([2, 2, 64, 32], torch.bfloat16)}
+
+
+def adapter_json(socket, **options):
+    return json.dumps({"type": "plugin", "module_path": "kvcache.lmcache.adapter", "class_name": "KvcacheL2Adapter",
+                       "adapter_params": {"socket": socket, "weights": "tests", **options}})
+
+
+def layout_of(name):
+    shape, dtype = LAYOUTS[name]
+    return MemoryLayoutDesc([torch.Size(shape)], [dtype])
+
+
+def key(chunk_hash, model_name="tests/model", kv_rank=0x01000100, **fields):
+    return ObjectKey(chunk_hash=chunk_hash, model_name=model_name, kv_rank=kv_rank, **fields)
+
+
+def make_host(socket, private, options):
+    if private:
+        arena, path = torch.empty(PLACES * PLACE, dtype=torch.uint8), None
+    else:
+        fd, path = tempfile.mkstemp(prefix="lmcache_l1_pool_kvcache_test_", dir="/dev/shm")
+        os.close(fd)
+        arena = torch.from_file(path, shared=True, size=PLACES * PLACE, dtype=torch.uint8)
+
+    def new_object(number, name):
+        shape, dtype = LAYOUTS[name]
+        nbytes = torch.Size(shape).numel() * dtype.itemsize
+        metadata = MemoryObjMetadata(shape=torch.Size(shape), dtype=dtype, address=number * PLACE, phy_size=PLACE, ref_count=1,
+                                     fmt=MemoryFormat.KV_2LTD)
+        return TensorMemoryObj(raw_data=arena[number * PLACE:number * PLACE + nbytes], metadata=metadata, parent_allocator=None)
+
+    config = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[adapter_json(socket, **options)]))
+    adapter = create_l2_adapter(config.adapters[0], L1MemoryDesc(arena.data_ptr(), PLACES * PLACE, 4096))
+    host = lmcache_scenarios.Host(adapter, key, new_object, layout_of)
+    host.layout_bytes, host.path, host.arena = 8192, path, arena
+    return host
+
+
+def lmcache_s_own_benchmark(make, daemon):
+    """lmcache bench l2, with its verification."""
+    command = [sys.executable, "-c", "import sys; from lmcache.cli.main import main; sys.exit(main())", "bench", "l2", "--l2-adapter",
+               adapter_json(daemon.socket), "--num-keys", "16", "--in-flight", "3", "--lookup-max-hit-rate", "1.0", "--no-skip-verify"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(CLIENT)}, capture_output=True, text=True, timeout=120)
+    print(done.stdout[-3000:], done.stderr[-1000:] if done.returncode else "")
+    assert done.returncode == 0, f"it ended with {done.returncode}"
+    assert "All 48 keys data verified OK" in done.stdout and re.search(r"Actual hit rate: +1\.00", done.stdout)
+
+
+def main():
+    failed = passed = 0
+    wanted = sys.argv[1:]
+    for scenario in [*lmcache_scenarios.SCENARIOS, lmcache_s_own_benchmark]:
+        if wanted and scenario.__name__ not in wanted:
+            continue
+        folder, hosts = tempfile.mkdtemp(prefix="kvcache-engines-"), []
+        daemon = harness.Daemon(folder)
+        started = time.monotonic()
+
+        def make(private=False, daemon=daemon, hosts=hosts, **options):
+            hosts.append(make_host(daemon.socket, private, options))
+            return hosts[-1]
+
+        try:
+            daemon.start()
+            scenario(make, daemon)
+            passed += 1
+            said = "ok"
+        except Exception as e:
+            traceback.print_exc()
+            failed += 1
+            said = f"FAILED: {e}"
+        finally:
+            for host in hosts:
+                host.close()
+                if host.path is not None:
+                    os.unlink(host.path)
+            if daemon.process is not None:
+                daemon.kill()
+            shutil.rmtree(folder, ignore_errors=True)
+        print(f"LMCache {getattr(lmcache, '__version__', '?')}: {scenario.__name__} {time.monotonic() - started:.1f} s {said}", flush=True)
+    print(f"LMCache: {passed} passed, {failed} failed")
+    sys.stdout.flush()
+    os._exit(1 if failed or not passed else 0)  # without the teardown of what LMCache imports for a GPU
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of LMCache as the adapter sees, with the signatures of 0.5.0 and 0.5.6: L2AdapterInterface, its results, objects and keys.
+For tests where LMCache is not installed; tests/engines runs the same scenarios over the real one.
+
+install(version) makes `lmcache` importable, remove() removes it."""
+
+import ctypes
+import dataclasses
+import importlib
+import mmap
+import os
+import sys
+import tempfile
+import types
+from abc import ABC, abstractmethod
+
+_PACKAGES = ("lmcache", "lmcache.v1", "lmcache.v1.distributed", "lmcache.v1.distributed.l2_adapters")
+_MODULES = (*_PACKAGES, "lmcache.v1.distributed.internal_api", "lmcache.v1.distributed.l2_adapters.base", "lmcache.lmcache_native",
+            "lmcache.native_storage_ops")
+
+
+@dataclasses.dataclass(frozen=True)
+class ObjectKey:
+    chunk_hash: bytes
+    model_name: str = "tests/model"
+    kv_rank: int = 0x01000100
+    object_group_id: int = 0
+    cache_salt: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Dtype:
+    name: str
+    itemsize: int
+
+    def __str__(self):
+        return f"torch.{self.name}"
+
+
+BF16, FP16 = Dtype("bfloat16", 2), Dtype("float16", 2)
+LAYOUTS = {"plain": ([2, 2, 32, 32], BF16), "other type": ([2, 2, 32, 32], FP16), "other shape": ([2, 32, 2, 32], BF16),
+           "longer": ([2, 2, 64, 32], BF16), "huge": ([2, 2, 32768, 32], BF16)}
+
+
+@dataclasses.dataclass
+class MemoryLayoutDesc:
+    shapes: list
+    dtypes: list
+
+
+@dataclasses.dataclass(frozen=True)
+class L1MemoryDesc:
+    ptr: int
+    size: int
+    align_bytes: int = 4096
+    stable_registration_size: int | None = None
+
+
+class Bitmap:
+    def __init__(self, size):
+        self._bits = [False] * size
+
+    def set(self, index):
+        self._bits[index] = True
+
+    def test(self, index):
+        return self._bits[index]
+
+    def popcount(self):
+        return sum(self._bits)
+
+
+class L2StoreResult(int):
+    def __new__(cls, success, nbytes):
+        return super().__new__(cls, nbytes if success else -1)
+
+    def is_successful(self):
+        return int(self) >= 0
+
+    def bytes_transferred(self):
+        return max(int(self), 0)
+
+
+class L2AdapterInterface(ABC):
+    def __init__(self, max_capacity_bytes=0):
+        self._listeners, self._max_capacity_bytes = [], max_capacity_bytes
+
+    get_store_event_fd = get_lookup_and_lock_event_fd = get_load_event_fd = abstractmethod(lambda self: None)
+    submit_store_task = submit_load_task = abstractmethod(lambda self, keys, objects: None)
+    submit_lookup_and_lock_task = abstractmethod(lambda self, keys, group_layout_descs: None)
+    query_lookup_and_lock_result = query_load_result = abstractmethod(lambda self, task_id: None)
+    pop_completed_store_tasks = close = abstractmethod(lambda self: None)
+    submit_unlock = abstractmethod(lambda self, keys: None)
+
+
+class MemoryObj:
+    """An object at an offset of the arena."""
+
+    def __init__(self, memory, offset, layout):
+        shape, dtype = LAYOUTS[layout]
+        nbytes = dtype.itemsize
+        for n in shape:
+            nbytes *= n
+        self.byte_array = memoryview((ctypes.c_ubyte * nbytes).from_buffer(memory, offset))
+        self.meta = types.SimpleNamespace(shape=shape, dtype=dtype, shapes=[shape], dtypes=[dtype])
+
+
+def layout_of(name):
+    shape, dtype = LAYOUTS[name]
+    return MemoryLayoutDesc([shape], [dtype])
+
+
+def arena_of(nbytes, private=False):
+    """LMCache's arena: with --shm-name a file in /dev/shm, whose descriptor LMCache closes; otherwise private memory."""
+    if private:
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), None
+    fd, path = tempfile.mkstemp(prefix="lmcache_l1_pool_kvcache_test_", dir="/dev/shm")
+    try:
+        os.ftruncate(fd, nbytes)
+        return mmap.mmap(fd, nbytes), path
+    finally:
+        os.close(fd)
+
+
+def install(version="0.5.6"):
+    """The adapter's module, over these classes."""
+    remove()
+    modules = {name: types.ModuleType(name) for name in _MODULES}
+    for name in _PACKAGES:
+        modules[name].__path__ = []
+    sys.modules.update(modules)
+    modules["lmcache"].__version__ = version
+    modules["lmcache.v1.distributed.internal_api"].L2StoreResult = L2StoreResult
+    modules["lmcache.v1.distributed.l2_adapters.base"].L2AdapterInterface = L2AdapterInterface
+    native = "lmcache.native_storage_ops" if version == "0.5.0" else "lmcache.lmcache_native"
+    modules[native].Bitmap = Bitmap
+    return importlib.import_module("kvcache.lmcache.adapter")
+
+
+def remove():
+    for name in (*_MODULES, "kvcache.lmcache.adapter"):
+        sys.modules.pop(name, None)

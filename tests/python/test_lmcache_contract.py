@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LMCache's adapter under the recorded contract of LMCache 0.5.0 and 0.5.6, against a real daemon; LMCache is not needed. The
+scenarios are those that tests/engines/lmcache_check.py runs over the real package."""
+
+import ctypes
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tests" / "engines"))
+
+import fake_lmcache  # noqa: E402
+import harness  # noqa: E402
+import lmcache_scenarios  # noqa: E402
+from kvcache.lmcache import identity  # noqa: E402
+
+PLACE = 16384
+
+
+@pytest.fixture
+def module():
+    yield fake_lmcache.install()
+    fake_lmcache.remove()
+
+
+@pytest.fixture
+def make(module, daemon):
+    hosts, paths = [], []
+
+    def make(private=False, places=16, **options):
+        memory, path = fake_lmcache.arena_of(places * PLACE, private)
+        paths.append(path)
+        desc = fake_lmcache.L1MemoryDesc(ctypes.addressof(ctypes.c_char.from_buffer(memory)), places * PLACE)
+        adapter = module.KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests", **options}, l1_memory_desc=desc)
+        host = lmcache_scenarios.Host(adapter, fake_lmcache.ObjectKey, lambda n, layout: fake_lmcache.MemoryObj(memory, n * PLACE, layout),
+                                      fake_lmcache.layout_of)
+        host.layout_bytes = 8192
+        hosts.append(host)
+        return host
+
+    yield make
+    for host in hosts:
+        host.close()
+    for path in paths:
+        if path is not None:
+            os.unlink(path)
+
+
+@pytest.mark.parametrize("scenario", lmcache_scenarios.SCENARIOS, ids=lambda f: f.__name__)
+def test_scenario(scenario, make, daemon):
+    scenario(make, daemon)
+
+
+def test_memory_that_is_not_shared_is_said(make, caplog):
+    make(private=True)
+    assert "copied to the daemon" in caplog.text and "--shm-name NAME --no-l1-use-lazy" in caplog.text
+
+
+def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
+    host = make()
+    keys = host.keys("versions", 3)
+    assert host.store(keys)
+    old = fake_lmcache.install("0.5.0").KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests"})
+    try:
+        task = old.submit_lookup_and_lock_task(keys, fake_lmcache.layout_of("plain"))  # one layout for all groups
+        assert old.query_lookup_and_lock_result(task).popcount() == 3
+    finally:
+        old.close()
+
+
+@pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
+                                     {"share": 1}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"}])
+def test_wrong_options_are_named(make, options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        make(**options)
+
+
+def test_there_are_so_many_layouts_and_no_more(make, module, caplog):
+    host = make()
+    keys = [host.new_key(bytes(32), model_name=f"tests/model {n}") for n in range(module.MOST_SPACES + 2)]
+    assert host.find(keys) == [False] * len(keys)
+    assert len(host.adapter._spaces) == module.MOST_SPACES and "more than 64 models and layouts" in caplog.text
+    assert not host.counters["errors"]
+
+
+def test_objects_that_are_not_their_layout_s_length_are_refused(make, caplog):
+    host = make()
+    keys = host.keys("serde", 1)
+    thing = host.new_object(0, "plain")
+    thing.byte_array = thing.byte_array[:100]
+    task = host.adapter.submit_store_task(keys, [thing])
+    lmcache_scenarios.wait_for("it fails", lambda: int(host.adapter.pop_completed_store_tasks().get(task, 0)) < 0)
+    assert "is not kept" in caplog.text and host.find(keys) == [False]
+
+
+def test_objects_longer_than_the_daemon_takes_are_named(make, caplog):
+    host = make()
+    assert host.find(host.keys("huge", 2), "huge") == [False] * 2
+    assert "set part_bytes" in caplog.text
+
+
+def test_objects_that_name_one_shape_are_those_that_list_it(make):
+    """The objects of LMCache's own tools have `shape`, those of its L1 `shapes`."""
+    host = make()
+    keys, thing = host.keys("shape", 1), host.new_object(0, "plain")
+    thing.meta.shapes = thing.meta.dtypes = None
+    lmcache_scenarios.fill(thing, lmcache_scenarios.value_of(lmcache_scenarios.name_of(keys[0]), 8192))
+    task = host.adapter.submit_store_task(keys, [thing])
+    lmcache_scenarios.wait_for("it is stored", lambda: task in host.adapter.pop_completed_store_tasks())
+    lmcache_scenarios.check(host, keys)
+
+
+def test_keys_never_meet():
+    def key(**fields):
+        return identity.key_of(fake_lmcache.ObjectKey(**{"chunk_hash": b"a" * 32, **fields}))
+
+    keys = [key(), key(chunk_hash=b"a" * 31), key(chunk_hash=b""), key(kv_rank=1), key(object_group_id=1), key(cache_salt="a"),
+            key(cache_salt="aa"), key(chunk_hash=b"a" * 33), key(cache_salt="\udc80"),
+            key(kv_rank=1, object_group_id=2, cache_salt="a" * 8 + "b"),  # and the same bytes, divided in another way
+            key(chunk_hash=b"a" * 32 + bytes(7) + b"\1", kv_rank=2, object_group_id=int.from_bytes(b"a" * 8, "big"), cache_salt="b")]
+    assert len(set(keys)) == len(keys) and all(len(k) == 32 for k in keys)
+
+
+def test_every_difference_in_bytes_is_another_namespace():
+    def name(model="org/m", weights="w", layout="plain", release="0.5", part=65536):
+        shape, dtype = fake_lmcache.LAYOUTS[layout]
+        return identity.namespace_name("lmcache", identity.fields_of(model, weights, identity.layout_of([shape], [dtype]), release, part))
+
+    others = [name(model="org/n"), name(weights="x"), name(layout="other type"), name(layout="other shape"), name(layout="longer"),
+              name(release="0.6"), name(part=4096)]
+    assert name() == name() and len({name(), *others}) == 1 + len(others) and name().startswith("lmcache/m-")
+
+
+@pytest.mark.parametrize("shapes, dtypes", [([], []), ([[2]], []), ([[0]], [fake_lmcache.BF16]), ([[-1]], [fake_lmcache.BF16]),
+                                            ([[2]], [None])])
+def test_layouts_without_bytes_are_refused(shapes, dtypes):
+    with pytest.raises(ValueError, match="element types"):
+        identity.layout_of(shapes, dtypes)
+
+
+def test_nothing_of_the_package_imports_lmcache(module):
+    code = "import kvcache.lmcache, kvcache.lmcache.identity, sys; assert 'lmcache' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ,
+                                                                 "PYTHONPATH": str(harness.SOURCE / "client" / "python")})
