@@ -13,8 +13,8 @@ usage: tests/run.sh [OPTIONS]
   --campaign NAME        run a campaign instead (tests/campaigns/run.sh lists them); its last line is
                          "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or it says what failed
   --gpu                  instead, what only a GPU can show (tests/gpu/on-gpu.sh); skipped where there is none
-  --engines              instead, the engines' own code (vLLM, SGLang, llama.cpp) over a real daemon, on the CPU (tests/engines/run.sh);
-                         skipped where there is no package index
+  --engines              instead, the engines' own code (vLLM, SGLang, LMCache, llama.cpp) over a real daemon, on the CPU
+                         (tests/engines/run.sh); skipped where there is no package index
   --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --werror               a warning of the compiler is an error

@@ -4,7 +4,7 @@
     KVCACHE_BUILD=... KVCACHE_LIBRARY=... python lmcache_check.py [SCENARIO...]
 
 The adapter is made by LMCache's factory from the JSON of --l2-adapter. Objects, keys, layouts and bitmaps are LMCache's. The last
-scenario is LMCache's own benchmark, which compares what it loads with what it stored."""
+scenarios are LMCache's own benchmark, which compares what it loads with what it stored, and its storage manager (0.5.6)."""
 
 import argparse
 import json
@@ -26,10 +26,12 @@ import harness  # noqa: E402
 import lmcache  # noqa: E402
 import lmcache_scenarios  # noqa: E402
 import torch  # noqa: E402
+from lmcache.v1.distributed import api, config as lmcache_config  # noqa: E402
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey  # noqa: E402
 from lmcache.v1.distributed.internal_api import L1MemoryDesc  # noqa: E402
 from lmcache.v1.distributed.l2_adapters import create_l2_adapter  # noqa: E402
 from lmcache.v1.distributed.l2_adapters.config import parse_args_to_l2_adapters_config  # noqa: E402
+from lmcache.v1.distributed.storage_manager import StorageManager  # noqa: E402
 from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj  # noqa: E402
 
 PLACE, PLACES = 16384, 16
@@ -83,10 +85,51 @@ def lmcache_s_own_benchmark(make, daemon):
     assert "All 48 keys data verified OK" in done.stdout and re.search(r"Actual hit rate: +1\.00", done.stdout)
 
 
+def lmcache_s_storage_manager(make, daemon):
+    """LMCache's L1 in /dev/shm, its two controllers and their layouts: what one storage manager stored, the next one prefetches."""
+    layout, keys = layout_of("plain"), [key(bytes([i]) * 32) for i in range(6)]
+
+    def start():
+        l2 = parse_args_to_l2_adapters_config(argparse.Namespace(l2_adapter=[adapter_json(daemon.socket, ack="written")]))
+        l1 = lmcache_config.L1ManagerConfig(lmcache_config.L1MemoryManagerConfig(size_in_bytes=8 << 20, use_lazy=False))
+        manager = StorageManager(lmcache_config.StorageManagerConfig(l1, lmcache_config.EvictionConfig("LRU"), l2))
+        adapter = next(iter(manager._l2_adapters.values()))
+        while hasattr(adapter, "_inner"):
+            adapter = adapter._inner
+        return manager, adapter
+
+    manager, adapter = start()
+    try:
+        assert [r.registered for _, _, r in adapter._link._regions] == [True], "its memory is not registered"
+        for i, thing in enumerate(manager.reserve_write(keys, layout).values()):
+            lmcache_scenarios.fill(thing, bytes([i + 1]) * 8192)
+        manager.finish_write(keys)
+        lmcache_scenarios.wait_for("all are stored", lambda: adapter.counters["stored_pages"] == len(keys))
+    finally:
+        manager.close()
+    daemon.kill()
+    daemon.start()
+    manager, adapter = start()
+    try:
+        handle = manager.submit_prefetch_task(api.PrefetchTaskSpec([api.GroupedObjectKeys(keys, 0, layout)]))
+        assert manager.wait_prefetch_status(handle, 20)
+        assert manager.query_prefetch_status(handle).l2_hit_count == len(keys)
+        with manager.read_prefetched_results(keys) as objects:
+            assert [bytes(o.byte_array) for o in objects] == [bytes([i + 1]) * 8192 for i in range(len(keys))]
+        assert not adapter.counters["errors"]
+    finally:
+        manager.close()
+
+
 def main():
     failed = passed = 0
     wanted = sys.argv[1:]
-    for scenario in [*lmcache_scenarios.SCENARIOS, lmcache_s_own_benchmark]:
+    scenarios = [*lmcache_scenarios.SCENARIOS, lmcache_s_own_benchmark]
+    if hasattr(api, "PrefetchTaskSpec"):
+        scenarios.append(lmcache_s_storage_manager)
+    else:
+        print("LMCache's storage manager is not run: it has other calls in this version", flush=True)
+    for scenario in scenarios:
         if wanted and scenario.__name__ not in wanted:
             continue
         folder, hosts = tempfile.mkdtemp(prefix="kvcache-engines-"), []
