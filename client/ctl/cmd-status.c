@@ -172,6 +172,27 @@ static void print_lookups(cJSON *status)
         section_rest(index);
 }
 
+/* How long what was evicted had not been used. */
+static void print_ages(cJSON *of, const char *tier)
+{
+        _cleanup_(cJSON_Deletep) cJSON *ages = section_object(of, "evicted_age_seconds");
+        char label[32], p10[HUMAN_BYTES], p50[HUMAN_BYTES], p90[HUMAN_BYTES];
+        double seconds;
+
+        if (!ages)
+                return;
+        human_seconds(section_number(ages, "p10", &seconds) ? seconds : 0, p10);
+        human_seconds(section_number(ages, "p50", &seconds) ? seconds : 0, p50);
+        human_seconds(section_number(ages, "p90", &seconds) ? seconds : 0, p90);
+        snprintf(label, sizeof(label), "%s ages", tier);
+        section_line(label,
+                     "half of what was evicted had been unused for %s, a tenth for at most %s, a "
+                     "tenth for %s "
+                     "and more",
+                     p50, p10, p90);
+        section_rest(ages);
+}
+
 static void print_ghosts(cJSON *eviction, const char *tier)
 {
         _cleanup_(cJSON_Deletep) cJSON *ghosts = section_object(eviction, tier);
@@ -187,6 +208,7 @@ static void print_ghosts(cJSON *eviction, const char *tier)
         if (ghosts_max > 0)
                 section_line(tier, "%s evicted chunks remembered, of at most %s; %s came back", now,
                              most, hits);
+        print_ages(ghosts, tier);
         section_rest(ghosts);
 }
 

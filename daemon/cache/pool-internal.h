@@ -2,6 +2,7 @@
 /* What the files of the pool share. Only they include this. */
 #pragma once
 
+#include "base/histogram.h"
 #include "cache/backing.h"
 #include "cache/pool.h"
 #include "evict/evict.h"
@@ -35,6 +36,7 @@ struct pool {
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;
+        struct histogram evicted_ages;
         const struct pool_watch *watch; /* NULL: none */
 
         struct list_node purges; /* struct pool_purge, in order */

@@ -300,6 +300,7 @@ static void chunk_evict(void *userdata, uint32_t chunk)
         tell(p, chunk, false);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
+        histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
         evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
         table_remove(p, chunk);
         chunk_free(p, chunk);
@@ -630,4 +631,14 @@ void pool_get_stats(const struct pool *p, struct pool_stats *ret)
 {
         *ret = p->stats;
         evict_get_stats(p->evict, &ret->evict);
+}
+
+const struct histogram *pool_evicted_ages(const struct pool *p)
+{
+        return &p->evicted_ages;
+}
+
+void pool_note_time(struct pool *p, uint64_t now_ns)
+{
+        evict_note_time(p->evict, now_ns);
 }

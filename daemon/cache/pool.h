@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/histogram.h"
 #include "base/list.h"
 #include "evict/evict.h"
 #include "key.h"
@@ -175,3 +176,7 @@ uint32_t pool_sweep(struct pool *p);
 bool pool_is_sweeping(const struct pool *p);
 
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
+/* How long ago what was evicted had last been used, in nanoseconds: by the times that
+ * pool_note_time() was given, as of evict_note_time(). */
+const struct histogram *pool_evicted_ages(const struct pool *p);
+void pool_note_time(struct pool *p, uint64_t now_ns);

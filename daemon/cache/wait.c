@@ -282,6 +282,7 @@ static bool may_submit(const struct cache *c)
 
 uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
 {
+        pool_note_time(c->params.pool, now_ns);
         cache_complete_finished(c);
         if (may_submit(c)) {
                 c->retry_now = false;

@@ -570,6 +570,11 @@ static uint64_t cq_touched(const struct evict *e, uint32_t item)
         return (uint64_t)cq(e)->items[item].touched << cq(e)->unit;
 }
 
+static uint64_t cq_now(const struct evict *e)
+{
+        return cq(e)->now;
+}
+
 static uint64_t cq_coldest(const struct evict *e, uint32_t group,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed)
@@ -643,6 +648,7 @@ const struct evict_policy evict_policy_cq = {
         .contains = cq_contains,
         .victim = cq_victim,
         .touched = cq_touched,
+        .now = cq_now,
         .coldest = cq_coldest,
         .explain = cq_explain,
         .lists = LISTS,

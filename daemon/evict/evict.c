@@ -182,6 +182,17 @@ uint64_t evict_touched(const struct evict *e, uint32_t item)
         return evict_contains(e, item) ? e->policy->touched(e, item) : 0;
 }
 
+void evict_note_time(struct evict *e, uint64_t now_ns)
+{
+        ages_note(&e->ages, e->policy->now(e), now_ns);
+}
+
+uint64_t evict_age_ns(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->ages.now_ns - ages_time(&e->ages, e->policy->touched(e, item), e->policy->now(e));
+}
+
 uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed)

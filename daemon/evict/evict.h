@@ -113,6 +113,12 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 /* Logical time of an item's last touch, 0 if it is not in; grows by one with each touch or insert.
  * To compare groups; after billions of touches a little less than exact. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
+/* What the time is, from any clock that never goes back; as often as is cheap. Policies do not go
+ * by it. */
+void evict_note_time(struct evict *e, uint64_t now_ns);
+/* By the times that were noted: how long ago the item was last touched, to a tenth; but not longer
+ * than since the first of them. 0: none was noted. */
+uint64_t evict_age_ns(const struct evict *e, uint32_t item);
 /* That of the coldest of the victim's group that may_evict() agrees to: of the victim, or of what
  * the policy keeps longer. As evict_victim(), it passes over so many at most that may not. */
 uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,

@@ -211,6 +211,11 @@ static uint64_t lru_touched(const struct evict *e, uint32_t item)
         return (uint64_t)lru(e)->items[item].touched << lru(e)->unit;
 }
 
+static uint64_t lru_now(const struct evict *e)
+{
+        return lru(e)->now;
+}
+
 static void lru_explain(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret)
 {
@@ -240,6 +245,7 @@ const struct evict_policy evict_policy_lru = {
         .contains = lru_contains,
         .victim = lru_victim,
         .touched = lru_touched,
+        .now = lru_now,
         .explain = lru_explain,
         .lists = 1,
         .first = lru_first,

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "evict/ages.h"
+
 struct evict;
 struct evict_stats;
 struct evict_standing;
@@ -37,6 +39,7 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
+        uint64_t (*now)(const struct evict *e); /* touches and inserts so far */
         /* NULL: the victim. UINT64_MAX: none was found. */
         uint64_t (*coldest)(const struct evict *e, uint32_t group,
                             bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
@@ -54,6 +57,7 @@ struct evict_policy {
 struct evict {
         const struct evict_policy *policy; /* evict_new() sets these three */
         uint32_t max_items, max_groups;
+        struct ages ages; /* evict.c's; zero at first */
 };
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;

@@ -17,6 +17,8 @@
 #include "evict/evict.h"
 #include "evict/policy.h"
 
+enum { SAMPLE = 64 }; /* items that are handed over between two times that are noted */
+
 struct head {
         uint64_t touched;
         uint32_t item, group;
@@ -50,9 +52,13 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
 {
         for (uint32_t i = h->n / 2; i-- > 0;)
                 sift(h, i);
-        while (h->n > 0) {
+        for (uint32_t n = 0; h->n > 0; n++) {
                 struct head *oldest = &h->heads[0];
 
+                /* Ages stay as they are. */
+                if (n % SAMPLE == 0)
+                        evict_note_time(to, ages_time(&from->ages, oldest->touched,
+                                                      from->policy->now(from)));
                 to->policy->insert(to, oldest->item, oldest->group, 0, 0, EVICT_NO_USE,
                                    EVICT_PLACE_UNKNOWN);
                 oldest->item = from->policy->after(from, oldest->item);
@@ -62,6 +68,7 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
                         *oldest = h->heads[--h->n];
                 sift(h, 0);
         }
+        evict_note_time(to, from->ages.now_ns);
 }
 
 int evict_switch(struct evict **e, const char *policy)

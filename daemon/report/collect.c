@@ -257,6 +257,9 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_chunks = (double)p.chunks;
         s->evicted_from_pool = (double)p.evictions;
         collect_evict(&p.evict, METRICS_TIER_MEMORY, s);
+        for (unsigned i = 0; i < service->n_tenants; i++)
+                histogram_merge(&s->evicted_ages[METRICS_TIER_MEMORY],
+                                pool_evicted_ages(service->tenants[i].pool));
 }
 
 static void collect_lookups(const struct lookups *lookups, struct metrics *s)
@@ -313,6 +316,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->store_bypassed = st.bypassed;
         s->evictions = (double)st.evictions;
         collect_evict(&st.evict, METRICS_TIER_DISK, s);
+        store_get_evicted_ages(store, &s->evicted_ages[METRICS_TIER_DISK]);
         s->evicted_bytes = (double)st.evicted_bytes;
         s->drops = (double)st.drops;
         s->purges = (double)st.purges;

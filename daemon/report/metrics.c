@@ -138,7 +138,7 @@ static const char *transfer_op_value(const struct metrics *s, unsigned i)
 
 /* --- the table --- */
 
-enum kind { GAUGE, COUNTER, HISTOGRAM, INFO };
+enum kind { GAUGE, COUNTER, HISTOGRAM, AGES, INFO };
 
 struct row {
         enum kind kind;
@@ -171,6 +171,8 @@ struct row {
         ROW(GAUGE, member, name, unit, label, values, n, help)
 #define METRICS_HISTOGRAM_BY(member, name, unit, label, values, n, help)                           \
         ROW(HISTOGRAM, member, name, unit, label, values, n, help)
+#define METRICS_AGES_BY(member, name, unit, label, values, n, help)                                \
+        ROW(AGES, member, name, unit, label, values, n, help)
 #define METRICS_INFO(member, name, help) ROW(INFO, member, name, "", NULL, NULL, 1, help)
 static const struct row rows[] = {
 #include "report/metrics.def"
@@ -183,7 +185,7 @@ struct edge {
         const char *le;
 };
 
-enum { EDGES = 16 };
+enum { EDGES = 16, AGES_EDGES = 21 };
 
 static const struct edge edges_seconds[EDGES] = {
         { 10000, "1e-05" },      { 25000, "2.5e-05" },  { 50000, "5e-05" },
@@ -203,9 +205,38 @@ static const struct edge edges_bytes[EDGES] = {
         { 67108864, "67108864.0" },
 };
 
+static const struct edge edges_ages[AGES_EDGES] = {
+        { 1 * UINT64_C(1000000000), "1.0" },
+        { 2 * UINT64_C(1000000000), "2.0" },
+        { 4 * UINT64_C(1000000000), "4.0" },
+        { 8 * UINT64_C(1000000000), "8.0" },
+        { 16 * UINT64_C(1000000000), "16.0" },
+        { 32 * UINT64_C(1000000000), "32.0" },
+        { 64 * UINT64_C(1000000000), "64.0" },
+        { 128 * UINT64_C(1000000000), "128.0" },
+        { 256 * UINT64_C(1000000000), "256.0" },
+        { 512 * UINT64_C(1000000000), "512.0" },
+        { 1024 * UINT64_C(1000000000), "1024.0" },
+        { 2048 * UINT64_C(1000000000), "2048.0" },
+        { 4096 * UINT64_C(1000000000), "4096.0" },
+        { 8192 * UINT64_C(1000000000), "8192.0" },
+        { 16384 * UINT64_C(1000000000), "16384.0" },
+        { 32768 * UINT64_C(1000000000), "32768.0" },
+        { 65536 * UINT64_C(1000000000), "65536.0" },
+        { 131072 * UINT64_C(1000000000), "131072.0" },
+        { 262144 * UINT64_C(1000000000), "262144.0" },
+        { 524288 * UINT64_C(1000000000), "524288.0" },
+        { 1048576 * UINT64_C(1000000000), "1048576.0" },
+};
+
 static bool row_is_of_bytes(const struct row *row)
 {
         return strcmp(row->unit, "bytes") == 0;
+}
+
+static bool row_is_histogram(const struct row *row)
+{
+        return row->kind == HISTOGRAM || row->kind == AGES;
 }
 
 /* Histograms of bytes hold one less than the value, so that powers of two end their buckets. */
@@ -222,10 +253,8 @@ static double row_quantile(const struct row *row, const struct histogram *h, dou
 }
 
 static const char *const kind_names[] = {
-        [GAUGE] = "gauge",
-        [COUNTER] = "counter",
-        [HISTOGRAM] = "histogram",
-        [INFO] = "info",
+        [GAUGE] = "gauge",    [COUNTER] = "counter", [HISTOGRAM] = "histogram",
+        [AGES] = "histogram", [INFO] = "info",
 };
 
 static double row_number(const struct row *row, const struct metrics *s, unsigned i)
@@ -349,11 +378,14 @@ static void format_labels(char ret[static LABELS_MAX], const char *labels, const
 static void print_histogram(FILE *out, const struct row *row, const char *value,
                             const struct histogram *h)
 {
-        const struct edge *edges = row_is_of_bytes(row) ? edges_bytes : edges_seconds;
+        const struct edge *edges = row->kind == AGES      ? edges_ages
+                                   : row_is_of_bytes(row) ? edges_bytes
+                                                          : edges_seconds;
+        size_t n_edges = row->kind == AGES ? AGES_EDGES : EDGES;
         char labels[LABELS_MAX];
 
         format_labels(labels, row->label, value);
-        for (size_t b = 0; b < EDGES; b++)
+        for (size_t b = 0; b < n_edges; b++)
                 fprintf(out, "kvcache_%s_bucket{%s,le=\"%s\"} %" PRIu64 "\n", row->name, labels,
                         edges[b].le, histogram_at_most(h, edges[b].value - row_is_of_bytes(row)));
         fprintf(out, "kvcache_%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", row->name, labels,
@@ -387,7 +419,7 @@ static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
 
                         if (row->label && !value)
                                 continue;
-                        if (row->kind == HISTOGRAM) {
+                        if (row_is_histogram(row)) {
                                 print_histogram(out, row, value, row_histogram(row, s, i));
                                 continue;
                         }
@@ -504,7 +536,7 @@ void metrics_print_json(const struct metrics *s, FILE *out)
                         first = false;
                         print_json_string(out, value, strlen(value));
                         fputs(": ", out);
-                        if (row->kind == HISTOGRAM)
+                        if (row_is_histogram(row))
                                 print_json_histogram(out, row, row_histogram(row, s, i));
                         else
                                 print_json_number(out, row_number(row, s, i));

@@ -115,6 +115,7 @@ struct metrics {
 #define METRICS_COUNTER_BY(member, name, unit, label, values, n, help)   double member[n];
 #define METRICS_GAUGE_BY(member, name, unit, label, values, n, help)     double member[n];
 #define METRICS_HISTOGRAM_BY(member, name, unit, label, values, n, help) struct histogram member[n];
+#define METRICS_AGES_BY(member, name, unit, label, values, n, help)      struct histogram member[n];
 #define METRICS_INFO(member, name, help)                                 char member[512]; /* label text: a="b",c="d"; escaped */
 #include "report/metrics.def"
 #undef METRICS_GAUGE
@@ -122,6 +123,7 @@ struct metrics {
 #undef METRICS_COUNTER_BY
 #undef METRICS_GAUGE_BY
 #undef METRICS_HISTOGRAM_BY
+#undef METRICS_AGES_BY
 #undef METRICS_INFO
 };
 

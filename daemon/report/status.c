@@ -92,6 +92,19 @@ static void add_io(cJSON *root, const struct kio *io, const struct store_stats *
         cJSON_AddStringToObject(o, "direct_reason", store->direct_reason);
 }
 
+/* How long what was evicted had not been used; nothing where nothing was. */
+static void add_ages(cJSON *tier, const struct histogram *ages)
+{
+        cJSON *o;
+
+        if (ages->count == 0)
+                return;
+        o = cJSON_AddObjectToObject(tier, "evicted_age_seconds");
+        cJSON_AddNumberToObject(o, "p10", (double)histogram_quantile(ages, 0.1) / 1e9);
+        cJSON_AddNumberToObject(o, "p50", (double)histogram_quantile(ages, 0.5) / 1e9);
+        cJSON_AddNumberToObject(o, "p90", (double)histogram_quantile(ages, 0.9) / 1e9);
+}
+
 /* By tier, and what it costs. */
 static void add_eviction(cJSON *root, const char *policy, const struct metrics *s)
 {
@@ -107,6 +120,7 @@ static void add_eviction(cJSON *root, const char *policy, const struct metrics *
                 cJSON_AddNumberToObject(tier, "ghosts", s->evict_ghosts[i]);
                 cJSON_AddNumberToObject(tier, "ghosts_max", s->evict_ghosts_max[i]);
                 cJSON_AddNumberToObject(tier, "ghost_hits", s->evict_ghost_hits[i]);
+                add_ages(tier, &s->evicted_ages[i]);
         }
 }
 

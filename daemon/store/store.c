@@ -516,6 +516,14 @@ void store_get_stats(const struct store *s, struct store_stats *ret)
         *ret = sum;
 }
 
+void store_get_evicted_ages(const struct store *s, struct histogram *ret)
+{
+        *ret = (struct histogram){ 0 };
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i))
+                        histogram_merge(ret, volume_evicted_ages(s->volumes[i].volume));
+}
+
 bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volume_stats *ret)
 {
         const struct member *p = &s->volumes[i];

@@ -20,6 +20,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/histogram.h"
 #include "io/io.h"
 #include "key.h"
 #include "store/volume/types.h"
@@ -258,6 +259,8 @@ void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenan
 /* Sums over all volumes that are open; what is counted of a volume goes on counting when it is
  * resumed. `bypassed`: all are. */
 void store_get_stats(const struct store *s, struct store_stats *ret);
+/* How long ago what was evicted had last been used, in nanoseconds, as of evict_age_ns(). */
+void store_get_evicted_ages(const struct store *s, struct histogram *ret);
 const char *store_volume_path(const struct store *s, unsigned i);
 
 struct store_volume_stats {

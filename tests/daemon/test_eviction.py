@@ -2,7 +2,9 @@
 """eviction.policy changes while the daemon runs: under load, without a chunk lost, in every pool and volume. Misses say why."""
 
 import os
+import re
 import threading
+import time
 
 import pytest
 
@@ -166,6 +168,24 @@ def test_what_was_never_stored_or_was_dropped_is_a_miss_of_that_reason(make):
         c.exists(ns, [k for k, _ in pairs])  # a lookup is no get
     assert misses(daemon) == {"never_stored": 16}
     assert "16 never stored, or forgotten" in ctl("status", daemon=daemon).stdout
+
+
+def test_how_long_what_was_evicted_had_been_unused(make):
+    daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
+    assert "evicted_age_seconds" not in daemon.status()["eviction"]["disk"]
+    began = time.monotonic()
+    with daemon.client() as c:
+        put_all(c, c.namespace("n"), items("k", 2048, 32 * KIB), ack=Ack.WRITTEN)
+        took = time.monotonic() - began
+        for tier, evictions in (("disk", "kvcache_evictions_total"), ("memory", "kvcache_pool_evictions_total")):
+            count = daemon.metric(f'kvcache_evicted_age_seconds_count{{tier="{tier}"}}')
+            assert count == daemon.metric(evictions) > 0
+            assert daemon.metric(f'kvcache_evicted_age_seconds_bucket{{tier="{tier}",le="1048576.0"}}') == count
+            assert 0 < daemon.metric(f'kvcache_evicted_age_seconds_sum{{tier="{tier}"}}') < count * (took * 1.2 + 0.2)
+            ages = daemon.status()["eviction"][tier]["evicted_age_seconds"]
+            assert 0 <= ages["p10"] <= ages["p50"] <= ages["p90"] < took * 1.2 + 0.2 and ages["p90"] > 0
+    assert len(re.findall("(memory|disk) ages +half of what was evicted had been unused for",
+                          ctl("status", daemon=daemon).stdout)) == 2
 
 
 @pytest.mark.parametrize("volumes", [1, 2])

@@ -49,7 +49,7 @@ def families():
     """(name on the page, name in metrics.def)"""
     for kind, _, name in ROW.findall((SOURCE / "daemon/report/metrics.def").read_text()):
         suffix = {"COUNTER": "_total", "COUNTER_BY": "_total", "INFO": "_info", "HISTOGRAM": "_count",
-                  "HISTOGRAM_BY": "_count"}.get(kind, "")
+                  "HISTOGRAM_BY": "_count", "AGES_BY": "_count"}.get(kind, "")
         yield f"kvcache_{name}{suffix}", name
 
 

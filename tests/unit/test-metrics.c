@@ -278,6 +278,29 @@ static void histogram_buckets_are_cumulative(void **state)
                          20.000309) < 1e-9);
 }
 
+/* Edges up to days; each to the eighth of an octave, as all histograms. */
+static void ages_have_buckets_of_seconds_to_days(void **state)
+{
+        _cleanup_(freep) char *page = NULL;
+
+        fill();
+        histogram_add(&snapshot.evicted_ages[METRICS_TIER_DISK], 900000000);
+        histogram_add(&snapshot.evicted_ages[METRICS_TIER_DISK], UINT64_C(100000) * 1000000000);
+        page = render(metrics_print_prometheus);
+        assert_true(sample(page, "kvcache_evicted_age_seconds_bucket{tier=\"disk\",le=\"1.0\"}") ==
+                    1);
+        assert_true(
+                sample(page, "kvcache_evicted_age_seconds_bucket{tier=\"disk\",le=\"65536.0\"}") ==
+                1);
+        assert_true(
+                sample(page, "kvcache_evicted_age_seconds_bucket{tier=\"disk\",le=\"131072.0\"}") ==
+                2);
+        assert_true(
+                sample(page,
+                       "kvcache_evicted_age_seconds_bucket{tier=\"memory\",le=\"1048576.0\"}") ==
+                0);
+}
+
 static void an_empty_histogram_is_shown_as_zeros(void **state)
 {
         _cleanup_(freep) char *page = NULL, *json = NULL;
@@ -515,6 +538,7 @@ int main(void)
                 cmocka_unit_test(an_openmetrics_page_parses_and_has_the_same_samples),
                 cmocka_unit_test(every_op_and_status_has_a_series),
                 cmocka_unit_test(histogram_buckets_are_cumulative),
+                cmocka_unit_test(ages_have_buckets_of_seconds_to_days),
                 cmocka_unit_test(an_empty_histogram_is_shown_as_zeros),
                 cmocka_unit_test(transfers_have_a_label_for_each_of_their_kinds),
                 cmocka_unit_test(the_json_parses_and_agrees_with_the_page),

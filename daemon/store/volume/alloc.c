@@ -127,6 +127,7 @@ static void evict_chunk(void *userdata, uint32_t i)
         v->evicted++;
         v->stats.evictions++;
         v->stats.evicted_bytes += c->length;
+        histogram_add(&v->evicted_ages, evict_age_ns(v->evict, i));
         remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
 }
 

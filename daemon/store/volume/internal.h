@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/histogram.h"
 #include "base/list.h"
 #include "evict/evict.h"
 #include "slab/slab.h"
@@ -204,6 +205,7 @@ struct volume {
         struct list_node drops_waiting; /* struct store_put, in order */
 
         uint64_t payload_bytes, chunks;
+        struct histogram evicted_ages; /* nanoseconds since their last touch */
         struct store_stats stats; /* what is counted; the rest is filled in by volume_get_stats() */
 };
 

@@ -56,6 +56,7 @@ void volume_iterate(struct volume *v)
 {
         if (!v->open)
                 return;
+        evict_note_time(v->evict, clock_mono_ns());
         /* What completes makes work, and some work completes at once. */
         do {
                 namespaces_iterate(v->namespaces, clock_mono_ns(), !v->bypassed && !v->stopping);

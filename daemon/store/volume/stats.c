@@ -17,6 +17,12 @@ void volume_take_counts(struct volume *v, const struct volume *earlier)
         v->stats.skipped_pages = now.skipped_pages;
         v->stats.recover_ms = now.recover_ms;
         v->full_refusals = earlier->full_refusals;
+        v->evicted_ages = earlier->evicted_ages;
+}
+
+const struct histogram *volume_evicted_ages(const struct volume *v)
+{
+        return &v->evicted_ages;
 }
 
 void volume_get_stats(const struct volume *v, struct store_stats *ret)

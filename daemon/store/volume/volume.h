@@ -204,6 +204,7 @@ uint64_t volume_deadline_ns(const struct volume *v);
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
+const struct histogram *volume_evicted_ages(const struct volume *v);
 /* What an earlier volume of this volume has counted. */
 void volume_take_counts(struct volume *v, const struct volume *earlier);
 bool volume_is_full(const struct volume *v, uint64_t *ret_refusals);
