@@ -25,18 +25,17 @@ struct transfers_own {
 
 /* --- the page --- */
 
-/* Stores are whole for the daemon, which reads at any time. */
+/* Stores are whole for the daemon, which reads at any time, and it sees them in their order: with
+ * release each, and not a fence, which ThreadSanitizer does not know. */
 static void put_word(uint64_t *to, uint64_t value)
 {
-        __atomic_store_n(to, value, __ATOMIC_RELAXED);
+        __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
 /* Odd while the client writes: who reads then, reads again. */
 static void sequence_step(struct transfer_page *page)
 {
-        __atomic_thread_fence(__ATOMIC_RELEASE);
         put_word(&page->sequence, page->sequence + 1);
-        __atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 static void publish(struct transfer_page *page, const struct transfers_own *own, unsigned i)

@@ -37,9 +37,11 @@ struct bench_page {
         uint64_t read_ns;                               /* when something new was read last */
 };
 
+/* Loads in the order in which they stand here: with acquire each, and not a fence, which
+ * ThreadSanitizer does not know. */
 static uint64_t word(const uint64_t *at)
 {
-        return __atomic_load_n(at, __ATOMIC_RELAXED);
+        return __atomic_load_n(at, __ATOMIC_ACQUIRE);
 }
 
 static void set_epoch(const struct bench *b, struct bench_page *p)
@@ -109,7 +111,6 @@ static void load(const struct transfer_page *from, struct transfer_page *ret)
 
                 for (size_t i = 0; i < sizeof(*ret) / sizeof(*in); i++)
                         out[i] = word(&in[i]);
-                __atomic_thread_fence(__ATOMIC_ACQUIRE);
                 if (before % 2 == 0 && word(&from->sequence) == before)
                         return;
         }
