@@ -6,8 +6,9 @@
 #
 # KINDS: what to run, in order: those of vllm_gpu.py, and of vllm_traffic.py with "traffic-" before them; TRACE: its trace.
 #
-# FOLDER holds site.tar.xz (vLLM and what it needs, this package's wheel included), daemon/kvcache-daemon and lib/ with the shared
-# libraries that it needs. Logs go to $OUT, else to a scratch folder.
+# FOLDER holds site.tar.xz (vLLM and what it needs, this package's wheel included), daemon/kvcache-daemon, lib/ with the shared
+# libraries that it needs, and, for the report of a benchmark session of each engine, client/bench/kvcache-bench and
+# client/lib/libkvcache.so.1. Logs go to $OUT, else to a scratch folder.
 set -u
 folder=$(cd "$1" && pwd) here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) || exit 1
@@ -42,12 +43,19 @@ export DAEMON_PID="$work/pid"
 serve &
 daemon=$!
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
+# A benchmark session around what each engine does: what moved, on which path, in which layout. The report is among the logs.
+session() {
+        [ -x "$folder/client/bench/kvcache-bench" ] || return 0
+        LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" "$folder/client/bench/kvcache-bench" session --socket "$KVSOCK" "$@"
+}
 engine() {
         program=vllm_gpu.py
         case $1 in traffic-*) program=vllm_traffic.py ;; esac
+        case $1 in *-second) ;; *) session init --force "$1" >>"$logs/session.log" 2>&1 ;; esac
         timeout "${LIMIT:-150}" python3 "$here/$program" "${1#traffic-}" >"$logs/$1.log" 2>&1
         echo "$1: status $?, $(cut -d' ' -f1 /proc/uptime) s up"
         grep -E '^(figure|tokens|disk only)|kvcache.*(WARN|INFO)|Error|assert' "$logs/$1.log" | tail -n 16 | cut -c1-240
+        case $1 in *-second | *fs | *cpu | *none) ;; *) session report "$1" >"$logs/$1.report" ;; esac
 }
 for kind in ${KINDS:-cpu spec spec-restart kvcache restart fs}; do
         if [ $kind = spec ]; then # and a second engine, while the first is there

@@ -38,6 +38,13 @@ start() {
                 sleep 0.1
         done
 }
+bench() {
+        LD_LIBRARY_PATH="$build/client/lib:$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" timeout 120 "$build/client/bench/kvcache-bench" "$@"
+}
+# A benchmark session around what follows: its report says what moved, on which path, in which layout.
+bench_session() {
+        bench session --socket "$work/s" "$@" || failed=1
+}
 stop() {
         kill "$daemon" && wait "$daemon"
         daemon=''

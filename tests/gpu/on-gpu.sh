@@ -38,7 +38,18 @@ if command -v compute-sanitizer >/dev/null 2>&1; then
 fi
 command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi --query-gpu=name,driver_version,pcie.link.gen.current,pcie.link.width.current --format=csv,noheader
 start "$work" 8GiB 16GiB --set store.prewrite=off
+bench_session init sweep >"$work/said" || cat "$work/said"
 timeout 240 "$check" "$work/s" bench || failed=1
+bench_session report sweep >"${OUT:-$work}/sweep.report"
+stop
+# The sweep of kvcache-bench with the GPU as source, in each layout, likewise.
+start "$work" 8GiB 16GiB --set store.prewrite=off
+for layout in contiguous block-first outer-first; do
+        bench_session init "gpu-$layout" >"$work/said" || cat "$work/said"
+        bench profile --socket "$work/s" --model llama_3_1_8b --model_config "$here/../../conf/deployments/block-tp1-pp1.yaml" \
+                --isl 8192 --num_requests 4 --source gpu --layout $layout --no_raw || failed=1
+        bench_session report "gpu-$layout" >"${OUT:-$work}/gpu-$layout.report"
+done
 stop
 start "$work" 8GiB 16GiB --set store.prewrite=off
 if python3 -c 'import torch' 2>/dev/null; then
