@@ -7,9 +7,13 @@
  * be left out.
  *
  * Nothing there is trusted. Counters that have gone back, kinds that there are none of, and more
- * than can be moved in the time since the last reading add nothing, and counting goes on from what
- * is there; a metric says that there was such a thing. What a client can bring about by lying is a
- * wrong figure. */
+ * than can be moved in the time that the connection has lasted add nothing, and counting goes on
+ * from what is there; a metric says that there was such a thing. What a client can bring about by
+ * lying is a wrong figure.
+ *
+ * What is added uses up of that time what it takes at least, slot by slot, and what a client has
+ * not used stays available: a transfer that is counted now may have begun before the last reading,
+ * and a client that moved nothing for weeks may then move much. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -25,8 +29,8 @@ enum {
         /* What no host exceeds: the memory of one GPU moves 5 to 8 bytes in a nanosecond. */
         MOST_BYTES_PER_NS = 16384,
         MOST_OPERATIONS_PER_NS = 64,
-        MOST_UNDER_WAY = 4096, /* whose latency has been counted before they are */
-        ATTEMPTS = 4,          /* at a page that its client writes at the same time */
+        MOST_AT_ONCE = 65536, /* transfers under way, beside those that have been counted */
+        ATTEMPTS = 4,         /* at a page that its client writes at the same time */
 };
 
 struct bench_page {
@@ -34,7 +38,9 @@ struct bench_page {
         struct transfer_page *page;
         struct transfer_slot seen[TRANSFER_PAGE_SLOTS]; /* as of the last reading */
         uint64_t sequence;                              /* likewise */
-        uint64_t read_ns;                               /* when something new was read last */
+        uint64_t since_ns;                              /* when the client connected */
+        uint64_t used_ns[TRANSFER_PAGE_SLOTS]; /* of the time since then, by what was added */
+        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* likewise, as busy */
 };
 
 /* Loads in the order in which they stand here: with acquire each, and not a fence, which
@@ -67,7 +73,7 @@ int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret,
         (void)madvise(page, TRANSFER_PAGE_BYTES, MADV_DONTDUMP);
         (void)madvise(page, TRANSFER_PAGE_BYTES, MADV_DONTFORK);
         p->page = page;
-        p->read_ns = since_ns;
+        p->since_ns = since_ns;
         set_epoch(b, p);
         list_append(&b->pages, &p->node);
         *ret = TAKE_PTR(p);
@@ -136,53 +142,66 @@ static bool subtract(struct transfer_slot *ret, const struct transfer_slot *now,
         return forward;
 }
 
-static bool are_at_most(const uint64_t *counts, unsigned n, uint64_t most)
+static uint64_t largest(const uint64_t *counts, unsigned n)
 {
+        uint64_t most = 0;
+
         for (unsigned i = 0; i < n; i++)
-                if (counts[i] > most)
-                        return false;
-        return true;
+                most = MAX(most, counts[i]);
+        return most;
 }
 
-static bool is_possible(const struct transfer_counts *c, uint64_t elapsed_ns)
+/* What so much takes at least, whatever moves it. Divides, as there is no product that is certain
+ * not to overflow. */
+static uint64_t least_ns(const struct transfer_counts *c)
 {
-        uint64_t operations, bytes, latency;
+        uint64_t operations = MAX(MAX(c->transfers, c->blocks), c->regions),
+                 bytes = MAX(c->bytes, c->device_bytes), at_once;
 
-        return checked_mul(elapsed_ns, (uint64_t)MOST_OPERATIONS_PER_NS, &operations) &&
-               checked_mul(elapsed_ns, (uint64_t)MOST_BYTES_PER_NS, &bytes) &&
-               c->transfers <= operations && c->blocks <= operations && c->regions <= operations &&
-               c->bytes <= bytes && c->device_bytes <= bytes &&
-               checked_mul(elapsed_ns, c->transfers + MOST_UNDER_WAY, &latency) &&
-               c->latency_ns <= latency &&
-               are_at_most(c->errors, ARRAY_SIZE(c->errors), operations) &&
-               are_at_most(c->sizes, ARRAY_SIZE(c->sizes), operations) &&
-               are_at_most(c->latencies, ARRAY_SIZE(c->latencies), operations);
+        operations = MAX(operations, largest(c->errors, ARRAY_SIZE(c->errors)));
+        operations = MAX(operations, largest(c->sizes, ARRAY_SIZE(c->sizes)));
+        operations = MAX(operations, largest(c->latencies, ARRAY_SIZE(c->latencies)));
+        if (!checked_add(c->transfers, (uint64_t)MOST_AT_ONCE, &at_once))
+                return UINT64_MAX;
+        return MAX(MAX(operations / MOST_OPERATIONS_PER_NS, bytes / MOST_BYTES_PER_NS),
+                   c->latency_ns / at_once);
 }
 
-static bool read_slot(struct bench *b, const struct transfer_slot *now, struct transfer_slot *seen,
-                      uint64_t elapsed_ns)
+/* Of the connection's time; clocks are read in more than one place. */
+static uint64_t left(uint64_t age_ns, uint64_t used_ns)
 {
-        struct transfer_slot delta = { .key = now->key };
+        return age_ns - MIN(used_ns, age_ns);
+}
+
+static bool read_slot(struct bench *b, struct bench_page *p, unsigned i,
+                      const struct transfer_slot *now, uint64_t age_ns)
+{
+        struct transfer_slot delta = { .key = now->key }, *seen = &p->seen[i];
         unsigned path, layout, technology;
-        bool ok;
+        uint64_t least, busy;
+        bool forward;
 
         if (now->key == 0 && seen->key == 0)
                 return true;
         if (!transfer_key_read(now->key, &path, &layout, &technology) ||
             (seen->key != 0 && seen->key != now->key))
                 return false;
-        ok = subtract(&delta, now, seen) && is_possible(&delta.counts, elapsed_ns);
+        forward = subtract(&delta, now, seen);
         *seen = *now;
-        if (!ok)
+        least = least_ns(&delta.counts);
+        if (!forward || least > left(age_ns, p->used_ns[i]))
                 return false;
+        p->used_ns[i] += least;
+        busy = MIN(delta.busy_ns, left(age_ns, p->busy_ns[i]));
+        p->busy_ns[i] += busy;
         bound_sizes(b, now, &delta.counts);
-        bench_add(b, path, layout, technology, &delta.counts, MIN(delta.busy_ns, elapsed_ns));
+        bench_add(b, path, layout, technology, &delta.counts, busy);
         return true;
 }
 
 static void read_page(struct bench *b, struct bench_page *p, uint64_t now_ns)
 {
-        uint64_t elapsed_ns = now_ns - MIN(p->read_ns, now_ns);
+        uint64_t age_ns = now_ns - MIN(p->since_ns, now_ns);
         struct transfer_page now;
         bool ok = true;
 
@@ -190,9 +209,8 @@ static void read_page(struct bench *b, struct bench_page *p, uint64_t now_ns)
                 return;
         load(p->page, &now);
         p->sequence = now.sequence;
-        p->read_ns = now_ns;
         for (unsigned i = 0; i < TRANSFER_PAGE_SLOTS; i++)
-                ok &= read_slot(b, &now.slots[i], &p->seen[i], elapsed_ns);
+                ok &= read_slot(b, p, i, &now.slots[i], age_ns);
         b->impossible += !ok;
 }
 
