@@ -10,6 +10,7 @@
 #include "benchmark/benchmark.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@
 
 enum { PATH_BYTES = 4096, MAX_METRICS = 512 };
 
-static const uint64_t save_every_ns = UINT64_C(5000000000);
+static const uint64_t save_every_ns = UINT64_C(5000000000), ask_every_ns = UINT64_C(100000000);
 
 static struct bench_session *session_free(struct bench_session *s)
 {
@@ -178,12 +179,12 @@ static void bound_busy(struct snapshot *s)
                 s->metrics[i].busy_secs = MIN(s->metrics[i].busy_secs, s->enabled_secs);
 }
 
-/* What has come since, into the active session. */
-static void count(struct bench *b)
+/* What has come since, into the active session; of clients' pages at most so many. */
+static void count(struct bench *b, unsigned pages)
 {
         uint64_t since = b->counted_ns;
 
-        bench_pages_read(b, clock_mono_ns());
+        bench_pages_read(b, clock_mono_ns(), pages);
         if (!is_counting(b))
                 return;
         for (unsigned i = 0; i < TRANSFERS_SERIES; i++)
@@ -357,6 +358,17 @@ static int print(struct bench *b, struct bench_session *s, FILE *out)
         return bench_print(b, s, b->files ? path : NULL, out);
 }
 
+/* Anyone may ask, as often as it likes. */
+static unsigned pages_for_anyone(struct bench *b)
+{
+        uint64_t now_ns = clock_mono_ns();
+
+        if (now_ns - b->asked_ns < ask_every_ns)
+                return 0;
+        b->asked_ns = now_ns;
+        return BENCH_PAGES_AT_ONCE;
+}
+
 int bench_command(struct bench *b, enum bench_command command, const char *name, unsigned flags,
                   FILE *out)
 {
@@ -365,7 +377,7 @@ int bench_command(struct bench *b, enum bench_command command, const char *name,
 
         if ((*name || command == BENCH_INIT) && !snapshot_name_valid(name))
                 return -EINVAL;
-        count(b);
+        count(b, flags & BENCH_UNSAVED ? pages_for_anyone(b) : UINT_MAX);
         if (command == BENCH_LIST)
                 return bench_print_list(b, out);
         r = command == BENCH_INIT ? init(b, name, flags, &s) : session_of(b, name, &s);
@@ -454,7 +466,7 @@ struct bench *bench_free(struct bench *b)
 
 void bench_tick(struct bench *b, uint64_t now_ns)
 {
-        count(b);
+        count(b, BENCH_PAGES_AT_ONCE);
         for (unsigned i = 0; i < b->n_sessions; i++)
                 if (now_ns - MIN(b->sessions[i]->saved_ns, now_ns) >= save_every_ns)
                         save(b, b->sessions[i]);
@@ -462,7 +474,7 @@ void bench_tick(struct bench *b, uint64_t now_ns)
 
 void bench_stop(struct bench *b)
 {
-        count(b);
+        count(b, UINT_MAX);
         kio_record_transfers(b->params.io, NULL);
         for (unsigned i = 0; i < b->n_sessions; i++)
                 save(b, b->sessions[i]);

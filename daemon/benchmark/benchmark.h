@@ -56,7 +56,10 @@ enum bench_command {
 enum {
         BENCH_RESUME = 1 << 0, /* of INIT, for a name that exists */
         BENCH_FORCE = 1 << 1,
-        BENCH_UNSAVED = 1 << 2, /* no file is written for this command; bench_tick() writes them */
+        /* The caller may only ask: no file is written for this command, bench_tick() writes them;
+           and what clients have moved by themselves may be a second old, and more where they are
+           hundreds. */
+        BENCH_UNSAVED = 1 << 2,
 };
 
 /* `name`: "": the active one. `out` gets the session as JSON, of DELETE as it was; of LIST an

@@ -2,9 +2,13 @@
 /* The pages in which clients count what they move by themselves (proto/transfer-page.h). Runs on
  * the loop thread. Owns the pages: a memfd each, sealed SHRINK|GROW|SEAL, so that no client can
  * truncate it under this mapping; a hole that one punches reads as zeros. A page is read once a
- * second, at every command of a session, and when its connection ends for whatever reason. Of a
- * client that was killed in the middle of writing, what a slot has had since the last reading may
- * be left out.
+ * second, at an admin's commands, and when its connection ends for whatever reason. Of a client
+ * that was killed in the middle of writing, what a slot has had since the last reading may be left
+ * out.
+ *
+ * A reading takes microseconds, and thousands of connections can have something new each time. But
+ * for an admin's command, which counts exactly, only some pages are read at once, and pages take
+ * turns: the others' counts come a second or more later, and none are lost.
  *
  * Nothing there is trusted. Counters that have gone back, kinds that there are none of, and more
  * than can be moved in the time that the connection has lasted add nothing, and counting goes on
@@ -104,20 +108,31 @@ static void bound_sizes(const struct bench *b, const struct transfer_slot *slot,
         }
 }
 
-/* All of a page as it is at one time; or, of a client that is held up or killed while it writes,
- * with some of a record's counters and without others, which come with the next reading if at all.
- */
-static void load(const struct transfer_page *from, struct transfer_page *ret)
+static void load_words(uint64_t *to, const uint64_t *from, size_t bytes)
 {
-        const uint64_t *in = (const uint64_t *)from;
-        uint64_t *out = (uint64_t *)ret;
+        for (size_t i = 0; i < bytes / sizeof(*to); i++)
+                to[i] = word(&from[i]);
+}
+
+/* All of a page that is used, as it is at one time; or, of a client that is held up or killed while
+ * it writes, with some of a record's counters and without others, which come with the next reading
+ * if at all. */
+static void load(const struct bench_page *p, struct transfer_page *ret)
+{
+        const struct transfer_page *from = p->page;
 
         for (unsigned attempt = 0; attempt < ATTEMPTS; attempt++) {
-                uint64_t before = __atomic_load_n(&from->sequence, __ATOMIC_ACQUIRE);
+                ret->sequence = word(&from->sequence);
+                for (unsigned i = 0; i < TRANSFER_PAGE_SLOTS; i++) {
+                        struct transfer_slot *slot = &ret->slots[i];
 
-                for (size_t i = 0; i < sizeof(*ret) / sizeof(*in); i++)
-                        out[i] = word(&in[i]);
-                if (before % 2 == 0 && word(&from->sequence) == before)
+                        load_words((uint64_t *)slot, (const uint64_t *)&from->slots[i],
+                                   sizeof(uint64_t));
+                        if (slot->key != 0 || p->seen[i].key != 0)
+                                load_words((uint64_t *)slot, (const uint64_t *)&from->slots[i],
+                                           sizeof(*slot));
+                }
+                if (ret->sequence % 2 == 0 && word(&from->sequence) == ret->sequence)
                         return;
         }
 }
@@ -199,36 +214,50 @@ static bool read_slot(struct bench *b, struct bench_page *p, unsigned i,
         return true;
 }
 
-static void read_page(struct bench *b, struct bench_page *p, uint64_t now_ns)
+/* False: there is nothing new. */
+static bool read_page(struct bench *b, struct bench_page *p, uint64_t now_ns)
 {
         uint64_t age_ns = now_ns - MIN(p->since_ns, now_ns);
         struct transfer_page now;
         bool ok = true;
 
         if (word(&p->page->sequence) == p->sequence)
-                return;
-        load(p->page, &now);
+                return false;
+        load(p, &now);
         p->sequence = now.sequence;
         for (unsigned i = 0; i < TRANSFER_PAGE_SLOTS; i++)
                 ok &= read_slot(b, p, i, &now.slots[i], age_ns);
         b->impossible += !ok;
+        return true;
 }
 
 struct bench_page *bench_page_close(struct bench *b, struct bench_page *p, uint64_t now_ns)
 {
         if (!p)
                 return NULL;
-        read_page(b, p, now_ns);
+        (void)read_page(b, p, now_ns);
         list_unlink(&p->node);
         munmap(p->page, TRANSFER_PAGE_BYTES);
         free(p);
         return NULL;
 }
 
-void bench_pages_read(struct bench *b, uint64_t now_ns)
+void bench_pages_read(struct bench *b, uint64_t now_ns, unsigned most)
 {
-        list_for_each (&b->pages, n)
-                read_page(b, container_of(n, struct bench_page, node), now_ns);
+        struct list_node read = LIST_INIT(read);
+
+        list_for_each_safe (&b->pages, n) {
+                struct bench_page *p = container_of(n, struct bench_page, node);
+
+                if (most == 0)
+                        break;
+                if (!read_page(b, p, now_ns))
+                        continue;
+                most--;
+                list_unlink(n);
+                list_append(&read, n);
+        }
+        list_splice(&b->pages, &read);
 }
 
 void bench_pages_new_epoch(struct bench *b)

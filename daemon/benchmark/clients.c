@@ -55,7 +55,7 @@ void bench_clients_add(struct bench *b, unsigned path, unsigned layout, unsigned
 
 const struct transfer_series *bench_clients(struct bench *b, unsigned *ret_n)
 {
-        bench_pages_read(b, clock_mono_ns());
+        bench_pages_read(b, clock_mono_ns(), BENCH_PAGES_AT_ONCE);
         *ret_n = b->n_clients;
         return b->clients;
 }

@@ -28,6 +28,7 @@ struct bench {
         uint64_t saved, save_errors;
         bool save_failed;       /* the last save did: said once */
         struct list_node pages; /* struct bench_page: the clients' */
+        uint64_t asked_ns;      /* when they were last read for who may only ask */
         uint32_t epoch;         /* of the smallest and largest sizes in them */
         uint64_t impossible;    /* readings of which something was left out */
         struct transfer_series clients[BENCH_CLIENT_SERIES]; /* of all clients, ever */
@@ -36,8 +37,10 @@ struct bench {
 
 /* --- client-pages.c --- */
 
-/* What has come since: bench_add(). */
-void bench_pages_read(struct bench *b, uint64_t now_ns);
+enum { BENCH_PAGES_AT_ONCE = 128 };
+
+/* What has come since: bench_add(). Of at most so many clients that have something new. */
+void bench_pages_read(struct bench *b, uint64_t now_ns, unsigned most);
 /* Smallest and largest sizes begin anew. */
 void bench_pages_new_epoch(struct bench *b);
 

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -41,7 +42,7 @@ static struct {
         int fd;
 } p;
 
-static const uint64_t since = 1000 * SECOND;
+static const uint64_t since = SECOND; /* the daemon's own clock is later */
 
 static int setup(void **state)
 {
@@ -87,7 +88,7 @@ static const struct transfer_series *read_at(uint64_t ns)
 {
         static const struct transfer_series none;
 
-        bench_pages_read(p.bench, since + ns);
+        bench_pages_read(p.bench, since + ns, 1);
         return p.bench->n_clients > 0 ? &p.bench->clients[0] : &none;
 }
 
@@ -133,6 +134,11 @@ static void thousands_that_are_under_way_at_once_are_counted(void **state)
         assert_int_equal(p.bench->impossible, 0);
 }
 
+static uint64_t read_ops(void)
+{
+        return p.bench->n_clients > 0 ? p.bench->clients[0].ops[TRANSFER_OK] : 0;
+}
+
 /* However often it is read, and whatever it said before. */
 static void one_that_lies_adds_no_more_than_its_time_allows(void **state)
 {
@@ -175,6 +181,61 @@ static void numbers_at_the_end_of_their_range_add_nothing(void **state)
         assert_int_equal(read_at(DAY)->bytes, 0);
 }
 
+/* However many clients have something new each time, a reading that anyone can bring about reads
+ * some of them, and in the end none is left out. */
+static void pages_take_turns(void **state)
+{
+        enum { PAGES = 1000 };
+        static struct bench_page *pages[PAGES];
+        static struct transfer_page *at[PAGES];
+        unsigned reads = 0;
+        int fd;
+
+        for (unsigned i = 0; i < PAGES; i++) {
+                assert_int_equal(bench_page_open(p.bench, since, &pages[i], &fd), 0);
+                at[i] = mmap(NULL, TRANSFER_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+                assert_true(at[i] != MAP_FAILED);
+                close(fd);
+                at[i]->slots[0].key = p.slot->key;
+        }
+        count(1, 4096, 1000, 1000); /* the first page: before all that are always new */
+        count(1, 4096, 1000, 1000);
+        while (p.bench->n_clients == 0 || p.bench->clients[0].ops[TRANSFER_OK] < PAGES + 2) {
+                uint64_t before = read_ops(), now = since + ++reads * SECOND;
+
+                for (unsigned i = 0; i < PAGES; i++) {
+                        at[i]->slots[0].counts.transfers = 1;
+                        at[i]->sequence += 2;
+                }
+                bench_pages_read(p.bench, now, 100);
+                assert_true(read_ops() - before <= 101);
+                assert_true(reads <= 11);
+        }
+        for (unsigned i = 0; i < PAGES; i++) {
+                munmap(at[i], TRANSFER_PAGE_BYTES);
+                bench_page_close(p.bench, pages[i], since + DAY);
+        }
+        assert_int_equal(read_ops(), PAGES + 2);
+}
+
+static void who_may_only_ask_has_pages_read_seldom(void **state)
+{
+        char *text = NULL;
+        size_t bytes = 0;
+        FILE *out = open_memstream(&text, &bytes);
+
+        count(1, 4096, 1000, 1000);
+        assert_int_equal(bench_command(p.bench, BENCH_LIST, "", BENCH_UNSAVED, out), 0);
+        assert_int_equal(read_ops(), 1);
+        count(1, 4096, 1000, 1000);
+        assert_int_equal(bench_command(p.bench, BENCH_LIST, "", BENCH_UNSAVED, out), 0);
+        assert_int_equal(read_ops(), 1);
+        assert_int_equal(bench_command(p.bench, BENCH_LIST, "", 0, out), 0);
+        assert_int_equal(read_ops(), 2);
+        fclose(out);
+        free(text);
+}
+
 int main(void)
 {
         static const struct CMUnitTest tests[] = {
@@ -188,6 +249,9 @@ int main(void)
                                                 setup, teardown),
                 cmocka_unit_test_setup_teardown(numbers_at_the_end_of_their_range_add_nothing,
                                                 setup, teardown),
+                cmocka_unit_test_setup_teardown(pages_take_turns, setup, teardown),
+                cmocka_unit_test_setup_teardown(who_may_only_ask_has_pages_read_seldom, setup,
+                                                teardown),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
