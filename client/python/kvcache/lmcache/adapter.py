@@ -2,14 +2,15 @@
 """The adapter: LMCache's L2AdapterInterface over Pages, for LMCache 0.5.0 to 0.5.6.
 
 LMCache's server makes one, and calls it from two threads, for stores and for prefetches, which must not wait: a lookup is answered
-at once from the daemon's lookup index, and stores and loads are queued for a thread each. Their results wait for LMCache, which an
-event descriptor wakes. Wrong options are named when the adapter is made. After that nothing raises: what cannot be done was not
+at once from the daemon's lookup index, and stores and loads are queued for a thread each; so is the first lookup of a model and layout,
+for which files are read and which may wait for the connection of a store. Results wait for LMCache, which an event descriptor wakes. Wrong options are named when the adapter is made. After that nothing raises: what cannot be done was not
 found, or not stored, and is counted.
 """
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import logging
 import os
 import queue
@@ -121,7 +122,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._release = ".".join(str(getattr(lmcache, "__version__", "unknown")).split(".")[:2])
         self._link = Link(options.get("socket"), self._timeout_s, "lmcache", SHARE_ADVICE)
         self._spaces: dict[tuple[str, str], _Space] = {}
-        self._lock, self._tasks, self._closed = threading.Lock(), 0, False
+        self._making, self._numbers = threading.Lock(), itertools.count(1)
+        self._lock, self._closed = threading.Lock(), False
         self._stores, self._lookups, self._loads = (_Worker(f"kvcache-{what}") for what in ("store", "lookup", "load"))
         if options.get("share", True) and l1_memory_desc is not None:
             self._share_memory(l1_memory_desc)
@@ -171,7 +173,18 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
         """`group_layout_descs`: one layout for each group of layers; of LMCache 0.5.0 one for all."""
         number = self._number()
-        self._lookups.answer(number, _bitmap(self._guarded(self._find, keys, group_layout_descs)[0]))
+
+        def lookup() -> Any:
+            return _bitmap(self._guarded(self._find, keys, group_layout_descs)[0])
+
+        if not self._link.well:  # nor behind the namespace of a model that is new
+            self._link.count("lookups", len(keys))
+            self._link.count("unavailable", len(keys))
+            self._lookups.answer(number, _bitmap([False] * len(keys)))
+        elif self._are_known(keys, group_layout_descs):
+            self._lookups.answer(number, lookup())
+        else:
+            self._lookups.submit(number, lookup)
         return number
 
     def submit_unlock(self, keys: list[Any]) -> None:
@@ -183,9 +196,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return number
 
     def _number(self) -> int:
-        with self._lock:
-            self._tasks += 1
-            return self._tasks
+        return next(self._numbers)
 
     def _guarded(self, call: Callable[..., tuple[list[bool], int]], keys: list[Any], *arguments: Any) -> tuple[list[bool], int]:
         """LMCache's threads, and the adapter's, end with an exception."""
@@ -207,7 +218,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         for i, key in enumerate(keys):
             of_group.setdefault((key.model_name, getattr(key, "object_group_id", 0)), []).append(i)
         for (model, group), left in of_group.items():
-            for space in self._candidates(model, layouts.get(group) if isinstance(layouts, Mapping) else layouts):
+            for space in self._candidates(model, _of_group(layouts, group)):
                 said = space.pages.exists([names[i] for i in left], [space.layout.nbytes])
                 for i, ok in zip(left, said):
                     found[i] = ok
@@ -219,13 +230,20 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return found, 0
 
     def _candidates(self, model: str, layout: Any) -> list[_Space]:
+        named = _named(layout)
+        first = self._space(model, named) if named is not None else None
+        return ([first] if first is not None else []) + [s for s in list(self._spaces.values()) if s.model == model and s is not first]
+
+    def _are_known(self, keys: list[Any], layouts: Any) -> bool:
+        """Is there a namespace for each, or no room for another?"""
+        if len(self._spaces) >= MOST_SPACES:
+            return True
         try:
-            first = self._space(model, identity.layout_of(layout.shapes, layout.dtypes))
-        except (AttributeError, TypeError, ValueError):  # none, or one that says nothing
-            first = None
-        with self._lock:
-            others = [s for s in self._spaces.values() if s.model == model and s is not first]
-        return ([first] if first is not None else []) + others
+            wanted = {(k.model_name, getattr(k, "object_group_id", 0)) for k in keys}
+            named = [(model, _named(_of_group(layouts, group))) for model, group in wanted]
+        except Exception:  # the lookup says what it is
+            return True
+        return all(layout is None or (model, layout.text) in self._spaces for model, layout in named)
 
     # --- bytes ---
 
@@ -256,8 +274,11 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return space.pages.get(names, places, [space.layout.nbytes])
 
     def _space(self, model: str, layout: identity.Layout) -> _Space | None:
-        """None: there are too many."""
-        with self._lock:
+        """None: there are too many. One that is not there yet is made, which may wait."""
+        space = self._spaces.get((model, layout.text))
+        if space is not None:
+            return space
+        with self._making:
             space = self._spaces.get((model, layout.text))
             if space is not None or len(self._spaces) >= MOST_SPACES:
                 if space is None:
@@ -306,6 +327,17 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 def _layout_of(thing: Any) -> identity.Layout:
     meta = thing.meta
     return identity.layout_of(meta.shapes or [meta.shape], meta.dtypes or [meta.dtype])
+
+
+def _of_group(layouts: Any, group: int) -> Any:
+    return layouts.get(group) if isinstance(layouts, Mapping) else layouts
+
+
+def _named(layout: Any) -> identity.Layout | None:
+    try:
+        return identity.layout_of(layout.shapes, layout.dtypes)
+    except (AttributeError, TypeError, ValueError):  # none, or one that says nothing
+        return None
 
 
 def _bitmap(good: Sequence[bool]) -> Any:
