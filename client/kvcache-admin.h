@@ -156,6 +156,12 @@ int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, 
  * under way; -EOPNOTSUPP: the daemon is too old. For admins: -EACCES. */
 int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd);
 
+/* The daemon reads its configuration again, as on SIGHUP. `ret_json` (may be NULL): what was
+ * applied, what needs a restart, what is wrong (section 6.31 of the protocol's specification);
+ * NUL-terminated, to be freed by the caller with free(). 0; 1: the configuration is wrong, and
+ * nothing was changed. -EOPNOTSUPP: the daemon is too old. For admins: -EACCES. */
+int kvcache_reload(struct kvcache *kv, char **ret_json);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

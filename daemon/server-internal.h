@@ -58,6 +58,15 @@ int server_start_service(struct server *s);
 int server_start_http(struct server *s);
 int server_start_listener(struct server *s);
 
+/* --- server-reload.c --- */
+
+/* Reads the configuration again, takes what may change while running, and logs what that was; of a
+ * wrong one it takes nothing. `ret_json` (may be NULL): the same as an object, to be freed by the
+ * caller; unset on -ENOMEM. 0; 1: refused, and nothing was changed; -ENOMEM; -ESHUTDOWN. */
+int server_reload(struct server *s, char **ret_json);
+/* The same for RELOAD: prints the object. */
+int server_print_reload(void *userdata, FILE *out);
+
 /* --- server-limits.c --- */
 
 struct quota_limits server_tenant_limits(const struct server *s, unsigned tenant);

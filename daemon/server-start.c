@@ -390,6 +390,8 @@ int server_start_service(struct server *s)
         s->service.wait_ms = c->limits.wait_ms;
         server_apply_gds(s);
         s->service.report = status_report;
+        s->service.reload = server_print_reload;
+        s->service.reload_userdata = s;
         s->service.userdata = &s->sources;
         server_apply_limits(s);
         memcpy(sessions.instance, s->instance, sizeof(s->instance));

@@ -110,59 +110,9 @@ static void on_drain_late(evutil_socket_t fd, short what, void *userdata)
         ((struct server *)userdata)->drain_late = true;
 }
 
-static void say_info(const char *text)
-{
-        log_info("%s", text);
-}
-
-static void say_warning(const char *text)
-{
-        log_warning("%s", text);
-}
-
-static void apply_reloadable(struct server *s)
-{
-        const struct config *c = s->config;
-        struct store_scrub scrub;
-        enum log_level level;
-
-        if (log_level_from_name(c->log.level, &level) == 0)
-                log_set_level(level);
-        server_apply_limits(s);
-        sessions_set_handshake(s->sessions, c->limits.handshake_ms);
-        s->service.wait_ms = c->limits.wait_ms;
-        server_apply_gds(s);
-        server_apply_policy(s);
-        server_apply_budget(s);
-        scrub = server_scrub(s);
-        store_set_scrub(s->service.store, &scrub);
-        if (s->http)
-                http_set_limits(s->http, (unsigned)c->limits.http_connections, c->limits.http_ms);
-}
-
 static void on_hangup(evutil_socket_t fd, short what, void *userdata)
 {
-        struct server *s = userdata;
-        struct config_error error = {};
-        struct config next;
-        char settings[UNITS_TEXT];
-        unsigned changed;
-
-        if (s->draining)
-                return;
-        notify_reloading();
-        config_init(&next);
-        if (config_load_all(&next, s->params->config_path, s->params->config_must_exist, environ,
-                            s->params->sets, s->params->n_sets, say_warning, &error) < 0) {
-                log_error("reload: %s: nothing was changed", error.text);
-        } else {
-                changed = config_reload(s->config, &next, say_info);
-                apply_reloadable(s);
-                s->sources.config_reloads++;
-                log_info("reload: %s changed", units_count(changed, "setting", settings));
-        }
-        config_fini(&next);
-        notify_ready();
+        server_reload(userdata, NULL);
 }
 
 /* For /healthz and the watchdog. Asked in one place only: what kio_is_alive() says is since it was

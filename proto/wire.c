@@ -90,6 +90,7 @@ static const struct op_info {
         [WIRE_BENCH] = { .name = "BENCH" },
         [WIRE_TRANSFERS] = { .name = "TRANSFERS" },
         [WIRE_RECORD] = { .name = "RECORD" },
+        [WIRE_RELOAD] = { .name = "RELOAD" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -519,6 +520,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
         case WIRE_TRANSFERS:
                 return bytes != sizeof(*hdr) ? "TRANSFERS of a wrong length" : NULL;
+        case WIRE_RELOAD:
+                return bytes != sizeof(*hdr) ? "RELOAD of a wrong length" : NULL;
         case WIRE_LENT_FILE:
                 return check_lent_file(msg, bytes);
         case WIRE_CANCEL:

@@ -68,6 +68,8 @@ enum wire_op {
         WIRE_TRANSFERS = 29,        /* this session's page of counters of what its client moves by
                                        itself (transfer-page.h); reply carries its fd */
         WIRE_RECORD = 30,           /* the traffic of all clients, as it comes; admin only */
+        WIRE_RELOAD = 31,           /* read the configuration again; reply carries a memfd; admin
+                                       only */
         WIRE_OP_END,
 };
 
@@ -407,7 +409,8 @@ struct wire_reply {
         uint16_t count;   /* 18  results that follow */
         uint32_t value;   /* 20  NAMESPACE: id; REGISTER: region; MATCH: keys of the leading run;
                              NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
-                             that have it open; CANCEL: keys; batches else: stale releases */
+                             that have it open; CANCEL: keys; RELOAD: 1 if it is refused; batches
+                             else:   stale releases */
         uint64_t value64; /* 24  STAGING, LOOKUP, TRANSFERS: bytes; LIST, NAMESPACES: next cursor,
                              0 at the end; REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE:
                              chunks dropped, NOT_EMPTY: chunks there are; NAMESPACE: declared
@@ -444,6 +447,7 @@ enum wire_feature {
         WIRE_FEATURE_BENCH = 1 << 9,      /* BENCH */
         WIRE_FEATURE_TRANSFERS = 1 << 10, /* TRANSFERS */
         WIRE_FEATURE_RECORD = 1 << 11,    /* RECORD */
+        WIRE_FEATURE_RELOAD = 1 << 12,    /* RELOAD */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -5,7 +5,7 @@
 #
 #   check-units.sh SERVICE SOCKET SYSUSERS TMPFILES DAEMON
 #
-# SERVICE names the daemon where it will be installed; DAEMON, the one that was built, stands in for it.
+# SERVICE names the daemon where it will be installed; DAEMON, the one that was built, stands in for it, and for kvcachectl.
 set -u
 
 service=$1 socket=$2 sysusers=$3 tmpfiles=$4 daemon=$5
@@ -23,7 +23,7 @@ exec_start() { sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$1"; }
 # verify NAME SERVICE: what systemd says about the pair of units, in a folder of their own
 verify() {
         mkdir -p "$work/$1"
-        sed "s|^ExecStart=[^ ]*|ExecStart=$daemon|" "$2" >"$work/$1/kvcache.service"
+        sed "s|^\\(Exec[A-Z][a-z]*\\)=[^ ]*|\\1=$daemon|" "$2" >"$work/$1/kvcache.service"
         cp "$socket" "$work/$1/kvcache.socket"
         systemd-analyze verify --man=no "$work/$1/kvcache.service" "$work/$1/kvcache.socket" 2>&1
 }

@@ -17,4 +17,5 @@ extern const struct command command_hint;                             /* cmd-hin
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_record;                           /* cmd-record.c */
+extern const struct command command_reload;                           /* cmd-reload.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

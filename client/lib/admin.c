@@ -525,3 +525,28 @@ int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd)
         *ret_fd = c.fd;
         return 0;
 }
+
+int kvcache_reload(struct kvcache *kv, char **ret_json)
+{
+        struct control c = { .fd = -1 };
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        if (!(kv->conn->features & WIRE_FEATURE_RELOAD)) {
+                handle_leave(kv);
+                return handle_fail(kv, -EOPNOTSUPP,
+                                   "the daemon is too old for this; it reloads on SIGHUP");
+        }
+        r = admin_call(kv, message_new(WIRE_RELOAD, sizeof(struct wire_hdr)), &c);
+        if (r < 0)
+                return r;
+        if (ret_json)
+                r = take_text(kv, &c, ret_json);
+        closep(&c.fd);
+        return r < 0 ? r : c.value != 0;
+}

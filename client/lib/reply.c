@@ -110,7 +110,7 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
 {
         unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP ||
                        m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH || m->op == WIRE_TRANSFERS ||
-                       m->op == WIRE_RECORD;
+                       m->op == WIRE_RECORD || m->op == WIRE_RELOAD;
         bool tally = ((const struct wire_hdr *)m->data)->flags & WIRE_F_TALLY;
         const char *wrong = NULL;
 
@@ -377,7 +377,7 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
                 c->value64 = reply->value64;
                 c->count = reply->count;
                 if (m->op == WIRE_REPORT || m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH ||
-                    m->op == WIRE_RECORD)
+                    m->op == WIRE_RECORD || m->op == WIRE_RELOAD)
                         c->fd = TAKE_FD(*fd);
                 if (c->payload) {
                         assert(bytes <= c->payload_bytes);

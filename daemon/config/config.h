@@ -218,10 +218,25 @@ void config_print_template(FILE *out);
 /* The keys, one a line with type, default and help, for --help. */
 void config_print_keys(FILE *out);
 
-/* Takes from `next` (loaded, not resolved) what may change while running, into `c` (resolved).
- * Calls `say` for each key that changed, and for each that changed but needs a restart. Returns how
- * many took effect. */
-unsigned config_reload(struct config *c, const struct config *next, void (*say)(const char *text));
+/* What became of a key that has another value in the configuration that was read anew. */
+enum config_change {
+        CONFIG_APPLIED,
+        CONFIG_NEEDS_RESTART,
+        CONFIG_KEPT, /* for want of memory */
+};
+struct config_report {
+        void (*say)(void *userdata, enum config_change change, const char *text);
+        void *userdata;
+};
+
+/* Can `next` (loaded, not resolved) be taken while `c` (resolved) runs? To be asked before
+ * config_reload(). 0, -EINVAL. */
+int config_reload_check(const struct config *c, const struct config *next,
+                        struct config_error *ret_error);
+/* Takes from `next` what may change while running, into `c`. Reports each key that differs. Returns
+ * how many took effect. */
+unsigned config_reload(struct config *c, const struct config *next,
+                       const struct config_report *report);
 
 /* How much memory this process may still come to use: MemAvailable, and the limits of its control
  * groups (v1 and v2, with all that are above them). `root` is "" or, in tests, a folder that holds

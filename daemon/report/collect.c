@@ -521,6 +521,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         for (unsigned i = 0; i < health.n; i++)
                 ret->degraded[health.degraded[i].reason]++;
         ret->config_reloads = (double)from->config_reloads;
+        ret->config_reloads_refused = (double)from->config_reloads_refused;
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
         if (!only || from->service->n_tenants <= 1) /* they say what users of other tenants do */

@@ -22,7 +22,7 @@ struct status_sources {
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
-        uint64_t config_reloads;
+        uint64_t config_reloads, config_reloads_refused;
         uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
         bool ready, draining;      /* ready: it has started */
         struct histogram loop[METRICS_LOOP]; /* ns */

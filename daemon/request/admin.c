@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See admin.h. REPORT, LIST and BENCH are answered at once, PURGE, VERIFY and DEVICE when the store
- * completes them. Until then each is an operation of its own (request_operation_new()), charged to
- * the client's user, which stays when the client's session ends.
+/* See admin.h. REPORT, LIST, BENCH and RELOAD are answered at once, PURGE, VERIFY and DEVICE when
+ * the store completes them. Until then each is an operation of its own (request_operation_new()),
+ * charged to the client's user, which stays when the client's session ends.
  *
  * Failures: what needs an admin is refused before anything is done. What fails afterwards is in the
  * reply's status and text. */
@@ -38,8 +38,9 @@ static int text_to_memfd(const char *text, size_t bytes)
         return TAKE_FD(fd);
 }
 
-/* Replies with what `print` prints, if there is room for one more descriptor. What `print` returned
- * if that is an error; -ENOMEM: no memory or descriptors. */
+/* Replies with what `print` prints and, as the reply's value, what it returns, if there is room for
+ * one more descriptor. What `print` returned if that is an error; -ENOMEM: no memory or
+ * descriptors. */
 static int reply_text(struct request req, int (*print)(struct request req, void *data, FILE *out),
                       void *data)
 {
@@ -47,7 +48,7 @@ static int reply_text(struct request req, int (*print)(struct request req, void 
         _cleanup_(closep) int fd = -1;
         size_t bytes = 0;
         FILE *out;
-        int r;
+        int r, value;
 
         if (!req.client->takes_fds(req.client, 1)) {
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
@@ -57,14 +58,15 @@ static int reply_text(struct request req, int (*print)(struct request req, void 
         if (!out)
                 return -ENOMEM;
         r = print(req, data, out);
-        if (fclose(out) != 0 && r == 0)
+        value = r;
+        if (fclose(out) != 0 && r >= 0)
                 r = -ENOMEM;
         if (r < 0)
                 return r;
         fd = text_to_memfd(text, bytes);
         if (fd < 0)
                 return -ENOMEM;
-        request_reply_fds(req, bytes, &fd, 1);
+        request_reply_fds(req, (uint32_t)value, bytes, &fd, 1);
         return 0;
 }
 
@@ -85,6 +87,32 @@ void admin_report(struct request req, const struct wire_report_request *msg)
                 request_fail(req, WIRE_DENIED, "the configuration is for admins");
         else if (reply_text(req, print_report, &copy) < 0)
                 request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
+}
+
+/* --- the configuration --- */
+
+static int print_reload(struct request req, void *data, FILE *out)
+{
+        const struct service *service = req.client->tenant->service;
+
+        return service->reload(service->reload_userdata, out);
+}
+
+void admin_reload(struct request req)
+{
+        int r;
+
+        if (!req.client->admin) {
+                request_fail(req, WIRE_DENIED, "reloading the configuration needs an admin");
+                return;
+        }
+        r = reply_text(req, print_reload, NULL);
+        if (r == -ESHUTDOWN)
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
+        else if (r < 0)
+                request_fail(req, WIRE_BUSY,
+                             "no memory or descriptors for the answer; the log has what a reload "
+                             "changed");
 }
 
 /* --- benchmark sessions --- */

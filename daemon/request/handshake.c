@@ -270,7 +270,7 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
                 request_fail(req, WIRE_BUSY, strerror(-r));
                 return;
         }
-        request_reply_fds(req, bytes, &client->staging.fd, 1);
+        request_reply_fds(req, 0, bytes, &client->staging.fd, 1);
 }
 
 /* --- the counters of what it moves --- */
@@ -288,7 +288,7 @@ void handshake_transfers(struct request req)
                                  &client->transfers, &fd) < 0)
                 request_fail(req, WIRE_BUSY, "no memory or descriptors for the counters");
         else
-                request_reply_fds(req, TRANSFER_PAGE_BYTES, &fd, 1);
+                request_reply_fds(req, 0, TRANSFER_PAGE_BYTES, &fd, 1);
 }
 
 /* --- the lookup index --- */
@@ -314,7 +314,7 @@ static void reply_lookup(struct request req, int result)
                 if ((req.header.flags & WIRE_F_TALLY) && !client->page.counts)
                         (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
                 client->looks_up = true;
-                request_reply_fds(req, bytes, (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
+                request_reply_fds(req, 0, bytes, (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
         } else if (fd >= 0)
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
         else if (result == -ESHUTDOWN || result == -ECANCELED)

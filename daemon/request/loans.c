@@ -118,7 +118,7 @@ static void on_file(struct store_lent_file *store)
         else if (!req.client->takes_fds(req.client, 1))
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
         else
-                request_reply_fds(req, bytes, &fd, 1);
+                request_reply_fds(req, 0, bytes, &fd, 1);
         if (result == 0)
                 close(fd);
 }

@@ -245,5 +245,5 @@ void recorder_start(struct request req, const struct wire_record *msg)
                 request_fail(req, WIRE_BUSY, "no memory or descriptors for the recording");
                 return;
         }
-        request_reply_fds(req, 0, &fd, 1);
+        request_reply_fds(req, 0, 0, &fd, 1);
 }

@@ -36,9 +36,10 @@ void request_reply(struct request req, struct wire_reply *reply, size_t bytes)
         answer(&req, reply, bytes, NULL, 0);
 }
 
-void request_reply_fds(struct request req, uint64_t value64, const int *fds, unsigned n_fds)
+void request_reply_fds(struct request req, uint32_t value, uint64_t value64, const int *fds,
+                       unsigned n_fds)
 {
-        struct wire_reply reply = { .status = WIRE_OK, .value64 = value64 };
+        struct wire_reply reply = { .status = WIRE_OK, .value = value, .value64 = value64 };
 
         answer(&req, &reply, sizeof(reply), fds, n_fds);
 }

@@ -15,7 +15,8 @@ struct request {
 void request_ok(struct request req);
 void request_ok_value(struct request req, uint32_t value, uint64_t value64);
 /* OK, with descriptors, which stay the caller's. takes_fds() has allowed them. */
-void request_reply_fds(struct request req, uint64_t value64, const int *fds, unsigned n_fds);
+void request_reply_fds(struct request req, uint32_t value, uint64_t value64, const int *fds,
+                       unsigned n_fds);
 /* `status` is not OK; `text` says why. */
 void request_fail(struct request req, enum wire_status status, const char *text);
 void request_fail_value(struct request req, enum wire_status status, uint32_t value,

@@ -375,6 +375,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
         case WIRE_DEVICE:
                 admin_device(req, msg);
                 break;
+        case WIRE_RELOAD:
+                admin_reload(req);
+                break;
         case WIRE_RECORD:
                 recorder_start(req, msg);
                 break;

@@ -258,7 +258,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .features =
                         WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_CANCEL |
                         WIRE_FEATURE_LEND | WIRE_FEATURE_HINT | WIRE_FEATURE_BENCH |
-                        WIRE_FEATURE_TRANSFERS | WIRE_FEATURE_RECORD |
+                        WIRE_FEATURE_TRANSFERS | WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD |
                         (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (client_may_register_files(&s->client) ? WIRE_FEATURE_FILES : 0) |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
@@ -284,7 +284,7 @@ static bool is_costly(unsigned op)
                op == WIRE_LOOKUP || op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT ||
                op == WIRE_VERIFY || op == WIRE_DEVICE || op == WIRE_NAMESPACES ||
                op == WIRE_NAMESPACE_REMOVE || op == WIRE_BENCH || op == WIRE_TRANSFERS ||
-               op == WIRE_RECORD;
+               op == WIRE_RECORD || op == WIRE_RELOAD;
 }
 
 static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,

@@ -54,6 +54,10 @@ struct service {
         void (*report)(void *userdata, const struct client *client, enum wire_report what,
                        FILE *out);
         void *userdata;
+        /* Reads the configuration again and prints what changed, as JSON. 0; 1: it is wrong, and
+         * nothing was changed; -ENOMEM; -ESHUTDOWN. */
+        int (*reload)(void *userdata, FILE *out);
+        void *reload_userdata;
 };
 
 /* What became of a hint to a key that is there: it was given to the eviction policies; or it was

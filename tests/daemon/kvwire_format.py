@@ -26,6 +26,7 @@ FEATURE_FILES = 256
 FEATURE_BENCH = 512
 FEATURE_TRANSFERS = 1024
 FEATURE_RECORD = 2048
+FEATURE_RELOAD = 4096
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -66,6 +67,7 @@ class Op(enum.IntEnum):
     BENCH = 28
     TRANSFERS = 29
     RECORD = 30
+    RELOAD = 31
 
 
 class Flag(enum.IntFlag):

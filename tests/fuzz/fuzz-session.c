@@ -73,6 +73,12 @@ static size_t left;
 
 /* --- the daemon's side --- */
 
+static int reload(void *userdata, FILE *out)
+{
+        fputs("{}", out);
+        return 0;
+}
+
 static void report(void *userdata, const struct client *client, enum wire_report what, FILE *out)
 {
         fputs("report", out);
@@ -242,6 +248,7 @@ static void start(void)
                 .gds_puts = SERVICE_GDS_ON,
                 .wait_ms = 20,
                 .report = report,
+                .reload = reload,
         };
         r = lookups_new(&d.service.lookups,
                         &(struct lookups_params){
@@ -467,6 +474,13 @@ static void say_record(int fd)
         say(fd, &msg, sizeof(msg), false);
 }
 
+static void say_reload(int fd)
+{
+        struct wire_hdr msg = { .len = sizeof(msg), .op = WIRE_RELOAD };
+
+        say(fd, &msg, sizeof(msg), false);
+}
+
 static void say_bench(int fd)
 {
         uint32_t x = take(1);
@@ -669,7 +683,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 hang_up(fd);
                         break;
                 case 2:
-                        if (*fd >= 0)
+                        if ((x & 192) == 192)
+                                say_reload(*fd);
+                        else if (*fd >= 0)
                                 shutdown(*fd, x & 32 ? SHUT_WR : SHUT_RD);
                         break;
                 case 3:

@@ -343,6 +343,15 @@ static void there_are_at_most_so_many_tenants(void **state)
         assert_non_null(strstr(fault.text, "there may be 16 tenants"));
 }
 
+static void say_change(void *userdata, enum config_change change, const char *text)
+{
+        assert_int_equal(change == CONFIG_NEEDS_RESTART, strstr(text, "at the next start") != NULL);
+        assert_int_not_equal(change, CONFIG_KEPT);
+        say(text);
+}
+
+static const struct config_report reporting = { .say = say_change };
+
 static void a_reload_changes_limits_of_tenants_and_says_what_it_does_not(void **state)
 {
         struct config next;
@@ -354,7 +363,7 @@ static void a_reload_changes_limits_of_tenants_and_says_what_it_does_not(void **
                                           51, &fault),
                          0);
         n_said = 0;
-        assert_int_equal(config_reload(&config, &next, say), 2);
+        assert_int_equal(config_reload(&config, &next, &reporting), 2);
         assert_int_equal(config.tenants[0].keys, 0);
         assert_int_equal(config.tenants[0].stored_bytes, GIB);
         assert_string_equal(config.tenants[0].users.items[0], "x");
@@ -364,7 +373,7 @@ static void a_reload_changes_limits_of_tenants_and_says_what_it_does_not(void **
         config_fini(&next);
         config_init(&next);
         n_said = 0;
-        assert_int_equal(config_reload(&config, &next, say), 0);
+        assert_int_equal(config_reload(&config, &next, &reporting), 0);
         assert_true(was_said("only at the next start"));
         assert_int_equal(config.n_tenants, 1);
         config_fini(&next);
@@ -562,7 +571,7 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         unsetenv("RUNTIME_DIRECTORY");
 
         config_init(&next); /* auto again: no change */
-        assert_int_equal(config_reload(&config, &next, say), 0);
+        assert_int_equal(config_reload(&config, &next, &reporting), 0);
         assert_int_equal(n_said, 0);
 
         assert_int_equal(config_set(&next, "limits.wait=9s", "--set", &fault), 0);
@@ -570,7 +579,7 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         assert_int_equal(config_set(&next, "limits.leased_bytes=2MiB", "--set", &fault), 0);
         assert_int_equal(config_set(&next, "store.limit=32MiB", "--set", &fault), 0);
         assert_int_equal(config_set(&next, "access.users=alice", "--set", &fault), 0);
-        assert_int_equal(config_reload(&config, &next, say), 3);
+        assert_int_equal(config_reload(&config, &next, &reporting), 3);
         assert_int_equal(config.limits.wait_ms, 9000);
         assert_string_equal(config.log.level, "debug");
         assert_int_equal(config.limits.leased_bytes, 2 * MIB);
@@ -584,9 +593,15 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
 
         n_said = 0;
         config_init(&next); /* more than the pool that runs */
-        assert_int_equal(config_set(&next, "limits.leased_bytes=16TiB", "--set", &fault), 0);
-        assert_int_equal(config_reload(&config, &next, say), 2);
-        assert_true(was_said("limits.leased_bytes stays 2MiB: 16TiB is more than the pool"));
+        assert_int_equal(
+                config_load_text(&next, "t", "limits:\n  leased_bytes: 1TiB\n", 29, &fault), 0);
+        assert_int_equal(config_reload_check(&config, &next, &fault), -EINVAL);
+        assert_non_null(
+                strstr(fault.text, "t:2:17: limits.leased_bytes: 1TiB is more than the pool"));
+        assert_int_equal(config_set(&next, "memory.pool=1TiB", "--set", &fault), 0);
+        assert_int_equal(config_reload_check(&config, &next, &fault), 0);
+        assert_int_equal(config_reload(&config, &next, &reporting), 2);
+        assert_true(was_said("limits.leased_bytes: 2MiB becomes 1TiB only at the next start"));
         assert_int_equal(config.limits.leased_bytes, 2 * MIB);
         config_fini(&next);
         assert_int_equal(config_set(&config, "limits.wait=9s", "--set", &fault), 0);
@@ -594,11 +609,11 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
 
         n_said = 0;
         config_init(&next); /* all of it taken back */
-        assert_int_equal(config_reload(&config, &next, say), 3);
+        assert_int_equal(config_reload(&config, &next, &reporting), 3);
         assert_int_equal(config.limits.leased_bytes, config.memory.pool / 4);
         assert_int_equal(config.limits.wait_ms, 5000);
         assert_false(config_given(&config, "limits.wait"));
-        assert_int_equal(config_reload(&config, &next, say), 0);
+        assert_int_equal(config_reload(&config, &next, &reporting), 0);
         assert_int_equal(n_said, 3);
         config_fini(&next);
 }

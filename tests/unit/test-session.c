@@ -68,6 +68,12 @@ static void no_report(void *userdata, const struct client *client, enum wire_rep
         fputs("report", out);
 }
 
+static int reload(void *userdata, FILE *out)
+{
+        fputs("{}", out);
+        return 0;
+}
+
 /* Sockets and memfds; the store has files of its own. */
 static unsigned open_fds(void)
 {
@@ -186,6 +192,7 @@ static int setup(void **state)
                 .staging_max = 64 * MIB,
                 .wait_ms = 60000,
                 .report = no_report,
+                .reload = reload,
         };
         params.base = d.base;
         params.liveness_fd = d.liveness.handout_fd;

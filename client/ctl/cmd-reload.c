@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `reload`: has the daemon read its configuration again, and prints what became of it. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "answer.h"
+#include "commands.h"
+#include "common.h"
+#include "units.h"
+
+static int print_list(const cJSON *answer, const char *name, const char *head, FILE *out)
+{
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(answer, name), *item;
+        int n = 0;
+
+        cJSON_ArrayForEach(item, list)
+        {
+                if (!cJSON_IsString(item))
+                        continue;
+                if (n++ == 0)
+                        fprintf(out, "%s:\n", head);
+                fputs("  ", out);
+                print_safe(item->valuestring, out);
+                fputc('\n', out);
+        }
+        return n;
+}
+
+static int print_refusal(const cJSON *answer)
+{
+        char errors[UNITS_TEXT];
+        uint64_t n = answer_count_of(answer, "n_errors");
+
+        print_list(answer, "errors", "wrong", stderr);
+        return complain(EXIT_REFUSED, "the configuration is wrong, and nothing was changed: %s",
+                        units_count(n, "error", errors));
+}
+
+static int print_changes(const cJSON *answer)
+{
+        int n = print_list(answer, "applied", "applied", stdout);
+        int restart = print_list(answer, "restart", "needs a restart", stdout);
+        int kept = print_list(answer, "kept", "not changed", stdout);
+        char settings[UNITS_TEXT];
+
+        if (n == 0 && restart == 0 && kept == 0)
+                printf("nothing has changed\n");
+        else
+                printf("%s changed\n", units_count((uint64_t)n, "setting", settings));
+        return kept == 0 ? EXIT_OK
+                         : complain(EXIT_REFUSED, "the daemon had no memory for all changes");
+}
+
+static int run_reload(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
+        _cleanup_(freep) char *json = NULL;
+        int r, status;
+
+        if (!answer_no_arguments(ctl, self, argc, argv))
+                return ctl->exit_status;
+        status = ctl_connect(ctl);
+        if (status)
+                return status;
+        r = kvcache_reload(ctl->kv, &json);
+        if (r == -EACCES)
+                return complain_admin("reload");
+        if (r < 0)
+                return complain_call(ctl, r, "reload");
+        answer = cJSON_Parse(json);
+        if (!cJSON_IsObject(answer))
+                return complain(EXIT_REFUSED, "reload: the daemon's answer is malformed");
+        if (!ctl->json)
+                return r == 1 ? print_refusal(answer) : print_changes(answer);
+        status = print_json(answer);
+        return status == EXIT_OK && r == 1 ? EXIT_REFUSED : status;
+}
+
+const struct command command_reload = {
+        .name = "reload",
+        .arguments = "",
+        .summary = "have the daemon read its configuration again",
+        .help = "Has the daemon read its configuration again, as on SIGHUP, and prints what\n"
+                "changed and what needs a restart. If it is wrong, nothing is changed: each\n"
+                "error is printed with its place, and the exit status is 4. For admins.",
+        .run = run_reload,
+};

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What changes while the daemon runs: compares the configuration in force with one that was just
+ * read, takes what may change, and reports that and the rest.
+ *
+ * Runs on the loop thread. Keeps nothing. What is wrong is found before anything is changed. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "config/internal.h"
+
+static bool row_equal(const void *a, const void *b, const struct config_row *row)
+{
+        const void *ma = config_member(a, row), *mb = config_member(b, row);
+        const struct config_strings *sa = ma, *sb = mb;
+
+        switch (row->type) {
+        case CONFIG_SOCKET:
+        case CONFIG_HTTP:
+        case CONFIG_CHOICE:
+        case CONFIG_TENANT:
+                return strcmp(*(char *const *)ma, *(char *const *)mb) == 0;
+        case CONFIG_MODE:
+                return *(const uint32_t *)ma == *(const uint32_t *)mb;
+        case CONFIG_PATHS:
+        case CONFIG_NAMES:
+                if (sa->n != sb->n)
+                        return false;
+                for (unsigned i = 0; i < sa->n; i++)
+                        if (strcmp(sa->items[i], sb->items[i]) != 0)
+                                return false;
+                return true;
+        case CONFIG_BYTES:
+        case CONFIG_COUNT:
+        case CONFIG_TIME:
+                return *(const uint64_t *)ma == *(const uint64_t *)mb;
+        case CONFIG_SWITCH:
+                return *(const bool *)ma == *(const bool *)mb;
+        }
+        return false;
+}
+
+static unsigned reload_tenant(struct config_tenant *t, const struct config_tenant *next,
+                              const struct config_report *report)
+{
+        char why[CONFIG_WHY], text[2 * CONFIG_WHY];
+        unsigned changed = 0;
+
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                const char *key = row->name + strlen("tenants.");
+                _cleanup_(freep) char *from = NULL, *to = NULL;
+
+                if (config_bit(t->automatic, i) ? config_row_is_auto(next, row)
+                                                : row_equal(t, next, row))
+                        continue;
+                from = config_format(t, row);
+                to = config_format(next, row);
+                if (!from || !to) {
+                        report->say(report->userdata, CONFIG_KEPT,
+                                    "out of memory: the rest stays as it is");
+                        return changed;
+                }
+                if (!(row->flags & CONFIG_RELOAD)) {
+                        snprintf(text, sizeof(text),
+                                 "tenant %s: %s: %.160s becomes %.160s only at the next start",
+                                 t->name, key, from, to);
+                        report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
+                        continue;
+                }
+                if (config_assign_to(t, row, to, false, why) < 0)
+                        continue; /* it was read from the same text */
+                config_bit_set(t->given, i, config_bit(next->given, i));
+                snprintf(text, sizeof(text), "tenant %s: %s: %.160s is now %.160s", t->name, key,
+                         from, to);
+                report->say(report->userdata, CONFIG_APPLIED, text);
+                changed++;
+        }
+        return changed;
+}
+
+/* Limits change; who there is, and in which order they are asked, does not. */
+static unsigned reload_tenants(struct config *c, const struct config *next,
+                               const struct config_report *report)
+{
+        unsigned changed = 0;
+        bool same = c->n_tenants == next->n_tenants;
+
+        for (unsigned i = 0; i < c->n_tenants && same; i++)
+                same = strcmp(c->tenants[i].name, next->tenants[i].name) == 0;
+        if (!same) {
+                report->say(report->userdata, CONFIG_NEEDS_RESTART,
+                            "tenants: other entries, or another order of them, count only at the "
+                            "next start; nothing of tenants was changed");
+                return 0;
+        }
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                changed += reload_tenant(&c->tenants[i], &next->tenants[i], report);
+        return changed;
+}
+
+int config_reload_check(const struct config *c, const struct config *next,
+                        struct config_error *ret_error)
+{
+        char a[32], b[32], where[CONFIG_WHERE];
+
+        /* With a larger pool of its own it is right after a restart: config_reload(). */
+        if (next->limits.leased_bytes <= c->memory.pool || next->memory.pool != 0)
+                return 0;
+        config_exact_bytes(next->limits.leased_bytes, a);
+        config_exact_bytes(c->memory.pool, b);
+        return config_fail(ret_error, -EINVAL,
+                           "%slimits.leased_bytes: %s is more than the pool, which is %s",
+                           config_where(next, "limits.leased_bytes", where), a, b);
+}
+
+static bool is_above_pool(const struct config *c, const struct config *next,
+                          const struct config_row *row)
+{
+        return row->offset == offsetof(struct config, limits.leased_bytes) &&
+               next->limits.leased_bytes > c->memory.pool;
+}
+
+unsigned config_reload(struct config *c, const struct config *next,
+                       const struct config_report *report)
+{
+        char why[CONFIG_WHY], text[2 * CONFIG_WHY];
+        unsigned changed = 0;
+
+        for (unsigned i = 0; i < config_n_rows; i++) {
+                const struct config_row *row = &config_rows[i];
+                _cleanup_(freep) char *from = NULL, *to = NULL;
+                bool to_auto = config_row_is_auto(next, row);
+                int r = 0;
+
+                if (config_bit(c->automatic, i) ? to_auto : row_equal(c, next, row))
+                        continue;
+                from = config_format(c, row);
+                to = config_format(next, row);
+                if (!from || !to) {
+                        report->say(report->userdata, CONFIG_KEPT,
+                                    "out of memory: the rest stays as it is");
+                        return changed;
+                }
+                if (!(row->flags & CONFIG_RELOAD) || is_above_pool(c, next, row)) {
+                        snprintf(text, sizeof(text),
+                                 "%s: %.160s becomes %.160s only at the next start", row->name,
+                                 from, to);
+                        report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
+                        continue;
+                }
+                /* what may change while running is one word or number: its text says all of it */
+                if (to_auto && row->offset == offsetof(struct config, limits.leased_bytes))
+                        c->limits.leased_bytes = c->memory.pool / 4;
+                else
+                        r = config_assign(c, i, to, false, why);
+                if (r < 0) {
+                        snprintf(text, sizeof(text), "%s stays %.160s: %s", row->name, from, why);
+                        report->say(report->userdata, CONFIG_KEPT, text);
+                        continue;
+                }
+                config_bit_set(c->given, i, config_bit(next->given, i));
+                config_bit_set(c->automatic, i, to_auto && !config_row_is_auto(c, row));
+                snprintf(text, sizeof(text), "%s: %.160s is now %.160s", row->name, from, to);
+                report->say(report->userdata, CONFIG_APPLIED, text);
+                changed++;
+        }
+        return changed + reload_tenants(c, next, report);
+}

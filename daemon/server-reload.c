@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads the configuration again, on SIGHUP and for RELOAD, and has the parts take what may change
+ * while running. On the loop thread, which reads one file of at most CONFIG_MAX_FILE bytes; keeps
+ * nothing.
+ *
+ * A configuration that is wrong changes nothing: each error is in the log and in the answer. So is
+ * each key that changed, and each that needs a restart. */
+#include "server-internal.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "cleanup.h"
+#include "units.h"
+
+enum { MOST_ERRORS = 100 }; /* that an answer has; a file of 1 MiB can have 100,000 */
+
+/* The answer; without memory for it the reload goes on. */
+struct answer {
+        cJSON *object, *lists[3], *errors;
+        unsigned n_errors;
+};
+
+DEFINE_CLEANUP(cJSON *, cJSON_Delete);
+
+static void say_warning(const char *text)
+{
+        log_warning("%s", text);
+}
+
+static void add_text(cJSON *list, const char *text)
+{
+        cJSON *item = cJSON_CreateString(text);
+
+        if (!cJSON_AddItemToArray(list, item))
+                cJSON_Delete(item);
+}
+
+static void say_change(void *userdata, enum config_change change, const char *text)
+{
+        struct answer *answer = userdata;
+
+        if (change == CONFIG_KEPT)
+                log_warning("%s", text);
+        else
+                log_info("%s", text);
+        add_text(answer->lists[change], text);
+}
+
+static void say_error(void *userdata, const char *text)
+{
+        struct answer *answer = userdata;
+
+        log_error("reload: %s", text);
+        if (answer->n_errors++ < MOST_ERRORS)
+                add_text(answer->errors, text);
+}
+
+static void apply(struct server *s)
+{
+        const struct config *c = s->config;
+        struct store_scrub scrub;
+        enum log_level level;
+
+        if (log_level_from_name(c->log.level, &level) == 0)
+                log_set_level(level);
+        server_apply_limits(s);
+        sessions_set_handshake(s->sessions, c->limits.handshake_ms);
+        s->service.wait_ms = c->limits.wait_ms;
+        server_apply_gds(s);
+        server_apply_policy(s);
+        server_apply_budget(s);
+        scrub = server_scrub(s);
+        store_set_scrub(s->service.store, &scrub);
+        if (s->http)
+                http_set_limits(s->http, (unsigned)c->limits.http_connections, c->limits.http_ms);
+}
+
+/* 0, or what is wrong: then `answer` has each error. */
+static int load(struct server *s, struct config *next, struct answer *answer)
+{
+        struct config_error error = { .each = say_error, .userdata = answer };
+        int r = config_load_all(next, s->params->config_path, s->params->config_must_exist, environ,
+                                s->params->sets, s->params->n_sets, say_warning, &error);
+
+        if (r == 0)
+                r = config_reload_check(s->config, next, &error);
+        if (r < 0 && answer->n_errors == 0)
+                say_error(answer, error.text);
+        return r;
+}
+
+static void begin_answer(const struct server *s, struct answer *answer)
+{
+        *answer = (struct answer){ .object = cJSON_CreateObject() };
+        if (s->params->config_path)
+                cJSON_AddStringToObject(answer->object, "file", s->params->config_path);
+        answer->lists[CONFIG_APPLIED] = cJSON_AddArrayToObject(answer->object, "applied");
+        answer->lists[CONFIG_NEEDS_RESTART] = cJSON_AddArrayToObject(answer->object, "restart");
+        answer->lists[CONFIG_KEPT] = cJSON_AddArrayToObject(answer->object, "kept");
+        answer->errors = cJSON_AddArrayToObject(answer->object, "errors");
+}
+
+int server_reload(struct server *s, char **ret_json)
+{
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        struct answer answer;
+        const struct config_report report = { .say = say_change, .userdata = &answer };
+        char settings[UNITS_TEXT], errors[UNITS_TEXT];
+        struct config next;
+        bool refused;
+
+        if (s->draining)
+                return -ESHUTDOWN;
+        begin_answer(s, &answer);
+        object = answer.object;
+        notify_reloading();
+        config_init(&next);
+        refused = load(s, &next, &answer) < 0;
+        if (refused) {
+                s->sources.config_reloads_refused++;
+                log_error("reload: %s: nothing was changed",
+                          units_count(answer.n_errors, "error", errors));
+        } else {
+                unsigned changed = config_reload(s->config, &next, &report);
+
+                apply(s);
+                s->sources.config_reloads++;
+                log_info("reload: %s changed", units_count(changed, "setting", settings));
+        }
+        config_fini(&next);
+        notify_ready();
+        if (!ret_json)
+                return refused;
+        cJSON_AddBoolToObject(object, "refused", refused);
+        cJSON_AddNumberToObject(object, "n_errors", answer.n_errors);
+        *ret_json = cJSON_PrintUnformatted(object);
+        return *ret_json ? refused : -ENOMEM;
+}
+
+int server_print_reload(void *userdata, FILE *out)
+{
+        _cleanup_(freep) char *json = NULL;
+        int r = server_reload(userdata, &json);
+
+        if (r >= 0)
+                fprintf(out, "%s\n", json);
+        return r;
+}
