@@ -138,9 +138,14 @@ static int unknown_option(const struct command *command, const struct parser *p,
         return usage_error(command, "unknown option '%s'", option);
 }
 
-int action_index(struct ctl *ctl, const struct command *command, const char *const *names,
-                 const char *wanted)
+const struct option_row *options_shared(void)
 {
+        return shared_options;
+}
+
+int action_index(struct ctl *ctl, const struct command *command, const char *wanted)
+{
+        const char *const *names = command->actions;
         struct suggestion meant = suggest_init(wanted);
         char all[128] = "";
         size_t used = 0;

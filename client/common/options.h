@@ -20,6 +20,8 @@ struct command {
         const char *summary;              /* one line, in the list of commands */
         const char *help;                 /* paragraphs */
         const struct option_row *options; /* may be NULL */
+        const char *const *actions;       /* that its first operand names; NULL ends them; may be
+                                             NULL */
         int (*run)(struct ctl *ctl, const struct command *self, int argc,
                    char **argv); /* exit status */
 };
@@ -34,10 +36,12 @@ bool option_count(struct ctl *ctl, const char *name, const char *text, unsigned 
                   unsigned long long most, unsigned long long *ret);
 bool option_bytes(struct ctl *ctl, const char *name, const char *text, unsigned long long *ret);
 
-/* Which of the command's actions `wanted` is: its place in `names`, which NULL ends. -1: none of
- * them; said so, with the one that was meant if it can be seen, and ctl->exit_status is set. */
-int action_index(struct ctl *ctl, const struct command *command, const char *const *names,
-                 const char *wanted);
+/* The options that all commands share. */
+const struct option_row *options_shared(void);
+
+/* Which of the command's actions `wanted` is: its place among them. -1: none of them; said so, with
+ * the one that was meant if it can be seen, and ctl->exit_status is set. */
+int action_index(struct ctl *ctl, const struct command *command, const char *wanted);
 
 /* "See: kvcachectl put --help". Returns the status of wrong usage. */
 int usage_error(const struct command *command, const char *format, ...)

@@ -7,6 +7,7 @@
 
 #include "checked.h"
 #include "common.h"
+#include "completion.h"
 #include "suggest.h"
 
 #include "build-config.h"
@@ -151,6 +152,11 @@ int tool_main(const struct tool *tool, int argc, char **argv)
         int status;
 
         complain_as(tool->name);
+        if (argc == 3 && strcmp(argv[1], "--print-completion") == 0 &&
+            strcmp(argv[2], "bash") == 0) {
+                completion_print_bash(tool->name, tool->commands, tool->n_commands, stdout);
+                return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_OK : EXIT_LOCAL;
+        }
         /* Known from the first message on, also of an option that stands before it. */
         for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
                 if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0)

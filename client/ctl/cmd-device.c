@@ -118,10 +118,10 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
 }
 
 static const struct option_row device_options[] = { { 0 } };
+static const char *const device_actions[] = { "ls", "suspend", "resume", NULL };
 
 static int run_device(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        static const char *const actions[] = { "ls", "suspend", "resume", NULL };
         const char *argument, *action;
         int r, first;
 
@@ -130,7 +130,7 @@ static int run_device(struct ctl *ctl, const struct command *self, int argc, cha
         if (r < 0)
                 return ctl->exit_status;
         action = first < argc ? argv[first] : "ls";
-        r = action_index(ctl, self, actions, action);
+        r = action_index(ctl, self, action);
         if (r < 0)
                 return ctl->exit_status;
         if (r == 0)
@@ -153,5 +153,6 @@ const struct command command_device = {
                 "volume, or its number, from 0, in the order of ls. suspend and resume are for\n"
                 "admins.",
         .options = device_options,
+        .actions = device_actions,
         .run = run_device,
 };

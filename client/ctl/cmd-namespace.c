@@ -291,7 +291,7 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
         if (r < 0)
                 return ctl->exit_status;
         wanted = first < argc ? argv[first] : "ls";
-        r = action_index(ctl, self, action_names, wanted);
+        r = action_index(ctl, self, wanted);
         if (r < 0)
                 return ctl->exit_status;
         action = &actions[r];
@@ -320,5 +320,6 @@ const struct command command_namespace = {
                 "created it, and admins, may do that, and no other session may have it open. With\n"
                 "--purge, rm purges its chunks first.",
         .options = namespace_options,
+        .actions = action_names,
         .run = run_namespace,
 };

@@ -319,7 +319,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
                 ctl->exit_status = usage_error(self, "which action?");
                 return -1;
         }
-        action = action_index(ctl, self, action_names, argv[first++]);
+        action = action_index(ctl, self, argv[first++]);
         for (unsigned i = 0; action >= 0 && session_options[i].id; i++)
                 if (given & UINT64_C(1) << i &&
                     !(actions_of(session_options[i].id) & 1u << action)) {
@@ -586,5 +586,6 @@ const struct command command_session = {
                 "Exit status: 1 failure, 2 wrong usage, 3 no session is active, 4 no such\n"
                 "session, 5 compare: worse than --fail-on-regress allows.",
         .options = session_options,
+        .actions = action_names,
         .run = run_session,
 };
