@@ -25,8 +25,9 @@ struct admission;
 int admission_new(struct admission **ret, uint64_t remembered, uint64_t seed, uint64_t now_ns);
 struct admission *admission_free(struct admission *a);
 
-/* Bytes a day; 0: none. What is remembered stays from one budget to the next, and what has accrued
- * as far as the next one allows it. 0; -ENOMEM: the budget is the one that it was. */
+/* Bytes a day; 0: none, and what is remembered is freed. From one budget to another what is
+ * remembered stays, and what has accrued as far as the new one allows it. 0; -ENOMEM: the budget is
+ * the one that it was. */
 int admission_set_budget(struct admission *a, uint64_t bytes, uint64_t now_ns);
 
 enum admission_answer {
