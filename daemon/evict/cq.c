@@ -39,6 +39,7 @@
 #include "evict/density.h"
 #include "evict/evict.h"
 #include "evict/ghosts.h"
+#include "evict/links.h"
 #include "evict/policy.h"
 #include "warm.h"
 
@@ -65,8 +66,7 @@ enum {
         SESSION_GOES_ON = EVICT_LAST_TURN,
 };
 
-/* A link is 0 (not in), END and a list's number, or one more than an item. Parent, child and
- * siblings are 0 or one more than an item. */
+/* Links are as of links.h. Parent, child and siblings are 0 or one more than an item. */
 struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
@@ -83,10 +83,8 @@ struct cq_item {
 };
 static_assert(sizeof(struct cq_item) == 48, "there is one for each chunk");
 
-#define END (UINT32_C(1) << 31)
-
 struct cq_list {
-        uint32_t oldest, youngest; /* links as well; an empty list's are its END */
+        uint32_t oldest, youngest; /* links as well; an empty list's are its end */
 };
 
 struct cq {
@@ -128,7 +126,7 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         uint64_t ghosts = MIN((uint64_t)max_items * GHOSTS_PER_ITEM, (uint64_t)MAX_GHOSTS);
         struct cq *q;
 
-        if (max_groups > CQ_MAX_GROUPS || max_items >= END)
+        if (max_groups > CQ_MAX_GROUPS || max_items >= LINK_END)
                 return -EINVAL;
         q = calloc(1, sizeof(*q) + (size_t)max_groups * LISTS * sizeof(q->lists[0]));
         if (!q)
@@ -143,7 +141,7 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         density_init(&q->density, MAX((double)max_items * MEMORY_PER_ITEM, (double)MEMORY_LEAST));
         q->learn_at = LEARN_LEAST;
         for (uint32_t i = 0; i < max_groups * LISTS; i++)
-                q->lists[i] = (struct cq_list){ .oldest = END | i, .youngest = END | i };
+                q->lists[i] = (struct cq_list){ .oldest = LINK_END | i, .youngest = LINK_END | i };
         *ret = &q->evict;
         return 0;
 }
@@ -158,12 +156,12 @@ static void cq_free(struct evict *e)
 /* What says who is younger than the one that a link names, and who is older. */
 static uint32_t *younger_of(struct cq *q, uint32_t link)
 {
-        return link & END ? &q->lists[link & ~END].oldest : &q->items[link - 1].younger;
+        return link & LINK_END ? &q->lists[link & ~LINK_END].oldest : &q->items[link - 1].younger;
 }
 
 static uint32_t *older_of(struct cq *q, uint32_t link)
 {
-        return link & END ? &q->lists[link & ~END].youngest : &q->items[link - 1].older;
+        return link & LINK_END ? &q->lists[link & ~LINK_END].youngest : &q->items[link - 1].older;
 }
 
 static void cq_unlink(struct cq *q, uint32_t item)
@@ -180,7 +178,7 @@ static void cq_append(struct cq *q, uint32_t item, uint32_t group)
         uint32_t list = group * LISTS + q->items[item].class, older = q->lists[list].youngest;
 
         q->items[item].older = older;
-        q->items[item].younger = END | list;
+        q->items[item].younger = LINK_END | list;
         *younger_of(q, older) = item + 1;
         q->lists[list].youngest = item + 1;
 }
@@ -347,9 +345,9 @@ static void cq_warm(const struct evict *e, uint32_t item, unsigned step)
         }
         if (i->older == 0)
                 return;
-        if (!(i->older & END))
+        if (!(i->older & LINK_END))
                 warm(&q->items[i->older - 1], 1);
-        if (!(i->younger & END))
+        if (!(i->younger & LINK_END))
                 warm(&q->items[i->younger - 1], 1);
 }
 
@@ -482,7 +480,7 @@ static inline struct old_end old_end_at(const struct cq *q, unsigned class, uint
 {
         struct old_end end = { .link = link };
 
-        if (link & END)
+        if (link & LINK_END)
                 return end;
         end.touched = q->items[link - 1].touched;
         if (class >= FIRST_HINT && class != FINAL && !q->density.is_known[class])
@@ -499,7 +497,7 @@ static inline unsigned worth_least(const struct old_end ends[static LISTS])
         for (unsigned class = 0; class < LISTS; class ++) {
                 const struct old_end *a = &ends[class], *b = &ends[least % LISTS];
 
-                if (a->link & END)
+                if (a->link & LINK_END)
                         continue;
                 if (least == LISTS || a->density < b->density ||
                     (a->density == b->density && (class == FINAL || a->touched < b->touched)))
@@ -550,19 +548,14 @@ static uint32_t cq_victim(struct evict *e, uint32_t group,
         return EVICT_NONE;
 }
 
-static uint32_t item_at(uint32_t link)
-{
-        return link & END ? EVICT_NONE : link - 1;
-}
-
 static uint32_t cq_first(const struct evict *e, uint32_t list)
 {
-        return item_at(cq(e)->lists[list].oldest);
+        return link_item(cq(e)->lists[list].oldest);
 }
 
 static uint32_t cq_after(const struct evict *e, uint32_t item)
 {
-        return item_at(cq(e)->items[item].younger);
+        return link_item(cq(e)->items[item].younger);
 }
 
 static uint64_t cq_touched(const struct evict *e, uint32_t item)
@@ -585,12 +578,12 @@ static uint64_t cq_coldest(const struct evict *e, uint32_t group,
         for (unsigned class = 0; class < LISTS; class ++) {
                 uint32_t link = q->lists[group * LISTS + class].oldest;
 
-                while (!(link & END) && may_evict && !may_evict(userdata, link - 1)) {
+                while (!(link & LINK_END) && may_evict && !may_evict(userdata, link - 1)) {
                         if (max_passed-- == 0)
                                 return coldest;
                         link = q->items[link - 1].younger;
                 }
-                if (!(link & END))
+                if (!(link & LINK_END))
                         coldest = MIN(coldest, cq_touched(e, link - 1));
         }
         return coldest;

@@ -16,23 +16,22 @@
 
 #include "base/pages.h"
 #include "checked.h"
+#include "evict/links.h"
 #include "evict/policy.h"
 #include "warm.h"
 #include "evict/evict.h"
 
-/* A link is 0 (not in), END and the list's group, or one more than an item. */
+/* Links are as of links.h; the number of a list is its group. */
 struct lru_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
 };
 static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 
-#define END (UINT32_C(1) << 31)
-
 enum { LRU_MAX_GROUPS = UINT16_MAX - 1 };
 
 struct lru_group {
-        uint32_t oldest, youngest; /* links as well; an empty list's are its END */
+        uint32_t oldest, youngest; /* links as well; an empty list's are its end */
 };
 
 struct lru {
@@ -53,7 +52,7 @@ static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
 {
         struct lru *l;
 
-        if (max_groups > LRU_MAX_GROUPS || max_items >= END)
+        if (max_groups > LRU_MAX_GROUPS || max_items >= LINK_END)
                 return -EINVAL;
         l = calloc(1, sizeof(*l) + max_groups * sizeof(l->groups[0]));
         if (!l)
@@ -65,7 +64,8 @@ static int lru_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         }
         pages_wish_huge(l->items, max_items * sizeof(l->items[0]));
         for (uint32_t i = 0; i < max_groups; i++)
-                l->groups[i] = (struct lru_group){ .oldest = END | i, .youngest = END | i };
+                l->groups[i] =
+                        (struct lru_group){ .oldest = LINK_END | i, .youngest = LINK_END | i };
         *ret = &l->evict;
         return 0;
 }
@@ -79,12 +79,12 @@ static void lru_free(struct evict *e)
 /* What says who is younger than the one that a link names, and who is older. */
 static uint32_t *younger_of(struct lru *l, uint32_t link)
 {
-        return link & END ? &l->groups[link & ~END].oldest : &l->items[link - 1].younger;
+        return link & LINK_END ? &l->groups[link & ~LINK_END].oldest : &l->items[link - 1].younger;
 }
 
 static uint32_t *older_of(struct lru *l, uint32_t link)
 {
-        return link & END ? &l->groups[link & ~END].youngest : &l->items[link - 1].older;
+        return link & LINK_END ? &l->groups[link & ~LINK_END].youngest : &l->items[link - 1].older;
 }
 
 static void lru_unlink(struct lru *l, uint32_t item)
@@ -110,8 +110,9 @@ static void lru_append(struct lru *l, uint32_t item, uint32_t group)
 {
         uint32_t touched = lru_tick(l), older = l->groups[group].youngest;
 
-        l->items[item] =
-                (struct lru_item){ .older = older, .younger = END | group, .touched = touched };
+        l->items[item] = (struct lru_item){ .older = older,
+                                            .younger = LINK_END | group,
+                                            .touched = touched };
         *younger_of(l, older) = item + 1;
         l->groups[group].youngest = item + 1;
 }
@@ -146,9 +147,9 @@ static void lru_warm(const struct evict *e, uint32_t item, unsigned step)
         }
         if (i->older == 0)
                 return;
-        if (!(i->older & END))
+        if (!(i->older & LINK_END))
                 warm(&l->items[i->older - 1], 1);
-        if (!(i->younger & END))
+        if (!(i->younger & LINK_END))
                 warm(&l->items[i->younger - 1], 1);
 }
 
@@ -181,7 +182,7 @@ static uint32_t lru_victim(struct evict *e, uint32_t group,
         const struct lru *l = lru(e);
         uint32_t passed = 0;
 
-        for (uint32_t link = l->groups[group].oldest; !(link & END);
+        for (uint32_t link = l->groups[group].oldest; !(link & LINK_END);
              link = l->items[link - 1].younger) {
                 if (!may_evict || may_evict(userdata, link - 1))
                         return link - 1;
@@ -191,19 +192,14 @@ static uint32_t lru_victim(struct evict *e, uint32_t group,
         return EVICT_NONE;
 }
 
-static uint32_t item_at(uint32_t link)
-{
-        return link & END ? EVICT_NONE : link - 1;
-}
-
 static uint32_t lru_first(const struct evict *e, uint32_t list)
 {
-        return item_at(lru(e)->groups[list].oldest);
+        return link_item(lru(e)->groups[list].oldest);
 }
 
 static uint32_t lru_after(const struct evict *e, uint32_t item)
 {
-        return item_at(lru(e)->items[item].younger);
+        return link_item(lru(e)->items[item].younger);
 }
 
 static uint64_t lru_touched(const struct evict *e, uint32_t item)
