@@ -611,6 +611,100 @@ static void cq_explain(const struct evict *e, uint32_t item, uint32_t group,
         };
 }
 
+static void cq_save(const struct evict *e, struct evict_learned *ret)
+{
+        static_assert((int)EVICT_COUNTS == (int)DENSITY_COUNTS, "the same counts");
+        ret->unit = cq(e)->unit;
+        ret->n_counts = DENSITY_COUNTS;
+        density_save(&cq(e)->density, ret->counts);
+}
+
+static void cq_save_item(const struct evict *e, uint32_t item, struct evict_record *ret)
+{
+        const struct cq_item *i = &cq(e)->items[item];
+
+        ret->touched = i->touched;
+        ret->class = i->class;
+        ret->uses = i->uses;
+        ret->turn = i->turn;
+}
+
+static uint32_t cq_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,
+                                   struct evict_record *ret, uint32_t room)
+{
+        const struct ghosts *g = &cq(e)->ghosts;
+        uint32_t n = 0;
+
+        for (; *cursor < g->n_slots && looks > 0 && n < room; looks--, ++*cursor) {
+                const struct ghost *ghost = &g->table[*cursor];
+
+                if (ghost->id != 0)
+                        ret[n++] = (struct evict_record){ .id = ghost->id,
+                                                          .touched = ghost->touched,
+                                                          .class = ghost->class,
+                                                          .uses = ghost->uses,
+                                                          .turn = ghost->turn };
+        }
+        if (*cursor >= g->n_slots)
+                *cursor = UINT32_MAX;
+        return n;
+}
+
+static bool cq_restore(struct evict *e, const struct evict_learned *l)
+{
+        struct cq *q = cq(e);
+
+        if (q->unit > l->unit || l->n_counts != DENSITY_COUNTS ||
+            !density_restore(&q->density, l->counts))
+                return false;
+        /* What is in was not touched after what is restored. */
+        for (uint32_t i = 0; i < q->high && l->unit > q->unit; i++)
+                q->items[i].touched >>= l->unit - q->unit;
+        q->unit = l->unit;
+        q->now = MAX(q->now, l->now);
+        q->learn_at = q->now;
+        return true;
+}
+
+static bool is_record(const struct cq *q, const struct evict_record *r)
+{
+        return r->class < LISTS && r->uses > 0 && r->turn <= EVICT_LAST_TURN &&
+               r->touched <= cq_time(q);
+}
+
+static bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group,
+                            const struct evict_record *r)
+{
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+        struct ghost ghost;
+
+        if (!is_record(q, r))
+                return false;
+        (void)ghosts_take(&q->ghosts, r->id, &ghost); /* it was evicted while all this was saved */
+        cq_unlink(q, item);
+        i->touched = r->touched;
+        i->class = r->class & 0xf;
+        i->uses = r->uses;
+        i->turn = r->turn & 0xf;
+        cq_append(q, item, group);
+        return true;
+}
+
+static void cq_restore_remembered(struct evict *e, const struct evict_record *r)
+{
+        struct ghosts *g = &cq(e)->ghosts;
+        struct ghost ghost = { .id = r->id,
+                               .touched = r->touched,
+                               .class = r->class,
+                               .uses = r->uses,
+                               .turn = r->turn };
+        struct ghost forgotten;
+
+        if (is_record(cq(e), r) && !ghosts_has(g, r->id))
+                (void)ghosts_put(g, &ghost, &forgotten);
+}
+
 static void cq_get_stats(const struct evict *e, struct evict_stats *ret)
 {
         const struct cq *q = cq(e);
@@ -648,4 +742,10 @@ const struct evict_policy evict_policy_cq = {
         .first = cq_first,
         .after = cq_after,
         .get_stats = cq_get_stats,
+        .save = cq_save,
+        .save_item = cq_save_item,
+        .restore = cq_restore,
+        .restore_item = cq_restore_item,
+        .save_remembered = cq_save_remembered,
+        .restore_remembered = cq_restore_remembered,
 };

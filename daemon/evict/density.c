@@ -161,3 +161,27 @@ void density_double_unit(struct density *d)
                 }
         }
 }
+
+void density_save(const struct density *d, double ret[static DENSITY_COUNTS])
+{
+        memcpy(ret, d->hits, sizeof(d->hits));
+        memcpy(ret + DENSITY_COUNTS / 2, d->losses, sizeof(d->losses));
+}
+
+bool density_restore(struct density *d, const double counts[static DENSITY_COUNTS])
+{
+        double events = 0;
+
+        for (unsigned i = 0; i < DENSITY_COUNTS; i++) {
+                if (!(counts[i] >= 0 && counts[i] <= 0x1p52)) /* NaN, too */
+                        return false;
+                events += counts[i];
+        }
+        memcpy(d->hits, counts, sizeof(d->hits));
+        memcpy(d->losses, counts + DENSITY_COUNTS / 2, sizeof(d->losses));
+        d->events = events;
+        /* Those of a larger cache fade to what this one keeps. */
+        while (d->events > d->max_events)
+                fade(d);
+        return true;
+}

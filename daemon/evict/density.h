@@ -40,5 +40,11 @@ void density_stay(struct density_stays *stays, unsigned class, uint32_t age, dou
 void density_learn(struct density *d, const struct density_stays *stays);
 /* Interpolated between bins. 0 before anything was learned. */
 float density_at(const struct density *d, unsigned class, uint32_t age);
+/* The counts, hits first. */
+enum { DENSITY_COUNTS = 2 * DENSITY_CLASSES * DENSITY_BINS };
+void density_save(const struct density *d, double ret[static DENSITY_COUNTS]);
+/* False: they are no counts, and nothing has changed. What follows from them comes with the next
+ * density_learn(). */
+bool density_restore(struct density *d, const double counts[static DENSITY_COUNTS]);
 /* All ages are counted in units twice as long from now on. */
 void density_double_unit(struct density *d);

@@ -227,6 +227,74 @@ void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one)
         sum->item_bytes = one->item_bytes;
 }
 
+uint64_t evict_touches(const struct evict *e)
+{
+        return e->policy->now(e);
+}
+
+void evict_save(const struct evict *e, struct evict_learned *ret)
+{
+        *ret = (struct evict_learned){ .now = e->policy->now(e) };
+        e->policy->save(e, ret);
+}
+
+void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret)
+{
+        assert(evict_contains(e, item) && id != 0);
+        *ret = (struct evict_record){ .id = id };
+        e->policy->save_item(e, item, ret);
+}
+
+uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,
+                               struct evict_record *ret, uint32_t room)
+{
+        if (e->policy->save_remembered && *cursor != UINT32_MAX)
+                return e->policy->save_remembered(e, cursor, looks, ret, room);
+        *cursor = UINT32_MAX;
+        return 0;
+}
+
+bool evict_restore(struct evict *e, const struct evict_learned *l)
+{
+        /* The clock, and items that are in, have 32 bits in this unit. */
+        if (l->unit > 31 || l->now >> l->unit > UINT32_MAX)
+                return false;
+        return e->policy->restore(e, l);
+}
+
+void evict_restore_remembered(struct evict *e, const struct evict_record *r)
+{
+        if (r->id != 0 && e->policy->restore_remembered)
+                e->policy->restore_remembered(e, r);
+}
+
+bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
+                        const struct evict_record *r)
+{
+        assert(evict_contains(e, item) && group < e->max_groups);
+        return r->id != 0 && e->policy->restore_item(e, item, group, r);
+}
+
+void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t item),
+                        void *userdata)
+{
+        for (uint32_t list = 0; list < e->max_groups * e->policy->lists; list++) {
+                uint32_t item = e->policy->first(e, list), end = EVICT_NONE, next;
+
+                /* Up to the first that has become young again, which is at the end by then. */
+                for (; item != EVICT_NONE && item != end; item = next) {
+                        next = e->policy->after(e, item);
+                        if (!is_new(userdata, item))
+                                continue;
+                        e->policy->refresh(e, item, list / e->policy->lists);
+                        if (end == EVICT_NONE)
+                                end = item;
+                        if (next == EVICT_NONE)
+                                break;
+                }
+        }
+}
+
 const char *evict_policy(const struct evict *e)
 {
         return e->policy->name;

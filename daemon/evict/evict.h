@@ -166,6 +166,40 @@ void evict_get_stats(const struct evict *e, struct evict_stats *ret);
 /* Of several of the same policy. */
 void evict_add_stats(struct evict_stats *sum, const struct evict_stats *one);
 
+/* What a policy has learned, to be kept over a restart. Into a new policy of the same name, whose
+ * items are in as if each had been used once: evict_restore(), then what it remembered, then its
+ * items from the one that was touched first on. What comes from a file may be anything: it is
+ * checked. */
+enum { EVICT_COUNTS = 2 * 12 * 64 };
+struct evict_learned {
+        uint64_t now; /* touches and inserts that there have been */
+        uint32_t unit;
+        uint32_t n_counts; /* 0, or EVICT_COUNTS */
+        double counts[EVICT_COUNTS];
+};
+/* Of an item, or of one that was evicted. */
+struct evict_record {
+        uint64_t id; /* as when it was inserted; never 0 */
+        uint32_t touched;
+        uint8_t class, uses, turn, reserved;
+};
+uint64_t evict_touches(const struct evict *e); /* its `now` */
+void evict_save(const struct evict *e, struct evict_learned *ret);
+void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret);
+/* Of what it remembers: looks at so many places from *cursor on, 0 at first, and fills in up to
+ * `room` records. Their number; *cursor is UINT32_MAX behind the last. */
+uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t looks,
+                               struct evict_record *ret, uint32_t room);
+/* False: it is malformed, and nothing has changed. */
+bool evict_restore(struct evict *e, const struct evict_learned *l);
+/* Malformed ones are passed over. */
+void evict_restore_remembered(struct evict *e, const struct evict_record *r);
+bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
+                        const struct evict_record *r);
+/* Those items that came in after all this was saved, as the youngest again, in their order. */
+void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t item),
+                        void *userdata);
+
 /* The policy's name, and whether a name is one: for the configuration. */
 const char *evict_policy(const struct evict *e);
 bool evict_policy_exists(const char *policy);

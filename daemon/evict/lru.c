@@ -106,15 +106,20 @@ static uint32_t lru_tick(struct lru *l)
         return (uint32_t)(l->now >> l->unit);
 }
 
-static void lru_append(struct lru *l, uint32_t item, uint32_t group)
+static void lru_put_youngest(struct lru *l, uint32_t item, uint32_t group, uint32_t touched)
 {
-        uint32_t touched = lru_tick(l), older = l->groups[group].youngest;
+        uint32_t older = l->groups[group].youngest;
 
         l->items[item] = (struct lru_item){ .older = older,
                                             .younger = LINK_END | group,
                                             .touched = touched };
         *younger_of(l, older) = item + 1;
         l->groups[group].youngest = item + 1;
+}
+
+static void lru_append(struct lru *l, uint32_t item, uint32_t group)
+{
+        lru_put_youngest(l, item, group, lru_tick(l));
 }
 
 static void lru_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
@@ -222,6 +227,41 @@ static void lru_explain(const struct evict *e, uint32_t item, uint32_t group,
         };
 }
 
+static void lru_save(const struct evict *e, struct evict_learned *ret)
+{
+        ret->unit = lru(e)->unit;
+}
+
+static void lru_save_item(const struct evict *e, uint32_t item, struct evict_record *ret)
+{
+        ret->touched = lru(e)->items[item].touched;
+}
+
+static bool lru_restore(struct evict *e, const struct evict_learned *l)
+{
+        struct lru *to = lru(e);
+
+        if (to->unit > l->unit)
+                return false;
+        for (uint32_t i = 0; i < to->high && l->unit > to->unit; i++)
+                to->items[i].touched >>= l->unit - to->unit;
+        to->unit = l->unit;
+        to->now = MAX(to->now, l->now);
+        return true;
+}
+
+static bool lru_restore_item(struct evict *e, uint32_t item, uint32_t group,
+                             const struct evict_record *r)
+{
+        struct lru *l = lru(e);
+
+        if (r->touched > l->now >> l->unit)
+                return false;
+        lru_unlink(l, item);
+        lru_put_youngest(l, item, group, r->touched);
+        return true;
+}
+
 static void lru_get_stats(const struct evict *e, struct evict_stats *ret)
 {
         ret->item_bytes = sizeof(struct lru_item);
@@ -247,4 +287,8 @@ const struct evict_policy evict_policy_lru = {
         .first = lru_first,
         .after = lru_after,
         .get_stats = lru_get_stats,
+        .save = lru_save,
+        .save_item = lru_save_item,
+        .restore = lru_restore,
+        .restore_item = lru_restore_item,
 };

@@ -13,6 +13,8 @@
 struct evict;
 struct evict_stats;
 struct evict_standing;
+struct evict_learned;
+struct evict_record;
 
 struct evict_policy {
         const char *name;
@@ -52,6 +54,16 @@ struct evict_policy {
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
+        /* *ret is zero. */
+        void (*save)(const struct evict *e, struct evict_learned *ret);
+        void (*save_item)(const struct evict *e, uint32_t item, struct evict_record *ret);
+        bool (*restore)(struct evict *e, const struct evict_learned *l);
+        bool (*restore_item)(struct evict *e, uint32_t item, uint32_t group,
+                             const struct evict_record *r);
+        /* Both NULL: it remembers nothing. */
+        uint32_t (*save_remembered)(const struct evict *e, uint32_t *cursor, uint32_t looks,
+                                    struct evict_record *ret, uint32_t room);
+        void (*restore_remembered)(struct evict *e, const struct evict_record *r);
 };
 
 struct evict {
