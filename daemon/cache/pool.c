@@ -642,3 +642,18 @@ void pool_note_time(struct pool *p, uint64_t now_ns)
 {
         evict_note_time(p->evict, now_ns);
 }
+
+const struct evict *pool_eviction(const struct pool *p)
+{
+        return p->evict;
+}
+
+bool pool_restore_learned(struct pool *p, const char *policy, const struct evict_learned *learned,
+                          const struct evict_record *remembered, uint64_t n)
+{
+        if (strcmp(policy, evict_policy(p->evict)) != 0 || !evict_restore(p->evict, learned))
+                return false;
+        for (uint64_t i = 0; i < n; i++)
+                evict_restore_remembered(p->evict, &remembered[i]);
+        return true;
+}

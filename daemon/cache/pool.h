@@ -176,6 +176,11 @@ uint32_t pool_sweep(struct pool *p);
 bool pool_is_sweeping(const struct pool *p);
 
 void pool_get_stats(const struct pool *p, struct pool_stats *ret);
+/* What eviction has learned, to be kept over a restart; the chunks themselves are not. False: it
+ * was saved of another policy, or is malformed. */
+const struct evict *pool_eviction(const struct pool *p);
+bool pool_restore_learned(struct pool *p, const char *policy, const struct evict_learned *learned,
+                          const struct evict_record *remembered, uint64_t n);
 /* How long ago what was evicted had last been used, in nanoseconds: by the times that
  * pool_note_time() was given, as of evict_note_time(). */
 const struct histogram *pool_evicted_ages(const struct pool *p);

@@ -426,6 +426,35 @@ int store_verify(struct store *s, struct store_verify *req)
                                             : STORE_BYPASSED;
 }
 
+/* --- the eviction order, over a restart --- */
+
+unsigned store_volumes(const struct store *s)
+{
+        return s->n_volumes;
+}
+
+const struct evict *store_eviction(const struct store *s, unsigned volume)
+{
+        return volume < s->n_volumes && member_is_up(s, volume)
+                       ? volume_eviction(s->volumes[volume].volume)
+                       : NULL;
+}
+
+uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor, uint32_t looks,
+                          struct evict_record *ret, uint32_t room)
+{
+        if (store_eviction(s, volume))
+                return volume_save_order(s->volumes[volume].volume, cursor, looks, ret, room);
+        *cursor = UINT32_MAX;
+        return 0;
+}
+
+uint32_t store_restore_order(struct store *s, unsigned volume, const struct store_order *order)
+{
+        return store_eviction(s, volume) ? volume_restore_order(s->volumes[volume].volume, order)
+                                         : 0;
+}
+
 /* --- what is seen from outside --- */
 
 uint64_t store_max_chunk(const struct store *s)

@@ -254,6 +254,19 @@ struct store_tenant_usage {
 void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes);
 void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenant_usage *ret);
 
+/* --- the eviction order, over a restart --- */
+
+unsigned store_volumes(const struct store *s);
+/* NULL: the volume is offline. Valid until control returns to the store. */
+const struct evict *store_eviction(const struct store *s, unsigned volume);
+/* Chunks of a volume that is not offline, from *cursor on, 0 at first: looks at so many, fills in
+ * as many at most. Their number; *cursor is UINT32_MAX behind the last. */
+uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor, uint32_t looks,
+                          struct evict_record *ret, uint32_t room);
+/* After store_open(), before anything is put. How many chunks have the place that they had; what
+ * was saved of another policy, or is malformed, changes nothing. */
+uint32_t store_restore_order(struct store *s, unsigned volume, const struct store_order *order);
+
 /* --- what is seen from outside --- */
 
 /* Sums over all volumes that are open; what is counted of a volume goes on counting when it is

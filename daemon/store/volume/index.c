@@ -219,6 +219,15 @@ uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct 
         return INDEX_NONE;
 }
 
+uint32_t index_find_hash(const struct index *ix, uint64_t hash)
+{
+        uint32_t i = *bucket_of(ix, (uint32_t)hash);
+
+        while (i != 0 && ix->hash(ix->userdata, &ix->chunks[i - 1]) != hash)
+                i = ix->chunks[i - 1].next;
+        return i != 0 ? i - 1 : INDEX_NONE;
+}
+
 void index_warm(const struct index *ix, uint64_t hash, unsigned step)
 {
         const uint32_t *bucket = bucket_of(ix, (uint32_t)hash);

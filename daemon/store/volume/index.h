@@ -79,6 +79,8 @@ void index_unlink(struct index *ix, uint32_t i);
 
 uint32_t index_find(const struct index *ix, uint32_t namespace_id, const struct key *key,
                     uint64_t hash);
+/* By the hash alone, all 64 bits of it. */
+uint32_t index_find_hash(const struct index *ix, uint64_t hash);
 /* For many lookups in a row: step 0 for all of them, then step 1, then index_find(). */
 void index_warm(const struct index *ix, uint64_t hash, unsigned step);
 struct chunk *index_chunk(const struct index *ix, uint32_t i);

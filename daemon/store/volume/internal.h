@@ -11,6 +11,7 @@
  *   chunks.c      lookups, drops, lists; reading back, on request
  *   stats.c       numbers
  *   put.c get.c   a chunk on its way in, on its way out
+ *   order.c       the eviction order over a restart
  *   alloc.c       slots: acquire, evict, move slabs between classes; removing chunks
  *   lend.c        data files and slots that clients read by themselves
  *   segment.c     data files: format ahead, prewrite, retire; what the limit allows

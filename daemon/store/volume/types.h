@@ -345,6 +345,15 @@ struct store_stats {
         bool bypassed;
 };
 
+/* What eviction had learned in a volume when it was saved. */
+struct store_order {
+        const char *policy;
+        const struct evict_learned *learned;
+        const struct evict_record *chunks, *remembered; /* chunks: those used last come last */
+        uint64_t n_chunks, n_remembered;
+        uint64_t saved_ms; /* Unix time: chunks that were put later were used later */
+};
+
 enum { VOLUMES_SET_MAX = 64 }; /* numbers that a set can give out, in its life */
 
 /* What the volumes of a set write down of each other, in the namespaces files: see membership.c.

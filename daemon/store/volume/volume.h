@@ -204,6 +204,11 @@ uint64_t volume_deadline_ns(const struct volume *v);
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
+/* NULL: it was not opened. */
+const struct evict *volume_eviction(const struct volume *v);
+uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t looks,
+                           struct evict_record *ret, uint32_t room);
+uint32_t volume_restore_order(struct volume *v, const struct store_order *order);
 const struct histogram *volume_evicted_ages(const struct volume *v);
 /* What an earlier volume of this volume has counted. */
 void volume_take_counts(struct volume *v, const struct volume *earlier);
