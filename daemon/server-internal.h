@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "config/config.h"
+#include "key.h"
 #include "request/request.h"
 #include "request/memory.h"
 #include "report/http.h"
@@ -34,6 +35,8 @@ struct server {
         struct listener *listener;
         struct http *http;
         struct populate *populate;
+        struct learned *learned;
+        struct learned_head *learned_file; /* until it is restored */
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick;
@@ -66,6 +69,13 @@ int server_start_listener(struct server *s);
 int server_reload(struct server *s, char **ret_json);
 /* The same for RELOAD: prints the object. */
 int server_print_reload(void *userdata, FILE *out);
+
+/* --- server-learned.c --- */
+
+/* Before the store is opened: what it hashes keys with. 0, -EIO. */
+int server_read_learned(struct server *s, struct key_secret *ret);
+/* When it is open. 0, or the exit status. */
+int server_start_learned(struct server *s, const struct key_secret *secret);
 
 /* --- server-limits.c --- */
 

@@ -230,7 +230,7 @@ int server_start_store(struct server *s)
                                                    .piece_bytes = pool_slab_bytes(pool) };
         }
 
-        if (getrandom(&params.secret, sizeof(params.secret), 0) != sizeof(params.secret) ||
+        if (server_read_learned(s, &params.secret) < 0 ||
             getrandom(s->instance, sizeof(s->instance), 0) != sizeof(s->instance))
                 return server_fail(-EIO, "getrandom", NULL);
         r = store_prepare(&s->service.store, &params, error);
@@ -251,7 +251,7 @@ int server_start_store(struct server *s)
                 return server_fail(r, "store", error);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 s->tenants[i].store_tenant = numbers[i];
-        return 0;
+        return server_start_learned(s, &params.secret);
 }
 
 int server_start_tenants(struct server *s)

@@ -22,6 +22,7 @@
 #include "base/clock.h"
 #include "units.h"
 #include "benchmark/benchmark.h"
+#include "learned/learned.h"
 #include "build-config.h"
 #include "evict/admission.h"
 #include "report/sums.h"
@@ -156,6 +157,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         store_tick(s->service.store);
         server_count_writes(s);
         bench_tick(s->service.bench, clock_mono_ns());
+        learned_tick(s->learned, clock_mono_ns(), s->config->eviction.save_interval_ms);
         recorder_tick(&s->service, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
@@ -301,7 +303,7 @@ static bool turn(struct server *s)
                 more = more || cache_has_work(s->tenants[i].cache);
         if (s->service.lookups)
                 more |= lookups_iterate(s->service.lookups, now, LOOKUPS_SLICE_NS);
-        more = more || sessions_active(s->sessions);
+        more = learned_iterate(s->learned) || more || sessions_active(s->sessions);
         kio_flush(s->service.io);
         if (deadline && !more) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
@@ -384,6 +386,7 @@ static void close_all(struct server *s)
                             units_bytes(cache.unwritten_bytes, bytes));
         sessions_stop(s->sessions);
         bench_stop(s->service.bench);
+        learned_stop(s->learned);
         store_stop(s->service.store);
         s->drain_late = false;
         event_add(s->drain, &(struct timeval){ .tv_sec = (time_t)(s->config->io.hang_ms / 1000),
@@ -440,6 +443,8 @@ static void server_fini(struct server *s)
         }
         kio_stop(s->service.io);
         bench_free(s->service.bench);
+        learned_free(s->learned);
+        free(s->learned_file);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);
                 tenant_close(&s->tenants[i]);
@@ -496,6 +501,7 @@ static int start(struct server *s)
                 .sessions = s->sessions,
                 .started_unix_ms = clock_unix_ms(),
                 .started_ns = clock_mono_ns(),
+                .learned = s->learned,
                 .instance = s->instance,
         };
         r = add_events(s);

@@ -41,11 +41,12 @@ MAY = {
     "lookup": {"cache"} | BELOW_CACHE,
     "tenant": {"lookup", "cache"} | BELOW_CACHE,
     "benchmark": {"store", "io"} | BELOW_IO,
+    "learned": BELOW_CACHE | {"cache"},
     "config": BELOW_IO,
     "request": BELOW_REQUEST,
     "session": BELOW_SESSION,
-    "report": {"session", "config"} | BELOW_SESSION,
-    "daemon": {"report", "session", "config"} | BELOW_SESSION,  # main, server, notify
+    "report": {"session", "config", "learned"} | BELOW_SESSION,
+    "daemon": {"report", "session", "config", "learned"} | BELOW_SESSION,  # main, server, notify
     "api": set(),  # what is installed: client/*.h
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},

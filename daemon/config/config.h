@@ -91,7 +91,8 @@ struct config {
                 uint64_t hang_ms; /* io.hang */
         } io;
         struct {
-                char *policy; /* eviction.policy: cq or lru */
+                char *policy;              /* eviction.policy: cq or lru */
+                uint64_t save_interval_ms; /* eviction.save_interval */
         } eviction;
         struct {
                 struct config_strings admin_users,

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "benchmark/benchmark.h"
+#include "learned/learned.h"
 #include "build-config.h"
 #include "checked.h"
 #include "evict/admission.h"
@@ -457,6 +458,20 @@ static void collect_recording(const struct service *service, struct metrics *s)
         s->recorded_keys_lost = (double)service->recorded.lost;
 }
 
+static void collect_learned(const struct learned *learned, struct metrics *s)
+{
+        struct learned_stats l;
+
+        if (!learned)
+                return;
+        learned_get_stats(learned, &l);
+        s->learned_saves = (double)l.saves;
+        s->learned_save_errors = (double)l.save_errors;
+        s->learned_saved = (double)l.saved_ms / 1e3;
+        s->learned_file_bytes = (double)l.file_bytes;
+        s->learned_restored = (double)l.restored_chunks;
+}
+
 static void collect_bench(const struct bench *bench, struct metrics *s)
 {
         struct bench_stats b;
@@ -536,6 +551,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_transfers(kio_transfers(from->service->io), from->service->bench, ret);
         collect_bench(from->service->bench, ret);
         collect_recording(from->service, ret);
+        collect_learned(from->learned, ret);
         if (from->http) {
                 struct http_stats http;
 

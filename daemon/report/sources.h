@@ -11,6 +11,7 @@
 struct config;
 struct service;
 struct http;
+struct learned;
 struct populate;
 struct sessions;
 
@@ -22,6 +23,7 @@ struct status_sources {
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
+        const struct learned *learned;
         uint64_t config_reloads, config_reloads_refused;
         uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
         bool ready, draining;      /* ready: it has started */
