@@ -69,10 +69,10 @@ struct kvcache_gpu_options {
         uint64_t gds_bytes; /* device memory that cuFile reads into, in eight parts, each to hold
                                a block; 0: 128 MiB; less if there is not so much */
         /* A folder of ext4 or XFS in which cuFile writes what is put, from where the daemon copies
-         * it (io.gds_puts): in a file without a name, as long as gds_bytes. It is worth it only
-         * where host memory, or the bus to it, is what puts wait for: each byte is written to disk
-         * twice and read once. Read during the call only. NULL: puts pass through the staging
-         * memory */
+         * it (io.gds_puts): in a file as long as gds_bytes, whose name goes when cuFile has
+         * registered it. It is worth it only where host memory, or the bus to it, is what puts wait
+         * for: each byte is written to disk twice and read once. Read during the call only. NULL:
+         * puts pass through the staging memory */
         const char *gds_put_path;
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file that cuFile writes what is put to, and from which the daemon takes it.
  *
- * Runs in the handle's thread. Owns the file, which has no name, so that nothing of it is left
- * whatever becomes of the program; its registration with the daemon, which the library renews in a
- * new session; and its handle at cuFile. It is made when the first block is to go so, and made anew
- * after many failures in a row: the daemon does not read a file again that it could not read at
- * once.
+ * Runs in the handle's thread. Owns the file, which has a name only until cuFile has registered it,
+ * so that nothing of it is left whatever becomes of the program later; its registration with the
+ * daemon, which the library renews in a new session; and its handle at cuFile. It is made when the
+ * first block is to go so, and made anew after many failures in a row: the daemon does not read a
+ * file again that it could not read at once.
  *
  * Failures: what cannot be made leaves a state that says why, is tried again after a while, and
  * blocks go through the staging memory meanwhile. */
@@ -67,42 +67,59 @@ static enum kvcache_gpu_gds_reason refusal_of(int error)
         }
 }
 
-/* Opened a second time: cuFile refuses a descriptor that was opened with O_TMPFILE, as one of a
- * folder. */
-static int puts_make_file(const char *folder, uint64_t bytes, int *ret_fd)
+/* `path` ends in XXXXXX, and then in what makes it the name of a new file. */
+static int puts_make_file(char *path, uint64_t bytes, int *ret_fd)
 {
-        _cleanup_(closep) int fd = open(folder, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-        char path[64];
-        int r;
+        int fd = mkostemp(path, O_DIRECT | O_CLOEXEC), r;
 
         if (fd < 0)
                 return -errno;
+        *ret_fd = fd;
         r = posix_fallocate(fd, 0, (off_t)bytes);
         if (r != 0)
-                return -r;
-        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-        *ret_fd = open(path, O_RDWR | O_DIRECT | O_CLOEXEC);
-        return *ret_fd < 0 ? -errno : 0;
+                unlink(path);
+        return -r;
+}
+
+/* cuFile opens the file by its name when it is registered: one without a name is refused (5031),
+ * or, made by O_TMPFILE, for its flags (5019). The name goes as soon as it is. */
+static enum kvcache_gpu_gds_reason puts_register_file(struct gds *g)
+{
+        struct gds_puts *p = &g->puts;
+        _cleanup_(freep) char *path = NULL;
+        bool is_registered;
+        int r;
+
+        if (asprintf(&path, "%s/kvcache-put.XXXXXX", p->path) < 0) {
+                path = NULL;
+                p->counts.error = -ENOMEM;
+                return KVCACHE_GPU_GDS_FILE;
+        }
+        r = puts_make_file(path, g->bytes, &p->file.fd);
+        if (r < 0) {
+                p->counts.error = r;
+                return KVCACHE_GPU_GDS_FILE;
+        }
+        is_registered = gds_file_register(g, &p->file);
+        unlink(path);
+        if (!is_registered)
+                p->counts.error = p->file.error;
+        return is_registered ? KVCACHE_GPU_GDS_NONE : KVCACHE_GPU_GDS_HANDLE;
 }
 
 static enum kvcache_gpu_gds_reason puts_open(struct gds *g, struct kvcache *kv)
 {
         struct gds_puts *p = &g->puts;
         struct kvcache_buffer_options o = { .size = sizeof(o), .flags = KVCACHE_BUFFER_FILE };
+        enum kvcache_gpu_gds_reason reason;
         void *base = NULL;
         int r;
 
         if (!g->cufile.write)
                 return KVCACHE_GPU_GDS_SYMBOL;
-        r = puts_make_file(p->path, g->bytes, &p->file.fd);
-        if (r < 0) {
-                p->counts.error = r;
-                return KVCACHE_GPU_GDS_FILE;
-        }
-        if (!gds_file_register(g, &p->file)) {
-                p->counts.error = p->file.error;
-                return KVCACHE_GPU_GDS_HANDLE;
-        }
+        reason = puts_register_file(g);
+        if (reason != KVCACHE_GPU_GDS_NONE)
+                return reason;
         o.fd = p->file.fd;
         o.bytes = g->bytes;
         r = kvcache_buffer_register(kv, &o, &p->buffer, &base);

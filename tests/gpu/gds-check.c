@@ -81,6 +81,8 @@ static void print_puts(const struct kvcache_gpu_gds_puts *puts)
                 if (puts->fallbacks[i] > 0)
                         printf("; %llu put otherwise: %s", (unsigned long long)puts->fallbacks[i],
                                kvcache_gpu_gds_reason_name(i));
+        if (puts->error > CF_BASE)
+                printf(" (%s, %d)", cufile_error_name(puts->error), puts->error);
         printf("\n");
 }
 

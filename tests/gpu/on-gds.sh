@@ -48,7 +48,7 @@ shim=$build/tests/gpu/cufile-shim
 start "$work" 256MiB 2GiB --set io.gds=on
 one 'as it is' "$cufile" '' any
 if grep -q '5027' "$work/said"; then
-        echo "cuFile: $(stat -c 'device %Hd:%Ld' "$work") is not in /run/udev/data; the rest of the checks are skipped"
+        echo "cuFile: $(stat -c 'device %Hd:%Ld' "$work") is not in /run/udev/data with ID_FS_TYPE and ID_FS_USAGE; the rest of the checks are skipped"
         exit 77
 fi
 grep -q ' 1024 blocks by cuFile\|^1024 blocks by cuFile' "$work/said" || failed=1

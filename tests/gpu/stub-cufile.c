@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -190,14 +191,17 @@ struct cf_error cuFileDriverGetProperties(struct cf_properties *ret)
 struct cf_error cuFileHandleRegister(cf_handle *ret, struct cf_descriptor *descriptor)
 {
         struct file *file;
+        struct stat st;
         int flags;
 
         BEGIN();
         flags = fcntl(descriptor->handle.fd, F_GETFL);
         if (!is_open || descriptor->type != CF_HANDLE_IS_FD || flags < 0 || !(flags & O_DIRECT))
                 return leave(is_open ? INVALID_VALUE : NOT_OPEN);
-        if (flags & (O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_DIRECTORY))
+        if (flags & (O_APPEND | O_NONBLOCK | O_NOFOLLOW | O_TMPFILE))
                 return leave(5019); /* as the real one */
+        if (fstat(descriptor->handle.fd, &st) != 0 || st.st_nlink == 0)
+                return leave(5031); /* the real one opens it again, by its name */
         file = malloc(sizeof(*file));
         file->fd = descriptor->handle.fd;
         count.files++;

@@ -248,6 +248,12 @@ static void put_one(struct fake_daemon *d, unsigned session, const struct wire_b
         }
 }
 
+/* They keep their names, by which cuFile opens them again. */
+static void data_file_path(const struct fake_daemon *d, unsigned number, char ret[static 160])
+{
+        snprintf(ret, 160, "%s.data%u", d->path, number);
+}
+
 /* Writes the chunk into a file and lends it from there. */
 static void lend_one(struct fake_daemon *d, int chunk, struct wire_get_result *r)
 {
@@ -259,9 +265,10 @@ static void lend_one(struct fake_daemon *d, int chunk, struct wire_get_result *r
                 char path[160];
 
                 CHECK(d->n_files < FAKE_FILES);
-                snprintf(path, sizeof(path), "%s.data", d->path);
+                data_file_path(d, d->n_files, path);
+                unlink(path);
                 d->files[d->n_files] = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-                CHECK(d->files[d->n_files] >= 0 && unlink(path) == 0 &&
+                CHECK(d->files[d->n_files] >= 0 &&
                       ftruncate(d->files[d->n_files], FAKE_FILE_BYTES) == 0);
                 d->n_files++;
                 d->file_free = FAKE_FILE_BYTES;
@@ -1108,8 +1115,13 @@ struct fake_daemon *fake_daemon_free(struct fake_daemon *d)
         fake_daemon_io_done(d);
         for (unsigned i = 0; i < d->n_held; i++)
                 held_free(&d->held[i]);
-        for (unsigned i = 0; i < d->n_files; i++)
+        for (unsigned i = 0; i < d->n_files; i++) {
+                char path[160];
+
+                data_file_path(d, i, path);
+                unlink(path);
                 close(d->files[i]);
+        }
         pthread_cond_destroy(&d->changed);
         pthread_mutex_destroy(&d->lock);
         free(d);

@@ -8,7 +8,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -181,6 +183,27 @@ static void a_folder_that_will_not_do_is_done_without(void **state)
                 assert_int_equal(puts_of(f).state, KVCACHE_GPU_GDS_FILE);
                 detach_gds(f);
         }
+}
+
+static void its_file_keeps_no_name(void **state)
+{
+        char scratch[] = "/var/tmp/kvcache-test-puts.XXXXXX";
+        struct fixture *f = *state;
+
+        assert_non_null(mkdtemp(scratch));
+        connect_taker(f);
+        for (uint64_t i = 0; i < 2; i++) {
+                assert_int_equal(attach_puts(f, scratch, 0), 0);
+                if (i == 1)
+                        cufile.fault("cuFileHandleRegister", 0, 1, 1, 5031);
+                put_keys(f, 4, 10 * (i + 1));
+                assert_int_equal(puts_of(f).state,
+                                 i ? KVCACHE_GPU_GDS_HANDLE : KVCACHE_GPU_GDS_NONE);
+                assert_int_equal(rmdir(scratch), 0); /* it is empty */
+                assert_int_equal(mkdir(scratch, 0700), 0);
+                detach_gds(f);
+        }
+        assert_int_equal(rmdir(scratch), 0);
 }
 
 static void a_file_that_cufile_does_not_register_is_not_written(void **state)
@@ -479,6 +502,7 @@ int main(void)
                 TEST(nothing_is_put_before_it_is_written),
                 TEST(without_a_folder_puts_go_as_ever),
                 TEST(a_folder_that_will_not_do_is_done_without),
+                TEST(its_file_keeps_no_name),
                 TEST(a_file_that_cufile_does_not_register_is_not_written),
                 TEST(a_daemon_that_takes_no_files_is_put_to_as_ever),
                 TEST(a_daemon_that_refuses_the_file_is_put_to_as_ever),
@@ -499,7 +523,7 @@ int main(void)
 
         if (!gpu_rig_open() || !stub_cufile_load(&cufile))
                 return 1;
-        fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600);
+        fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600); /* as good as a named one here */
         if (fd < 0)
                 return 77; /* no such files there */
         close(fd);
