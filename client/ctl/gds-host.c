@@ -366,15 +366,32 @@ static void check_file_system(const char *path, const struct mount *m, cJSON *ch
                             m->type);
 }
 
+/* The property's value; false: it has none. */
+static bool udev_property(const char *text, const char *key, char *ret, size_t room)
+{
+        size_t length = strlen(key);
+
+        for (const char *line = text; line; line = strchr(line, '\n')) {
+                line += *line == '\n';
+                if (strncmp(line, "E:", 2) == 0 && strncmp(line + 2, key, length) == 0 &&
+                    line[2 + length] == '=') {
+                        line += 3 + length;
+                        snprintf(ret, room, "%.*s", (int)strcspn(line, "\n"), line);
+                        return true;
+                }
+        }
+        return false;
+}
+
 static void check_udev(const char *root, const char *path, const struct mount *m, cJSON *checks,
                        struct gds_verdict *v)
 {
-        static const char key[] = "E:ID_FS_TYPE=";
+        static const char *const keys[] = { "ID_FS_USAGE", "ID_FS_TYPE" };
         static const char remedy[] =
                 "cuFile refuses every file on this device (5027): run udev, or give a container "
                 "the host's /run/udev, read-only";
-        char file[PATH_MAX], text[FILE_MOST + 1], name[64];
-        const char *found;
+        char file[PATH_MAX], text[FILE_MOST + 1], name[64], type[64];
+        bool ok = false;
         ssize_t n;
 
         if (m->major == 0) {
@@ -388,21 +405,39 @@ static void check_udev(const char *root, const char *path, const struct mount *m
         snprintf(name, sizeof(name), "/run/udev/data/b%u:%u", m->major, m->minor);
         snprintf(file, sizeof(file), "%s%s", root, name);
         n = read_file(file, text);
-        found = n < 0                                      ? NULL
-                : strncmp(text, key, sizeof(key) - 1) == 0 ? text
-                                                           : strstr(text, "\nE:ID_FS_TYPE=");
-        if (n < 0)
+        if (n < 0) {
                 gds_check(checks, "udev", false, remedy, "%s: %s", name, read_error(n));
-        else if (!found)
-                gds_check(checks, "udev", false, remedy, "%s: has no %s", name, key);
-        else
-                gds_check(checks, "udev", true, "", "%s: ID_FS_TYPE=%.*s", name,
-                          (int)strcspn(strchr(found, '=') + 1, "\n"), strchr(found, '=') + 1);
-        if (!found)
+        } else {
+                const char *missing = NULL;
+
+                for (size_t i = 0; i < ARRAY_SIZE(keys) && !missing; i++)
+                        if (!udev_property(text, keys[i], type, sizeof(type)))
+                                missing = keys[i];
+                ok = !missing;
+                gds_check(checks, "udev", ok, ok ? "" : remedy, "%s: %s%s", name,
+                          ok ? "ID_FS_TYPE=" : "has no E:", ok ? type : missing);
+        }
+        if (!ok)
                 gds_at_most(v, GDS_STAGING,
                             "%s: its device is not in udev's database, so cuFile refuses its files "
                             "(5027)",
                             path);
+}
+
+/* The descriptor that the daemon lends is not enough: cuFile opens the file again, by its name, and
+ * the store's files are the daemon's user's own. */
+static void check_owner(const char *path, const struct stat *st, cJSON *checks,
+                        struct gds_verdict *v)
+{
+        bool ok = geteuid() == 0 || (st && st->st_uid == geteuid());
+
+        if (!gds_check(checks, "owner", ok,
+                       "run the engine as the daemon's user or as root; for others the CPU copies",
+                       "%s",
+                       ok ? "this user may open the store's files by name"
+                          : "this user may not open the store's files by name"))
+                gds_at_most(v, GDS_STAGING,
+                            "%s: cuFile opens files by name, which this user may not (5031)", path);
 }
 
 void gds_check_volume(const char *root, const char *path, bool direct, cJSON *checks,
@@ -428,4 +463,5 @@ void gds_check_volume(const char *root, const char *path, bool direct, cJSON *ch
         }
         check_file_system(path, &m, checks, v);
         check_udev(root, path, &m, checks, v);
+        check_owner(path, seen ? &st : NULL, checks, v);
 }

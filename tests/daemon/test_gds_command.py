@@ -33,7 +33,7 @@ class Host:
         self.node = self.write("dev/nvidia-fs0", "")
         device = os.stat(store).st_dev
         self.number = f"{os.major(device)}:{os.minor(device)}"
-        self.udev = self.write(f"run/udev/data/b{self.number}", "S:disk\nE:ID_FS_TYPE=ext4\n")
+        self.udev = self.write(f"run/udev/data/b{self.number}", "S:disk\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
         self.mount("ext4", "rw,data=ordered")
         self.env = {"KVCACHE_TEST_ROOT": str(root), "CUFILE_ENV_PATH_JSON": "",
                     "LD_LIBRARY_PATH": ":".join(str(s) for s in STUBS)}
@@ -83,7 +83,7 @@ def test_all_that_a_direct_way_needs(host, daemon):
     assert answer["daemon"]["connected"] and answer["daemon"]["lends"] and answer["daemon"]["policy"] == "auto"
     assert [v["volume"] for v in answer["volumes"]] == [str(daemon.store)]
     assert "2.20" in check_of(answer, "nvidia-fs")["found"] and "allow_compat_mode true" in check_of(answer, "cufile.json")["found"]
-    assert check_of(answer, "file system")["found"] == "ext4, data=ordered"
+    assert check_of(answer, "file system")["found"] == "ext4, data=ordered" and check_of(answer, "owner")["ok"]
     text = ctl("gds", daemon=daemon, env=host.env, check=0).stdout
     assert text.splitlines()[-1] == "verdict: direct" and f"Volume {daemon.store}\n" in text and "lent" in text
 
@@ -109,7 +109,8 @@ def test_a_host_without_a_gpu_names_the_library(host, daemon):
     (lambda h: h.settings.unlink(), "direct", "", "cufile.json"),
     (lambda h: h.udev.unlink(), "staging", "5027", "udev"),
     (lambda h: h.udev.write_text("S:disk\nE:XID_FS_TYPE=ext4\n"), "staging", "5027", "udev"),
-    (lambda h: h.udev.write_text("E:ID_FS_TYPE=xfs"), "direct", "", None),
+    (lambda h: h.udev.write_text("E:ID_FS_USAGE=filesystem\nE:ID_FS_TYPE=xfs"), "direct", "", None),
+    (lambda h: h.udev.write_text("E:ID_FS_TYPE=ext4\nE:ID_FS_USAGE_ENC=filesystem"), "staging", "5027", "udev"),
     (lambda h: h.mount("ext4", "rw,data=writeback"), "compatibility mode", "ext4", "file system"),
     (lambda h: h.mount("ext4", "rw"), "direct", "", None),
     (lambda h: h.mount("xfs", "rw"), "direct", "", None),
@@ -148,7 +149,7 @@ def test_hostile_settings(host, daemon, text, said):
 def test_hostile_files_of_the_system(host, daemon):
     evil = b"\x1b[2J\x00\xff\xc2\x9b" + b"A" * 5000
     host.module.write_bytes(evil)
-    host.udev.write_bytes(b"E:ID_FS_TYPE=" + evil)
+    host.udev.write_bytes(b"E:ID_FS_USAGE=\nE:ID_FS_TYPE=" + evil)
     host.write("proc/self/mountinfo", b" - \n1 2 3\n" + evil + b"\n22 1 %s / / rw - \x1b[2J%s \xff \xff\n" % (host.number.encode(), b"B" * 9000))
     answer = host.asked(daemon)
     assert answer["verdict"] in ("compatibility mode", "unknown")
@@ -219,6 +220,7 @@ def test_a_user_who_is_no_admin(make_daemon, directory):
     answer = json.loads(result.stdout)
     assert not answer["daemon"]["lends"] and "policy" not in answer["daemon"] and answer["verdict"] == "staging"
     assert not check_of(answer, "lending")["ok"] and check_of(answer, "file system")["found"] == "ext4, data=ordered"
+    assert not check_of(answer, "owner")["ok"] and "root" in check_of(answer, "owner")["remedy"]
     assert check_of(answer, "locked memory")["found"] == "RLIMIT_MEMLOCK: 64 KiB" and not check_of(answer, "locked memory")["ok"]
     assert not check_of(answer, "device nodes")["ok"] and "permission" in check_of(answer, "device nodes")["found"]
 
