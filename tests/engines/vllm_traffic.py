@@ -121,11 +121,11 @@ def policy():
         for tier in ("memory", "disk"):
             times = {"prefill": [], "loading": [], "auto": []}
             cached = {}
-            for _ in range(ROUNDS):
+            for turn in range(ROUNDS):
                 it.forget_all()
                 times["prefill"].append(it.ask(it.new_prompt(length))[0])
                 it.settle()
-                for name in ("loading", "auto"):
+                for name in ("loading", "auto")[::1 if turn % 2 else -1]:
                     loads(name == "loading")
                     ms, cached[name], there = measure(tokens, keys, tier == "disk")
                     times[name].append(ms)
@@ -133,6 +133,9 @@ def policy():
             print(f"figure policy {length} {tier}: prefill {middle['prefill']:.1f} loading {middle['loading']:.1f} (cached {cached['loading']})"
                   f" auto {middle['auto']:.1f} (cached {cached['auto']}), {middle['auto'] / min(middle['prefill'], middle['loading']):.2f} of the"
                   f" better; {there} of {len(keys)} keys there", flush=True)
+    for one in (o for o in gc.get_objects() if isinstance(o, LoadPolicy)):
+        print(f"figure learned: prefill {one.prefill:.0f} tokens/s, overhead {one.overhead_s * 1e3:.1f} ms, memory"
+              f" {one.rates[0] / 1e9:.2f} GB/s, disk {one.rates[1] / 1e9:.2f} GB/s")
 
 
 # --- decoding, and the trace ---

@@ -255,6 +255,10 @@ def from_disk():
     with kvcache.Client(SOCKET) as client:
         client.namespace(host.spec.names[0], host.spec.fields).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=True)
     assert host.found("2", keys) == 12
+    host.step()
+    [policy] = host.manager._policies.values()
+    assert policy.rates[1] > 0, "nothing was learned of the disk"
+    assert VERSION == "real" or host.counts()["loaded_disk_bytes"] > 0
     host.close()
 
 

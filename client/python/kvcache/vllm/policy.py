@@ -8,8 +8,9 @@ rate of prefill. Of a run the leading part that gains most is loaded: the rest, 
 Loads of several sizes from memory say how much of their time is the overhead and how much the bytes', by least squares over the
 latest of them; of loads of one size the overhead is what it was given as, and the rest is the rate.
 
-A rate that was never seen counts as infinite for loading and as 0 for prefill, so that chunks are loaded until both are known. A
-tier that is always declined is not measured any more, so every RETRY_AFTER-th run that it would decline is loaded.
+While the disk's rate is unknown, no more than PROBE_BYTES of a run are loaded from there; until memory's rate and that of prefill are
+known, all. What is declined is not measured any more, so PROBE_BYTES of it are loaded as soon as the time that this may cost is
+PROBE_SHARE of the time that was spent on computing what was declined.
 """
 
 from __future__ import annotations
@@ -18,24 +19,29 @@ from collections.abc import Sequence
 
 MEMORY, DISK = 0, 1
 WEIGHT = 0.25  # of a new sample
-RETRY_AFTER = 64
+PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
 KEEP, LEAST_LOADS, SPREAD = 0.9, 3.5, 0.25  # of the fit: decay a sample, samples, deviation as part of the mean
 LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.0005, 0.05
 
 
 class LoadPolicy:
-    """What loading and computing cost. `always`: everything is loaded. Rates that are given are not learned."""
+    """What loading and computing cost. `always`: everything is loaded. Rates that are given are not learned. `by_way_of_memory`: what
+    is on disk is read to memory, and loaded from there."""
 
     def __init__(self, tokens: int, chunk_bytes: int, *, always: bool = False, prefill_tokens_per_s: float = 0.0,
-                 memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, overhead_s: float = 0.002) -> None:
+                 memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, overhead_s: float = 0.002,
+                 by_way_of_memory: bool = False) -> None:
         self.tokens, self.chunk_bytes, self.always, self.overhead_s = tokens, chunk_bytes, always, overhead_s
         self.prefill = prefill_tokens_per_s
         self.rates = [memory_bytes_per_s, disk_bytes_per_s]
+        self._by_way_of_memory = by_way_of_memory
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [memory_bytes_per_s == 0.0, disk_bytes_per_s == 0.0]
         self._sums = [0.0] * 5  # of loads from memory: how many, MB, seconds, MB * MB, MB * seconds; older ones count less
         self._run = 1.0  # chunks of a usual load
-        self._declined = 0
+        self._probe = max(1, PROBE_BYTES // chunk_bytes)
+        self._probing = 0  # chunks that are still to be loaded one by one, whatever it costs
+        self._declined_s = 0.0  # spent on computing since the last probe
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
         """Prefill in which other requests took part is slower than it can be: a faster sample counts in full, a slower one little."""
@@ -59,8 +65,20 @@ class LoadPolicy:
             tier, nbytes = (MEMORY, memory_bytes) if memory_bytes else (DISK, disk_bytes)
         if not self._learn_rate[tier] or nbytes <= 0:
             return
-        rate = nbytes / max(seconds, self.overhead_s / 10, 1e-6)
-        self.rates[tier] = rate if not self.rates[tier] else self.rates[tier] + WEIGHT * (rate - self.rates[tier])
+        self._sample(tier, nbytes, max(seconds, self.overhead_s / 10, 1e-6))
+
+    def saw_read(self, disk_bytes: int, least_s: float, most_s: float) -> None:
+        """A read to memory, which took between so long and so long."""
+        if not self._learn_rate[DISK] or disk_bytes <= 0 or most_s <= 0:
+            return
+        expected = self._seconds(DISK, disk_bytes)
+        if not expected or not least_s <= expected <= most_s:
+            self._sample(DISK, disk_bytes, most_s if not expected else min(max(expected, least_s), most_s))
+
+    def _sample(self, tier: int, nbytes: int, seconds: float) -> None:
+        """The mean is that of the times of a byte: a slow sample among quick ones counts as what it costs."""
+        new, rate = seconds / nbytes, self.rates[tier]
+        self.rates[tier] = 1 / (new if not rate else 1 / rate + WEIGHT * (new - 1 / rate))
 
     def _fit(self, nbytes: int, seconds: float) -> bool:
         """False: these loads are too much alike, or too few, to tell overhead from bytes."""
@@ -80,36 +98,60 @@ class LoadPolicy:
     def _seconds(self, tier: int, nbytes: float) -> float:
         return nbytes / self.rates[tier] if self.rates[tier] else 0.0
 
-    def worth(self, tiers: Sequence[int], queued_bytes: int = 0, queued_tier: int = MEMORY) -> int:
-        """How many leading chunks of a run to load; `tiers`: where each lies. `queued_bytes` are loaded before, from
-        `queued_tier`."""
-        if self.always or not self.prefill or any(not self.rates[t] for t in set(tiers)):
+    def _cost(self, tier: int) -> float:
+        """Of loading a chunk."""
+        by_way = self._seconds(MEMORY, self.chunk_bytes) if tier == DISK and self._by_way_of_memory else 0.0
+        return self._seconds(tier, self.chunk_bytes) + by_way
+
+    def _queue(self, memory_bytes: int, disk_bytes: int) -> float:
+        return self._seconds(MEMORY, memory_bytes) + self._seconds(DISK, disk_bytes)
+
+    def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0) -> int:
+        """How many leading chunks of a run to load; `tiers`: where each lies. The queued bytes are loaded before."""
+        if self.always or not tiers:
+            return len(tiers)
+        if DISK in tiers and not self.rates[DISK]:
+            return min(len(tiers), tiers.index(DISK) + self._probe)
+        if not self.prefill or any(not self.rates[t] for t in set(tiers)):
             return len(tiers)
         compute = self.tokens / self.prefill
-        gain = -self.overhead_s - self._seconds(queued_tier, queued_bytes)
+        costs = [self._cost(MEMORY), self._cost(DISK)]
+        gain = -self.overhead_s - self._queue(queued_memory, queued_disk)
         best, most = 0, 0.0
         for n, tier in enumerate(tiers, 1):
-            gain += compute - self._seconds(tier, self.chunk_bytes)
+            gain += compute - costs[tier]
             if gain > most:
                 best, most = n, gain
-        return self._or_retry(best, len(tiers))
+        if best == len(tiers):
+            return best
+        self._declined_s += (len(tiers) - best) * compute
+        if not self._may_probe(tiers[best]):
+            return best
+        self._declined_s = 0.0
+        return min(len(tiers), best + self._probe)
 
-    def worth_next(self, tier: int, queued_bytes: int = 0, queued_tier: int = MEMORY) -> bool:
+    def worth_next(self, tier: int, queued_memory: int = 0, queued_disk: int = 0) -> bool:
         """The same for one chunk of a run whose length is unknown: it is taken to be as long as loads are usually."""
         if self.always or not self.prefill or not self.rates[tier]:
             return True
-        loading = self.overhead_s + self._seconds(queued_tier, queued_bytes) + self._run * self._seconds(tier, self.chunk_bytes)
-        return self._or_retry(int(loading < self._run * self.tokens / self.prefill), 1) == 1
+        if self._probing > 0:
+            self._probing -= 1
+            return True
+        compute = self._run * self.tokens / self.prefill
+        if self.overhead_s + self._queue(queued_memory, queued_disk) + self._run * self._cost(tier) < compute:
+            return True
+        self._declined_s += compute
+        if not self._may_probe(tier):
+            return False
+        self._declined_s, self._probing = 0.0, self._probe - 1
+        return True
 
     def is_hopeless(self, tier: int) -> bool:
-        """Is loading slower however long the run is? No, before both rates are known; and it is tried now and then."""
+        """Is loading slower however long the run is? No, before both rates are known, and where it is time to try."""
         if self.always or not self.prefill or not self.rates[tier]:
             return False
-        return self._or_retry(int(self._seconds(tier, self.chunk_bytes) < self.tokens / self.prefill), 1) == 0
+        return self._cost(tier) >= self.tokens / self.prefill and not self._may_probe(tier)
 
-    def _or_retry(self, best: int, count: int) -> int:
-        if best < count:
-            self._declined += 1
-            if self._declined % RETRY_AFTER == 0:
-                return count
-        return best
+    def _may_probe(self, tier: int) -> bool:
+        loss = self.overhead_s + self._probe * max(0.0, self._cost(tier) - self.tokens / self.prefill)
+        return self._declined_s * PROBE_SHARE >= loss

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import PENDING, Client, Error, Leased, Namespace, status_ok
+from .. import PENDING, TIER_MEMORY, Client, Error, Leased, Namespace, status_ok
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -37,9 +37,27 @@ class Held(NamedTuple):
     leased: Leased
 
 
+class Read(NamedTuple):
+    """Chunks of a group that were read from disk, in a time between these."""
+
+    group: int
+    nbytes: int
+    least_s: float
+    most_s: float
+
+
+class _Asked(NamedTuple):
+    request: str
+    asker: _Request
+    keys: tuple[bytes, ...]
+    at: float
+    disk_bytes: int
+    before: int  # bytes that were being read from disk then
+
+
 class _Request:
     def __init__(self) -> None:
-        self.wanted: dict[bytes, None] = {}
+        self.wanted: dict[bytes, bool] = {}  # is it on disk?
         self.asked: dict[bytes, float] = {}  # when
         self.held: dict[bytes, Held | None] = {}  # None: it was refused
 
@@ -56,7 +74,9 @@ class Promises:
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
         self._reaped = False  # in this step
-        self.asked_bytes = 0  # of leases that were not answered yet
+        self._looked_at = 0.0  # for answers, the last time
+        self.asked_bytes = self.asked_disk_bytes = 0  # of leases that were not answered yet
+        self.reads: list[Read] = []  # since the owner took them
 
     @property
     def well(self) -> bool:
@@ -88,9 +108,9 @@ class Promises:
         self._rest_s = REST_S
         return found
 
-    def want(self, request: str, keys: Sequence[bytes]) -> None:
+    def want(self, request: str, keys: Sequence[bytes], on_disk: Sequence[bool]) -> None:
         mine = self._requests.setdefault(request, _Request())
-        mine.wanted.update((k, None) for k in keys if k not in mine.held and k not in mine.asked)
+        mine.wanted.update((k, disk) for k, disk in zip(keys, on_disk) if k not in mine.held and k not in mine.asked)
 
     def state(self, request: str, key: bytes) -> bool | None:
         """True: held. False: refused, or never wanted. None: not known yet."""
@@ -148,18 +168,20 @@ class Promises:
         groups: dict[int, list[bytes]] = {}
         for key in mine.wanted:
             groups.setdefault(group_of(key), []).append(key)
-        mine.wanted = {}
+        wanted, mine.wanted = mine.wanted, {}
         now = time.monotonic()
         for group, keys in groups.items():
+            length = self._chunk_bytes.get(group, 0)
+            asked = _Asked(name, mine, tuple(keys), now, sum(wanted[k] for k in keys) * length, self.asked_disk_bytes)
             try:
-                self._namespaces[group].submit_get_map([parts_of(k, 1)[0] for k in keys], tag=(name, mine, tuple(keys)),
-                                                       timeout=self._timeout_s)
+                self._namespaces[group].submit_get_map([parts_of(k, 1)[0] for k in keys], tag=asked, timeout=self._timeout_s)
             except Error as e:
                 log.warning("nothing is found now: %s", e)
                 mine.held.update(dict.fromkeys(keys))
                 continue
             mine.asked.update(dict.fromkeys(keys, now))
-            self.asked_bytes += len(keys) * self._chunk_bytes.get(group, 0)
+            self.asked_bytes += len(keys) * length
+            self.asked_disk_bytes += asked.disk_bytes
 
     def _reap(self) -> None:
         """Once a step: a request has hundreds of chunks, each of which is asked about."""
@@ -177,25 +199,37 @@ class Promises:
         except Error as e:
             log.warning("nothing is found now: %s", e)
             return
+        now = time.monotonic()
         for done in finished:
-            self._answered(done)
+            self._answered(done, now)
+        self._looked_at = now
 
-    def _answered(self, done: Any) -> None:
-        name, asker, keys = done.tag
-        length = self._chunk_bytes.get(group_of(keys[0]), 0)
+    def _answered(self, done: Any, now: float) -> None:
+        asked: _Asked = done.tag
+        keys, length = asked.keys, self._chunk_bytes.get(group_of(asked.keys[0]), 0)
         self.asked_bytes -= len(keys) * length
+        self.asked_disk_bytes -= asked.disk_bytes
+        self._note_read(asked, done, length, now)
         if any(map(status_ok, done.status)):
             self._ill = False
         elif PENDING in done.status:  # it hangs: it is tried again, but not by every request
             self._rest_until = time.monotonic() + HUNG_S
-        mine: _Request = asker
-        if self._requests.get(name) is not mine:
+        mine = asked.asker
+        if self._requests.get(asked.request) is not mine:
             return  # the request has ended: the leases do with `done`
         addresses = done.leased._addresses if done.leased is not None else [0] * len(keys)
         for key, address, status, tiers, nbytes in zip(keys, addresses, done.status, done.tiers, done.lengths):
             mine.asked.pop(key, None)
             good = address and status_ok(status) and nbytes == length
             mine.held[key] = Held(address, tiers, done.leased) if good else None
+
+    def _note_read(self, asked: _Asked, done: Any, length: int, now: float) -> None:
+        """It ended after the last look at answers and before this one. Of what was being read before it had its share."""
+        nbytes = sum(status_ok(s) and not t & TIER_MEMORY for s, t in zip(done.status, done.tiers)) * length
+        if not nbytes or not all(map(status_ok, done.status)):
+            return
+        share = nbytes / (nbytes + asked.before)
+        self.reads.append(Read(group_of(asked.keys[0]), nbytes, max(0.0, self._looked_at - asked.at) * share, (now - asked.at) * share))
 
     def close(self) -> None:
         self._requests.clear()

@@ -106,7 +106,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 return None
             spec, self._worker, self._chunk_bytes = worker.spec, worker, worker.chunk_bytes
             self._promises = Promises(spec.names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
-            self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], **spec.policy) for g, tokens in spec.tokens.items()}
+            self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy) for g, tokens in spec.tokens.items()}
         return self._promises
 
     # --- lookups ---
@@ -194,15 +194,15 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._counts["hits"] += worth
         self._counts["declined"] += run - worth
         request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
-        promises.want(name, chain[:worth])
+        promises.want(name, chain[:worth], [t == DISK for t in tiers[:worth]])
         return worth, DISK not in tiers[:worth]
 
     def _worth(self, promises: Promises, group: int, tiers: list[int], asked: int, request: _Request) -> int:
         if not tiers or group in request.declined:
             return 0
         policy = self._policies[group]
-        queued = promises.asked_bytes + (self._worker.mover.loading_bytes if self._worker is not None else 0)
-        worth = policy.worth(tiers, queued) if asked > 1 else int(policy.worth_next(tiers[0], queued))
+        queued = promises.asked_bytes + (self._worker.mover.loading_bytes if self._worker is not None else 0), promises.asked_disk_bytes
+        worth = policy.worth(tiers, *queued) if asked > 1 else int(policy.worth_next(tiers[0], *queued))
         if worth < len(tiers):
             request.declined.add(group)
         return worth
@@ -235,8 +235,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
         began, memory, disk = self._load_began.pop(req_context.req_id, (0.0, 0, 0))
-        if memory and not disk and keys:  # what was read from disk had its time before prepare_load()
-            self._policies[identity.group_of(next(iter(keys)))].saw_load(memory, 0, time.monotonic() - began)
+        if began and keys:  # what was on disk was read before prepare_load(), and counted there
+            self._policies[identity.group_of(next(iter(keys)))].saw_load(memory + disk, 0, time.monotonic() - began)
         request = self._requests.get(req_context.req_id)
         if request is not None:
             request.forget()
@@ -290,6 +290,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             if request.gathered:
                 self._gathered(self._promises, name, request)
         self._promises.flush()
+        for read in self._promises.reads:
+            self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
+        self._promises.reads.clear()
         for tokens, seconds in self._worker.mover.computed():
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)

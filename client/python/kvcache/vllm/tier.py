@@ -214,8 +214,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if not tiers or group in request.declined:
             return 0
         policy = self._policies[group]
-        queued, queue = self._transfers.queued_bytes, DISK if self._transfers.queued_from_disk else MEMORY
-        worth = policy.worth(tiers, queued, queue) if asked > 1 else int(policy.worth_next(tiers[0], queued, queue))
+        queued = self._transfers.queued_bytes
+        queue = (0, queued) if self._transfers.queued_from_disk else (queued, 0)
+        worth = policy.worth(tiers, *queue) if asked > 1 else int(policy.worth_next(tiers[0], *queue))
         if worth < len(tiers):
             request.declined.add(group)
         return worth
