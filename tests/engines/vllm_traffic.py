@@ -3,10 +3,11 @@
 
     vllm_traffic.py policy | none | cpu | fs | kvcache | spec | spec-killed
 
-policy: our spec; prompts of 256 to 16,384 tokens that lie in the daemon's memory or on its disk only: computing them, loading them,
-and what load_policy "auto" does, in turns. The others, with a GPU cache of 36,864 tokens: the time between tokens while 8 requests
-decode and their blocks are stored, then 200 requests of the conversation trace ($TRACE), one after the other; spec-killed: the
-daemon is killed in the middle of them. Lines "figure NAME ..."; the tokens of the 200 go to $OUT/tokens-KIND.json.
+policy: our spec; prompts of 256 to 16,384 tokens ($LENGTHS) that lie in the daemon's memory or on its disk only: computing them,
+loading them, and what load_policy "auto" does, in turns ($ROUNDS). The others, with a GPU cache of 36,864 tokens: the time between
+tokens while 8 requests decode and their blocks are stored, then 200 requests of the conversation trace ($TRACE), one after the
+other; spec-killed: the daemon is killed in the middle of them. Lines "figure NAME ..."; the tokens of the 200 go to
+$OUT/tokens-KIND.json.
 """
 
 import gc
@@ -21,7 +22,7 @@ import time
 
 from vllm_gpu import engine
 
-LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384)
+LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "256 512 1024 2048 4096 8192 16384").split()))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
 REQUESTS, BLOCK = 200, 64  # the trace's blocks have 512 tokens: an eighth of them
 GPU_BLOCKS = 2304
@@ -134,8 +135,8 @@ def policy():
                   f" auto {middle['auto']:.1f} (cached {cached['auto']}), {middle['auto'] / min(middle['prefill'], middle['loading']):.2f} of the"
                   f" better; {there} of {len(keys)} keys there", flush=True)
     for one in (o for o in gc.get_objects() if isinstance(o, LoadPolicy)):
-        print(f"figure learned: prefill {one.prefill:.0f} tokens/s, overhead {one.overhead_s * 1e3:.1f} ms, memory"
-              f" {one.rates[0] / 1e9:.2f} GB/s, disk {one.rates[1] / 1e9:.2f} GB/s")
+        print(f"figure learned: prefill {one.prefill:.0f} tokens/s, a step {one.step_s * 1e3:.1f} ms, overhead"
+              f" {one.overhead_s * 1e3:.1f} ms, memory {one.rates[0] / 1e9:.2f} GB/s, disk {one.rates[1] / 1e9:.2f} GB/s")
 
 
 # --- decoding, and the trace ---

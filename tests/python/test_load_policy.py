@@ -182,6 +182,26 @@ def test_auto_is_as_quick_as_the_better_one_after_a_few_requests(prefill, memory
     assert took <= 1.05 * better
 
 
+def test_a_request_that_is_alone_has_a_step_in_any_case():
+    """35 ms a step, as of an 8B model in eager mode: of 512 tokens loading saves nothing, of 4,096 all but that."""
+    p = policy(prefill_tokens_per_s=0.0)
+    p.saw_prefill(8192, 0.205)
+    for _ in range(10):
+        p.saw_prefill(512, 0.035)
+    assert p.step_s == pytest.approx(0.035) and p.prefill == pytest.approx(40e3, rel=0.01)
+    assert p.worth([MEMORY] * 32, alone=True) == 0 and p.worth([MEMORY] * 32) == 32
+    assert p.worth([MEMORY] * 256, alone=True) == 256
+    p.saw_prefill(512, 0.013)  # 12.8 of them explained: no sample of a step
+    assert p.step_s == pytest.approx(0.035)
+    p.saw_prefill(256, 0.012)  # a quicker step counts in full
+    assert p.step_s == pytest.approx(0.012)
+    for _ in range(1000):
+        p.saw_prefill(256, 0.045)  # beside others
+    assert 0.04 < p.step_s <= 0.05 and p.prefill > 39e3
+    p.saw_prefill(256, 0.5)
+    assert p.step_s <= 0.05 and p.prefill < 39e3
+
+
 def test_a_disk_that_changes_is_noticed():
     engine = Engine(35e3, 43e9, 12e9)
     for _ in range(20):

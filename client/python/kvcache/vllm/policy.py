@@ -8,6 +8,9 @@ rate of prefill. Of a run the leading part that gains most is loaded: the rest, 
 Loads of several sizes from memory say how much of their time is the overhead and how much the bytes', by least squares over the
 latest of them; of loads of one size the overhead is what it was given as, and the rest is the rate.
 
+A step of an engine takes some time however little it computes, and a prefix that was loaded is followed by one, too: of a request
+that has the engine for itself, computing is worth only what it takes beyond that. Beside others it costs them what it takes.
+
 While the disk's rate is unknown, no more than PROBE_BYTES of a run are loaded from there; until memory's rate and that of prefill are
 known, all. What is declined is not measured any more, so PROBE_BYTES of it are loaded as soon as the time that this may cost is
 PROBE_SHARE of the time that was spent on computing what was declined.
@@ -20,6 +23,7 @@ from collections.abc import Sequence
 MEMORY, DISK = 0, 1
 WEIGHT = 0.25  # of a new sample
 PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
+LITTLE, LONGEST_STEP_S = 0.6, 0.05  # of a step's time is explained by the rate of prefill
 KEEP, LEAST_LOADS, SPREAD = 0.9, 3.5, 0.25  # of the fit: decay a sample, samples, deviation as part of the mean
 LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.0005, 0.05
 
@@ -35,6 +39,7 @@ class LoadPolicy:
         self.prefill = prefill_tokens_per_s
         self.rates = [memory_bytes_per_s, disk_bytes_per_s]
         self._by_way_of_memory = by_way_of_memory
+        self.step_s = 0.0  # of a step that computes little
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [memory_bytes_per_s == 0.0, disk_bytes_per_s == 0.0]
         self._sums = [0.0] * 5  # of loads from memory: how many, MB, seconds, MB * MB, MB * seconds; older ones count less
@@ -44,10 +49,15 @@ class LoadPolicy:
         self._declined_s = 0.0  # spent on computing since the last probe
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
-        """Prefill in which other requests took part is slower than it can be: a faster sample counts in full, a slower one little."""
+        """Prefill in which other requests took part is slower than it can be: a faster sample counts in full, a slower one little.
+        One of few tokens says how long a step takes."""
         if not self._learn_prefill or seconds <= 0 or tokens <= 0:
             return
         rate = tokens / seconds
+        if self.prefill and tokens / self.prefill < LITTLE * seconds <= LITTLE * LONGEST_STEP_S:
+            slower = seconds - self.step_s
+            self.step_s += slower if slower < 0 or not self.step_s else 0.05 * slower
+            return
         self.prefill = rate if rate > self.prefill else self.prefill + 0.05 * (rate - self.prefill)
 
     def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float) -> None:
@@ -106,8 +116,9 @@ class LoadPolicy:
     def _queue(self, memory_bytes: int, disk_bytes: int) -> float:
         return self._seconds(MEMORY, memory_bytes) + self._seconds(DISK, disk_bytes)
 
-    def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0) -> int:
-        """How many leading chunks of a run to load; `tiers`: where each lies. The queued bytes are loaded before."""
+    def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, *, alone: bool = False) -> int:
+        """How many leading chunks of a run to load; `tiers`: where each lies. The queued bytes are loaded before. `alone`: the
+        engine has no other request."""
         if self.always or not tiers:
             return len(tiers)
         if DISK in tiers and not self.rates[DISK]:
@@ -116,12 +127,14 @@ class LoadPolicy:
             return len(tiers)
         compute = self.tokens / self.prefill
         costs = [self._cost(MEMORY), self._cost(DISK)]
-        gain = -self.overhead_s - self._queue(queued_memory, queued_disk)
-        best, most = 0, 0.0
+        loading = self.overhead_s + self._queue(queued_memory, queued_disk)
+        best, most, took = 0, 0.0, 0.0
         for n, tier in enumerate(tiers, 1):
-            gain += compute - costs[tier]
-            if gain > most:
-                best, most = n, gain
+            loading += costs[tier]
+            if n * compute - loading > most:
+                best, most, took = n, n * compute - loading, loading
+        if alone and max(self.step_s, (len(tiers) - best) * compute) + took >= max(self.step_s, len(tiers) * compute):
+            best = 0
         if best == len(tiers):
             return best
         self._declined_s += (len(tiers) - best) * compute

@@ -202,7 +202,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             return 0
         policy = self._policies[group]
         queued = promises.asked_bytes + (self._worker.mover.loading_bytes if self._worker is not None else 0), promises.asked_disk_bytes
-        worth = policy.worth(tiers, *queued) if asked > 1 else int(policy.worth_next(tiers[0], *queued))
+        worth = (policy.worth(tiers, *queued, alone=len(self._requests) == 1) if asked > 1
+                 else int(policy.worth_next(tiers[0], *queued)))
         if worth < len(tiers):
             request.declined.add(group)
         return worth

@@ -216,7 +216,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         policy = self._policies[group]
         queued = self._transfers.queued_bytes
         queue = (0, queued) if self._transfers.queued_from_disk else (queued, 0)
-        worth = policy.worth(tiers, *queue) if asked > 1 else int(policy.worth_next(tiers[0], *queue))
+        worth = (policy.worth(tiers, *queue, alone=len(self._requests) == 1) if asked > 1
+                 else int(policy.worth_next(tiers[0], *queue)))
         if worth < len(tiers):
             request.declined.add(group)
         return worth
