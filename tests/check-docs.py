@@ -38,7 +38,7 @@ class Tree:
         self.functions = set(re.findall(r"\b(\w+)\(", self.code))
         self.words = set(re.findall(r"\bkvcache_\w+", self.code)) | {"kvcache_test"}
         metrics = root / "daemon/report/metrics.def"
-        self.metrics = set(re.findall(r'^METRICS_\w+\(\w+, "(\w+)"', metrics.read_text(), re.M)) if metrics.exists() else set()
+        self.metrics = set(re.findall(r'^METRICS_(?!PROCESS)\w+\(\w+, "(\w+)"', metrics.read_text(), re.M)) if metrics.exists() else set()
         rows = [root / "daemon/config" / name for name in ("config.def", "tenant.def")]
         self.keys = {f"{a}.{b}" for row in rows if row.exists()
                      for a, b in re.findall(r"^ROW\(\w+, (\w+), (\w+),", row.read_text(), re.M)}

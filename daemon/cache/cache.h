@@ -48,6 +48,7 @@ enum cache_status {
 };
 
 enum cache_ack { CACHE_ACCEPTED, CACHE_WRITTEN, CACHE_DURABLE };
+enum { CACHE_ACKS = CACHE_DURABLE + 1 };
 enum { CACHE_MEMORY = 1, CACHE_DISK = 2 };
 
 /* What a chain is touched by at its end: where a key is in either tier. */
@@ -289,15 +290,16 @@ enum cache_miss_reason {
 
 struct cache_stats {
         uint64_t hits_memory, hits_disk, misses[CACHE_MISS_REASONS];
-        uint64_t puts, put_bytes, puts_existing, puts_by_ack[3];
+        uint64_t puts, put_bytes, puts_existing, puts_by_ack[CACHE_ACKS];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
-        uint64_t direct_bytes;  /* of direct puts under way now: of the same budget */
-        uint64_t queued_writes; /* now: not handed to the store yet */
-        uint64_t queued_reads;  /* likewise */
-        uint64_t putting_users; /* now: that share the budget */
-        uint64_t pool_only;     /* accepted puts whose write failed: gone with the pool */
-        uint64_t shared_fills;  /* gets that joined another's read */
+        uint64_t unwritten_limit; /* bytes, direct puts included: then puts wait */
+        uint64_t direct_bytes;    /* of direct puts under way now: of the same budget */
+        uint64_t queued_writes;   /* now: not handed to the store yet */
+        uint64_t queued_reads;    /* likewise */
+        uint64_t putting_users;   /* now: that share the budget */
+        uint64_t pool_only;       /* accepted puts whose write failed: gone with the pool */
+        uint64_t shared_fills;    /* gets that joined another's read */
         /* Reads for gets to come, and how many chunks of theirs were asked for. */
         uint64_t prefetched, prefetched_bytes, prefetch_hits;
         uint64_t prefetch_inflight_bytes; /* in the pool, of such reads under way now */

@@ -71,6 +71,11 @@ static uint64_t latency_of(const struct kio_request *req)
         return until > req->device_ns ? until - req->device_ns : 0;
 }
 
+static uint64_t queued_of(const struct kio_request *req)
+{
+        return req->device_ns > req->submitted_ns ? req->device_ns - req->submitted_ns : 0;
+}
+
 /* A chunk is one region: how many pieces it was on the client's side, the client counts. */
 static void count_in_window(struct transfer_counts *c, const struct kio_request *req,
                             enum transfer_result result)
@@ -112,4 +117,5 @@ void transfers_end(struct transfers *t, const struct kio_request *req)
         histogram_add(&s->sizes,
                       (req->joined_payload > 0 ? req->joined_payload : req->payload) - 1);
         histogram_add(&s->latencies, latency_of(req));
+        histogram_add(&s->queued, queued_of(req));
 }

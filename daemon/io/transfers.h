@@ -33,6 +33,7 @@ struct transfer_series {
          * bucket, and "at most 4096" is exact. */
         struct histogram sizes;
         struct histogram latencies; /* ns, of an operation: at the device, or of the copy */
+        struct histogram queued;    /* ns, of an operation: from its submission to that */
         /* for busy_ns */
         uint64_t inflight, busy_until_ns;
 };

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "benchmark/benchmark.h"
@@ -18,12 +17,15 @@
 #include "report/sums.h"
 #include "report/http.h"
 #include "report/health.h"
+#include "report/process.h"
 #include "session/session.h"
 #include "text.h"
 #include "wire.h"
 
 static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "each op has its counter");
 static_assert((int)METRICS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
+static_assert((int)METRICS_GOT == (int)GOT, "each result has its counter");
+static_assert((int)METRICS_ACKS == (int)CACHE_ACKS, "each class has its histogram");
 static_assert((int)METRICS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
 
 static void add_lookups(struct metrics *s, unsigned by, const struct tally_keys *keys)
@@ -63,6 +65,10 @@ static void collect_traffic(const struct service *service, struct metrics *s)
                 s->registrations_refused[METRICS_REGISTERED_REGION] +=
                         (double)service->tenants[k].registered.refused;
                 s->registered_in_rings_bytes += (double)service->tenants[k].registered.ring_bytes;
+                for (unsigned i = 0; i < METRICS_GOT; i++)
+                        histogram_merge(&s->get_duration[i], &t->got[i]);
+                for (unsigned i = 0; i < METRICS_ACKS; i++)
+                        histogram_merge(&s->put_duration[i], &t->put[i]);
                 for (unsigned i = 0; i < METRICS_NOT_LENT; i++)
                         s->not_lent[i] += (double)t->not_lent[i + 1];
         }
@@ -81,6 +87,10 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         static_assert((int)METRICS_MISSES == (int)CACHE_MISS_REASONS, "a value each");
         for (unsigned i = 0; i < METRICS_MISSES; i++)
                 s->misses[i] = (double)cache.misses[i];
+        s->gets[GOT_MEMORY] = (double)cache.hits_memory;
+        s->gets[GOT_DISK] = (double)cache.hits_disk;
+        s->gets[GOT_LENT] = (double)loans.lent;
+        s->gets[GOT_MISS] = (double)cache_misses(&cache);
         s->puts = (double)cache.puts;
         s->put_bytes = (double)cache.put_bytes;
         for (unsigned i = 0; i < METRICS_ACKS; i++)
@@ -100,6 +110,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->file_failures = (double)cache.file_failures;
         s->room_waits = (double)cache.waited;
         s->pool_unwritten_bytes = (double)cache.unwritten_bytes;
+        s->unwritten_limit = (double)cache.unwritten_limit;
         s->direct_unwritten_bytes = (double)cache.direct_bytes;
         s->queued_writes = (double)cache.queued_writes;
         s->queued_reads = (double)cache.queued_reads;
@@ -131,14 +142,6 @@ static void collect_resources(const struct quotas *tenants, struct metrics *s)
                 s->resource_refused[i] = (double)all.refused[i];
         }
         s->users = (double)quotas_users(tenants);
-}
-
-/* Since Linux 6.2 the size of that folder is how many there are; before it is 0. */
-static uint64_t open_descriptors(void)
-{
-        struct stat st;
-
-        return stat("/proc/self/fd", &st) == 0 ? (uint64_t)st.st_size : 0;
 }
 
 static void collect_sessions(const struct status_sources *from, struct metrics *s)
@@ -176,7 +179,6 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->client_descriptors[METRICS_FD_DEFERRED_REQUEST] = (double)usage.used[QUOTA_DEFERRED_FDS];
         s->client_descriptors[METRICS_FD_UNSENT_REPLY] = (double)sessions.unsent_fds;
         s->client_descriptors[METRICS_FD_CLOSING] = (double)sessions.disposing;
-        s->open_descriptors = (double)open_descriptors();
         s->replies_held = (double)sessions.replies_held;
 }
 
@@ -431,6 +433,8 @@ static bool is_same_series(const struct transfer_series *a, const struct transfe
         return a->path == b->path && a->layout == b->layout && a->technology == b->technology;
 }
 
+static_assert((int)METRICS_QUEUED == (int)TRANSFERS_SERIES, "each series has its operation");
+
 static void collect_transfers(const struct transfers *own, struct bench *bench, struct metrics *s)
 {
         static struct transfer_series all[METRICS_TRANSFERS]; /* large; one thread */
@@ -438,6 +442,8 @@ static void collect_transfers(const struct transfers *own, struct bench *bench, 
         const struct transfer_series *clients = bench_clients(bench, &n_clients);
 
         memcpy(all, own->series, sizeof(own->series));
+        for (unsigned i = 0; i < METRICS_QUEUED; i++)
+                s->io_queue_duration[i] = own->series[i].queued;
         for (unsigned i = 0; i < n_clients; i++) {
                 for (k = 0; k < TRANSFERS_SERIES && !is_same_series(&all[k], &clients[i]); k++)
                         ;
@@ -482,6 +488,20 @@ static void collect_bench(const struct bench *bench, struct metrics *s)
         s->bench_session_saves = (double)b.saved;
         s->bench_session_save_errors = (double)b.save_errors;
         s->transfer_impossible = (double)b.impossible;
+}
+
+static void collect_process(const struct status_sources *from, struct metrics *s)
+{
+        struct process_stats p;
+
+        process_get_stats(&p);
+        s->process_cpu = (double)p.cpu_ns / 1e9;
+        s->process_start_time = (double)from->started_unix_ms / 1e3;
+        s->process_resident = (double)p.resident_bytes;
+        s->process_virtual = (double)p.virtual_bytes;
+        s->process_open_fds = (double)p.open_fds;
+        s->process_max_fds = limit_of(p.max_fds);
+        s->open_descriptors = (double)p.open_fds;
 }
 
 static void collect_io(const struct kio *io, struct metrics *s)
@@ -537,6 +557,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
                 ret->degraded[health.degraded[i].reason]++;
         ret->config_reloads = (double)from->config_reloads;
         ret->config_reloads_refused = (double)from->config_reloads_refused;
+        collect_process(from, ret);
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
         if (!only || from->service->n_tenants <= 1) /* they say what users of other tenants do */

@@ -58,6 +58,8 @@ static const char *miss_value(const struct metrics *s, unsigned i)
 
 VALUES(admission_value, "first", "again", "refused_first", "refused_dry");
 VALUES(tier_value, "memory", "disk");
+VALUES(got_value, "memory", "disk", "lent", "miss");
+VALUES(queued_value, "read", "write", "copy");
 VALUES(lookup_value, "daemon", "client");
 VALUES(hint_value, "final", "return", "shared");
 VALUES(form_value, "map", "into");
@@ -143,6 +145,7 @@ enum kind { GAUGE, COUNTER, HISTOGRAM, AGES, INFO };
 struct row {
         enum kind kind;
         const char *member;
+        const char *prefix;
         const char *name;
         const char *unit;
         const char *help;
@@ -152,9 +155,10 @@ struct row {
         size_t offset; /* of the member */
 };
 
-#define ROW(k, m, nm, u, l, v, count, h)                                                           \
+#define ROW_OF(p, k, m, nm, u, l, v, count, h)                                                     \
         { .kind = k,                                                                               \
           .member = #m,                                                                            \
+          .prefix = p,                                                                             \
           .name = nm,                                                                              \
           .unit = u,                                                                               \
           .help = h,                                                                               \
@@ -162,6 +166,11 @@ struct row {
           .value = v,                                                                              \
           .n = count,                                                                              \
           .offset = offsetof(struct metrics, m) },
+#define ROW(k, ...) ROW_OF("kvcache_", k, __VA_ARGS__)
+#define METRICS_PROCESS_GAUGE(member, name, unit, help)                                            \
+        ROW_OF("process_", GAUGE, member, name, unit, NULL, NULL, 1, help)
+#define METRICS_PROCESS_COUNTER(member, name, unit, help)                                          \
+        ROW_OF("process_", COUNTER, member, name, unit, NULL, NULL, 1, help)
 #define METRICS_GAUGE(member, name, unit, help) ROW(GAUGE, member, name, unit, NULL, NULL, 1, help)
 #define METRICS_COUNTER(member, name, unit, help)                                                  \
         ROW(COUNTER, member, name, unit, NULL, NULL, 1, help)
@@ -185,9 +194,8 @@ struct edge {
         const char *le;
 };
 
-enum { EDGES = 16, AGES_EDGES = 21 };
-
-static const struct edge edges_seconds[EDGES] = {
+static const struct edge edges_seconds[] = {
+        { 1000, "1e-06" },       { 2500, "2.5e-06" },   { 5000, "5e-06" },
         { 10000, "1e-05" },      { 25000, "2.5e-05" },  { 50000, "5e-05" },
         { 100000, "0.0001" },    { 250000, "0.00025" }, { 500000, "0.0005" },
         { 1000000, "0.001" },    { 2500000, "0.0025" }, { 5000000, "0.005" },
@@ -196,7 +204,7 @@ static const struct edge edges_seconds[EDGES] = {
         { 10000000000, "10.0" },
 };
 
-static const struct edge edges_bytes[EDGES] = {
+static const struct edge edges_bytes[] = {
         { 512, "512.0" },           { 1024, "1024.0" },       { 2048, "2048.0" },
         { 4096, "4096.0" },         { 8192, "8192.0" },       { 16384, "16384.0" },
         { 32768, "32768.0" },       { 65536, "65536.0" },     { 131072, "131072.0" },
@@ -205,7 +213,7 @@ static const struct edge edges_bytes[EDGES] = {
         { 67108864, "67108864.0" },
 };
 
-static const struct edge edges_ages[AGES_EDGES] = {
+static const struct edge edges_ages[] = {
         { 1 * UINT64_C(1000000000), "1.0" },
         { 2 * UINT64_C(1000000000), "2.0" },
         { 4 * UINT64_C(1000000000), "4.0" },
@@ -375,24 +383,33 @@ static void format_labels(char ret[static LABELS_MAX], const char *labels, const
         }
 }
 
+static const struct edge *row_edges(const struct row *row, size_t *ret_n)
+{
+        if (row->kind == AGES) {
+                *ret_n = ARRAY_SIZE(edges_ages);
+                return edges_ages;
+        }
+        *ret_n = row_is_of_bytes(row) ? ARRAY_SIZE(edges_bytes) : ARRAY_SIZE(edges_seconds);
+        return row_is_of_bytes(row) ? edges_bytes : edges_seconds;
+}
+
 static void print_histogram(FILE *out, const struct row *row, const char *value,
                             const struct histogram *h)
 {
-        const struct edge *edges = row->kind == AGES      ? edges_ages
-                                   : row_is_of_bytes(row) ? edges_bytes
-                                                          : edges_seconds;
-        size_t n_edges = row->kind == AGES ? AGES_EDGES : EDGES;
+        size_t n_edges;
+        const struct edge *edges = row_edges(row, &n_edges);
         char labels[LABELS_MAX];
 
         format_labels(labels, row->label, value);
         for (size_t b = 0; b < n_edges; b++)
-                fprintf(out, "kvcache_%s_bucket{%s,le=\"%s\"} %" PRIu64 "\n", row->name, labels,
-                        edges[b].le, histogram_at_most(h, edges[b].value - row_is_of_bytes(row)));
-        fprintf(out, "kvcache_%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", row->name, labels,
+                fprintf(out, "%s%s_bucket{%s,le=\"%s\"} %" PRIu64 "\n", row->prefix, row->name,
+                        labels, edges[b].le,
+                        histogram_at_most(h, edges[b].value - row_is_of_bytes(row)));
+        fprintf(out, "%s%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", row->prefix, row->name, labels,
                 h->count);
-        fprintf(out, "kvcache_%s_sum{%s} ", row->name, labels);
+        fprintf(out, "%s%s_sum{%s} ", row->prefix, row->name, labels);
         print_number(out, row_sum(row, h));
-        fprintf(out, "\nkvcache_%s_count{%s} %" PRIu64 "\n", row->name, labels, h->count);
+        fprintf(out, "\n%s%s_count{%s} %" PRIu64 "\n", row->prefix, row->name, labels, h->count);
 }
 
 static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
@@ -404,14 +421,14 @@ static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
                 const char *type =
                         row->kind == INFO && !openmetrics ? "gauge" : kind_names[row->kind];
 
-                fprintf(out, "# HELP kvcache_%s%s ", row->name, family);
+                fprintf(out, "# HELP %s%s%s ", row->prefix, row->name, family);
                 print_help(out, row->help, openmetrics);
-                fprintf(out, "\n# TYPE kvcache_%s%s %s\n", row->name, family, type);
+                fprintf(out, "\n# TYPE %s%s%s %s\n", row->prefix, row->name, family, type);
                 if (openmetrics && row->unit[0])
-                        fprintf(out, "# UNIT kvcache_%s %s\n", row->name, row->unit);
+                        fprintf(out, "# UNIT %s%s %s\n", row->prefix, row->name, row->unit);
 
                 if (row->kind == INFO) {
-                        fprintf(out, "kvcache_%s_info{%s} 1\n", row->name, row_info(row, s));
+                        fprintf(out, "%s%s_info{%s} 1\n", row->prefix, row->name, row_info(row, s));
                         continue;
                 }
                 for (unsigned i = 0; i < row->n; i++) {
@@ -423,7 +440,7 @@ static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
                                 print_histogram(out, row, value, row_histogram(row, s, i));
                                 continue;
                         }
-                        fprintf(out, "kvcache_%s%s", row->name, row_suffix(row));
+                        fprintf(out, "%s%s%s", row->prefix, row->name, row_suffix(row));
                         if (value) {
                                 char labels[LABELS_MAX];
 
@@ -515,7 +532,7 @@ void metrics_print_json(const struct metrics *s, FILE *out)
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
                 bool first = true;
 
-                fprintf(out, "%s\"kvcache_%s%s\": ", row == rows ? "" : ", ", row->name,
+                fprintf(out, "%s\"%s%s%s\": ", row == rows ? "" : ", ", row->prefix, row->name,
                         row_suffix(row));
                 if (row->kind == INFO) {
                         print_json_info(out, row_info(row, s));

@@ -17,6 +17,8 @@ enum { METRICS_OPS = 32, METRICS_STATUSES = 24 }; /* wire ops and statuses, by n
 /* Indices of the other members that are arrays. */
 enum { METRICS_TIER_MEMORY, METRICS_TIER_DISK, METRICS_TIERS };
 enum { METRICS_HINTS = 3 };  /* HINTS of tenant.h */
+enum { METRICS_GOT = 4 };    /* GOT of tenant.h */
+enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_MISSES = 5 }; /* by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
 /* What admission has answered. */
@@ -116,6 +118,8 @@ struct metrics {
 #define METRICS_GAUGE_BY(member, name, unit, label, values, n, help)     double member[n];
 #define METRICS_HISTOGRAM_BY(member, name, unit, label, values, n, help) struct histogram member[n];
 #define METRICS_AGES_BY(member, name, unit, label, values, n, help)      struct histogram member[n];
+#define METRICS_PROCESS_GAUGE(member, name, unit, help)                  double member;
+#define METRICS_PROCESS_COUNTER(member, name, unit, help)                double member;
 #define METRICS_INFO(member, name, help)                                 char member[512]; /* label text: a="b",c="d"; escaped */
 #include "report/metrics.def"
 #undef METRICS_GAUGE
@@ -124,6 +128,8 @@ struct metrics {
 #undef METRICS_GAUGE_BY
 #undef METRICS_HISTOGRAM_BY
 #undef METRICS_AGES_BY
+#undef METRICS_PROCESS_GAUGE
+#undef METRICS_PROCESS_COUNTER
 #undef METRICS_INFO
 };
 

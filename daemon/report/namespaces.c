@@ -215,6 +215,8 @@ void status_collect_namespaces(const struct service *service, const struct statu
                 lookups = lookups_and_gets(service, &largest.list[i], &gets);
                 s->namespace_lookup_keys[i] = (double)(lookups.found + lookups.missing);
                 s->namespace_lookup_found[i] = (double)lookups.found;
+                s->namespace_get_keys[i] = (double)(gets.found + gets.missing);
+                s->namespace_get_found[i] = (double)gets.found;
                 s->namespace_chunks[METRICS_NAMESPACES] -= s->namespace_chunks[i];
                 s->namespace_bytes[METRICS_NAMESPACES] -= s->namespace_bytes[i];
         }

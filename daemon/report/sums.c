@@ -25,6 +25,7 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->waited += c.waited;
                 ret->unwritten_bytes += c.unwritten_bytes;
                 ret->unwritten_chunks += c.unwritten_chunks;
+                ret->unwritten_limit += c.unwritten_limit;
                 ret->direct_bytes += c.direct_bytes;
                 ret->queued_writes += c.queued_writes;
                 ret->queued_reads += c.queued_reads;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "request/internal.h"
 
 enum {
@@ -170,6 +171,11 @@ void batch_key_end(struct batch *b, enum wire_status status)
         b->done++;
         if (b->done == b->head.count && !b->running)
                 batch_keys_ended(b);
+}
+
+uint64_t batch_age(const struct batch *b)
+{
+        return clock_mono_ns() - b->request.received_ns;
 }
 
 enum wire_status batch_status(enum cache_status status)

@@ -27,6 +27,7 @@ struct batch {
         uint32_t started, done;
         uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
+        uint32_t resident;                     /* GET: in memory, and their time not counted yet */
         struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
         bool running;                          /* request_run() is in it: it ends it */
         bool cancelled;                        /* by CANCEL */
@@ -82,6 +83,8 @@ bool batch_is_settled_at_its_end(const struct batch *b);
 enum wire_status batch_status(enum cache_status status);
 /* The same, of a key of this batch, which may be cancelled. */
 enum wire_status batch_slot_status(const struct slot *s);
+/* How long ago the batch could be read, in ns. */
+uint64_t batch_age(const struct batch *b);
 /* The request in the key's slot, but for where its bytes are. */
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *));
@@ -116,4 +119,6 @@ void recorder_got(struct recorder *r, const struct batch *b);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);
+/* Some of the keys have been: counts how long those took that were in memory, all of them alike. */
+void request_got(struct batch *b);
 void request_put(struct batch *b, uint32_t i);

@@ -75,6 +75,7 @@ bool loan_begin(struct batch *b, uint32_t i, const struct key *key)
         }
         b->part->places[i] = place;
         b->keys.found++;
+        histogram_add(&client->tenant->traffic.got[GOT_LENT], batch_age(b));
         result->status = WIRE_OK;
         batch_key_end(b, WIRE_OK);
         return true;

@@ -15,6 +15,8 @@ static void put_done(struct cache_request *req)
         struct wire_put_result *result = batch_result(b, slot_index(s));
         enum wire_status status = batch_slot_status(s);
 
+        if (req->status == CACHE_OK || req->status == CACHE_NOT_DURABLE)
+                histogram_add(&client->tenant->traffic.put[req->ack], batch_age(b));
         b->part->places[slot_index(s)] = req->place;
         if (req->status != CACHE_EXISTS)
                 chain_part_brings(b->part);

@@ -291,6 +291,7 @@ bool request_run(struct client *client)
                         else
                                 look_up(b, i);
                 }
+                request_got(b);
                 b->running = false;
                 started = b->started == b->head.count;
                 if (!started)

@@ -64,6 +64,9 @@ struct service {
  * final, and another chain goes on from the key. */
 enum { HINTS_FINAL, HINTS_RETURN, HINTS_SHARED, HINTS };
 
+/* Where the key of a get was found. LENT: on disk, and the client reads it by itself. */
+enum { GOT_MEMORY, GOT_DISK, GOT_LENT, GOT_MISS, GOT };
+
 /* Counted for all clients of a tenant together. */
 struct traffic {
         uint64_t requests[WIRE_OP_END];
@@ -74,6 +77,8 @@ struct traffic {
         uint64_t chains_split;                 /* touched in parts */
         uint64_t hints[HINTS];                 /* keys of HINTs that were there */
         struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
+        /* Likewise, of keys: of GETs up to their result, of PUTs up to their acknowledgement. */
+        struct histogram got[GOT], put[CACHE_ACKS];
 };
 
 /* The memory that its clients have registered. */

@@ -209,7 +209,7 @@ def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
     assert stats["kvcache_resource_used"]["deferred_fds"] == stats["kvcache_resource_largest_user"]["deferred_fds"] == waiting
     assert stats["kvcache_client_descriptors"]["deferred_request"] == waiting
     assert stats["kvcache_resource_used"]["request_bytes"] >= waiting * (kvwire.HEADER.size + 16)
-    assert stats["kvcache_open_descriptors"] == 0 or stats["kvcache_open_descriptors"] > 2 * waiting
+    assert stats["kvcache_open_descriptors"] > 2 * waiting
     assert all(c.wait(t).value == 1 for c, t in zip(clients, tags))
     assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
     # With the session that has one it is given back, too.

@@ -48,9 +48,10 @@ ELSEWHERE = {
 def families():
     """(name on the page, name in metrics.def)"""
     for kind, _, name in ROW.findall((SOURCE / "daemon/report/metrics.def").read_text()):
-        suffix = {"COUNTER": "_total", "COUNTER_BY": "_total", "INFO": "_info", "HISTOGRAM": "_count",
+        suffix = {"COUNTER": "_total", "COUNTER_BY": "_total", "PROCESS_COUNTER": "_total", "INFO": "_info", "HISTOGRAM": "_count",
                   "HISTOGRAM_BY": "_count", "AGES_BY": "_count"}.get(kind, "")
-        yield f"kvcache_{name}{suffix}", name
+        prefix = "process" if kind.startswith("PROCESS") else "kvcache"
+        yield f"{prefix}_{name}{suffix}", name
 
 
 def test_every_metric_was_moved_by_some_test(request):

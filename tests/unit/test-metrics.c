@@ -59,6 +59,11 @@ static void fill(void)
         snapshot.key_results[WIRE_MISS] = 7;
         snapshot.hits[METRICS_TIER_DISK] = 5;
         snapshot.io_busy_seconds = 0.1;
+        snapshot.process_cpu = 1.5;
+        snapshot.process_open_fds = 31;
+        histogram_add(&snapshot.get_duration[0], 900);
+        histogram_add(&snapshot.get_duration[0], 2000);
+        histogram_add(&snapshot.get_duration[0], 4000);
         histogram_add(&snapshot.request_duration[WIRE_GET], 9000);        /* under the first edge */
         histogram_add(&snapshot.request_duration[WIRE_GET], 300000);      /* 0.3 ms */
         histogram_add(&snapshot.request_duration[WIRE_GET], 20000000000); /* 20 s: over the last */
@@ -145,7 +150,7 @@ static unsigned check_page(const char *page, bool openmetrics)
                 assert_true(type[0]);
                 n = strspn(line, "abcdefghijklmnopqrstuvwxyz_0123456789");
                 snprintf(name, sizeof(name), "%.*s", (int)n, line);
-                assert_int_equal(strncmp(name, "kvcache_", 8), 0);
+                assert_true(strncmp(name, "kvcache_", 8) == 0 || strncmp(name, "process_", 8) == 0);
                 assert_int_equal(strncmp(name, family, strlen(family)), 0);
                 if (strcmp(type, "counter") == 0)
                         assert_string_equal(name + strlen(name) - 6, "_total");
@@ -276,6 +281,40 @@ static void histogram_buckets_are_cumulative(void **state)
         assert_true(sample(page, "kvcache_request_duration_seconds_count{op=\"GET\"}") == 3);
         assert_true(fabs(sample(page, "kvcache_request_duration_seconds_sum{op=\"GET\"}") -
                          20.000309) < 1e-9);
+}
+
+static void histograms_of_times_begin_with_a_microsecond(void **state)
+{
+        _cleanup_(freep) char *page = NULL;
+
+        fill();
+        page = render(metrics_print_prometheus);
+#define BUCKET "kvcache_get_duration_seconds_bucket{result=\"memory\",le="
+        assert_true(sample(page, BUCKET "\"1e-06\"}") == 1);
+        assert_true(sample(page, BUCKET "\"2.5e-06\"}") == 2);
+        assert_true(sample(page, BUCKET "\"5e-06\"}") == 3);
+        assert_true(sample(page, BUCKET "\"+Inf\"}") == 3);
+#undef BUCKET
+}
+
+/* As Prometheus' own client libraries name them, not as the others here. */
+static void metrics_of_the_process_have_the_usual_names(void **state)
+{
+        _cleanup_(freep) char *page = NULL, *json = NULL;
+
+        fill();
+        page = render(metrics_print_openmetrics);
+        assert_true(sample(page, "process_cpu_seconds_total") == 1.5);
+        assert_true(sample(page, "process_open_fds") == 31);
+        assert_true(sample(page, "process_max_fds") == 0);
+        assert_true(sample(page, "process_start_time_seconds") == 0);
+        assert_true(sample(page, "process_resident_memory_bytes") == 0);
+        assert_true(sample(page, "process_virtual_memory_bytes") == 0);
+        assert_non_null(strstr(page, "# TYPE process_cpu_seconds counter\n"));
+        assert_non_null(strstr(page, "# UNIT process_cpu_seconds seconds\n"));
+        assert_null(strstr(page, "kvcache_process"));
+        json = render(metrics_print_json);
+        assert_non_null(strstr(json, "\"process_cpu_seconds_total\": 1.5"));
 }
 
 /* Edges up to days; each to the eighth of an octave, as all histograms. */
@@ -538,6 +577,8 @@ int main(void)
                 cmocka_unit_test(an_openmetrics_page_parses_and_has_the_same_samples),
                 cmocka_unit_test(every_op_and_status_has_a_series),
                 cmocka_unit_test(histogram_buckets_are_cumulative),
+                cmocka_unit_test(histograms_of_times_begin_with_a_microsecond),
+                cmocka_unit_test(metrics_of_the_process_have_the_usual_names),
                 cmocka_unit_test(ages_have_buckets_of_seconds_to_days),
                 cmocka_unit_test(an_empty_histogram_is_shown_as_zeros),
                 cmocka_unit_test(transfers_have_a_label_for_each_of_their_kinds),
