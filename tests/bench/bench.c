@@ -39,6 +39,10 @@ static const struct {
         { "rtt", mode_rtt, "round trips of a hit and of an echo, in slices that alternate" },
         { "memcpy", mode_memcpy, "copy pieces of memory over a working set" },
         { "crc", mode_crc, "compute the checksum of pieces of memory over a working set" },
+        { "bare-get", mode_bare_get, "read batches from --file by io_uring, without a daemon" },
+        { "bare-put", mode_bare_put, "write batches to --file by io_uring, without a daemon" },
+        { "cached", mode_cached,
+          "read batches of --file's first --count pieces from the page cache" },
         { "spin", mode_spin, "keep every core from sleeping, in SCHED_IDLE, until killed" },
 };
 
@@ -166,6 +170,7 @@ enum {
         OPTION_SOCKET = 1,
         OPTION_ECHO,
         OPTION_NAMESPACE,
+        OPTION_FILE,
         OPTION_SIZE,
         OPTION_BATCH,
         OPTION_OUTSTANDING,
@@ -196,6 +201,7 @@ static const struct option long_options[] = {
         { "socket", required_argument, NULL, OPTION_SOCKET },
         { "echo", required_argument, NULL, OPTION_ECHO },
         { "namespace", required_argument, NULL, OPTION_NAMESPACE },
+        { "file", required_argument, NULL, OPTION_FILE },
         { "size", required_argument, NULL, OPTION_SIZE },
         { "batch", required_argument, NULL, OPTION_BATCH },
         { "outstanding", required_argument, NULL, OPTION_OUTSTANDING },
@@ -285,6 +291,9 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
                 return true;
         case OPTION_NAMESPACE:
                 o->namespace_name = argument;
+                return true;
+        case OPTION_FILE:
+                o->file = argument;
                 return true;
         case OPTION_SIZE:
                 return parse_number(argument, &o->size) && o->size >= CONTENT_MIN;

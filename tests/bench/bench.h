@@ -9,7 +9,7 @@
 #include "kvcache-admin.h"
 
 struct bench_options {
-        const char *socket_path, *echo_path, *namespace_name;
+        const char *socket_path, *echo_path, *namespace_name, *file;
         uint64_t size;          /* of a chunk, or of a piece that is copied */
         uint64_t batch;         /* keys of a request */
         uint64_t outstanding;   /* keys that are on their way, at most */
@@ -76,4 +76,7 @@ int mode_crc(const struct bench_options *o);
 int mode_match(const struct bench_options *o);
 int mode_touch(const struct bench_options *o);
 int mode_idle(const struct bench_options *o);
+int mode_bare_get(const struct bench_options *o);
+int mode_bare_put(const struct bench_options *o);
+int mode_cached(const struct bench_options *o);
 int mode_spin(const struct bench_options *o);

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 
+import batch
 import disk
 import entries
 import figures
@@ -22,7 +23,7 @@ import memory
 import scaling
 from machine import Fio, facts
 
-GROUPS = {"disk": disk.FIGURES, "cpu": ("cpu_per_gib_vs_fio",), **memory.GROUPS, **entries.GROUPS}
+GROUPS = {"disk": disk.FIGURES, "cpu": ("cpu_per_gib_vs_fio",), "batch": batch.FIGURES, **memory.GROUPS, **entries.GROUPS}
 
 
 class Bench:
@@ -71,7 +72,7 @@ def parse_arguments():
     parser.add_argument("--pairs", type=int, metavar="N", help="pairs of slices of a figure of the disk (26; 120 take a minute)")
     parser.add_argument("--workers", metavar="N", default="1", help="of the daemon in the group disk, or 'auto': as many as it "
                         "takes by itself, each of the depth that it takes (default: 1, of fio's depth)")
-    parser.add_argument("--sizes", metavar="SIZE[,SIZE]", help="of the group disk: " + ", ".join(disk.SIZES))
+    parser.add_argument("--sizes", metavar="SIZE[,SIZE]", help="of the groups disk and batch: " + ", ".join(disk.SIZES))
     parser.add_argument("--dir", help="where stores and fio's file are made: the disk that is measured (default: the build folder)")
     parser.add_argument("--build", default="build-bench", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -100,6 +101,8 @@ def measure(bench, report, groups):
         disk.measure_disk(bench, report)
     if "cpu" in groups:
         disk.measure_cpu(bench, report)
+    if "batch" in groups:
+        batch.measure_batch(bench, report)
     if bench.one_fio:
         bench.one_fio.remove()
         bench.one_fio = None

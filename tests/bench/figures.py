@@ -97,6 +97,11 @@ GOALS = {
     "bytes_written_per_byte_put": ("value", "<=", 1.1),
     "ios_per_cold_get": ("value", "<=", 1),
     "inflight_vs_depth": ("value", ">=", 0.95),
+    "batch_get_vs_bare.64KiB": ("value", ">=", 0.9),
+    "batch_put_vs_bare.64KiB": ("value", ">=", 0.85),
+    "batch_get_vs_bare.576KiB": ("value", ">=", 0.97),
+    "batch_put_vs_bare.576KiB": ("value", ">=", 0.97),
+    "batch_hot_vs_files": ("value", ">=", 1.5),
     "cpu_per_gib_vs_fio": ("value", "<=", 1.3),
     "hit_rtt_vs_echo": ("value", "<=", 1.25),
     "hit_cpu_vs_echo": ("value", "<=", 1.5),
@@ -179,7 +184,7 @@ def walk(report, prefix=""):
             continue
         if "value" in value:
             yield prefix + key, value
-        elif prefix or key.startswith("disk_"):
+        elif prefix or key.startswith(("disk_", "batch_")):
             yield from walk(value, prefix + key + ".")
 
 

@@ -106,6 +106,37 @@ def test_memory_is_copied_and_checked_in_pieces(daemon):
     assert bench(daemon, "memcpy", "--size", 64 * KIB, "--working-set", MIB, "--source", MIB, steps="run 0 1\n", check=1) == []
 
 
+def bare(mode, *arguments, steps=""):
+    return subprocess.run([BENCH, mode, "--steps", *map(str, arguments)], input=steps, capture_output=True, text=True, timeout=60)
+
+
+def test_batches_without_a_daemon_are_read_and_written_whole(base_directory):
+    file, size, n = base_directory / "bare", 64 * KIB, 40
+    file.write_bytes(bytes(n * size))
+    arguments = ("--file", file, "--size", size, "--batch", 24, "--region", 2 * MIB)  # more than the ring has room for
+    read = bare("bare-get", *arguments, steps=f"run 0 {100 * size}\n")
+    if any(words in read.stderr for words in ("built without io_uring", "no io_uring", "Invalid argument")):  # or no O_DIRECT
+        pytest.skip(read.stderr.strip())
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout)["bytes"] == 120 * size, "batches are not cut short"
+    assert file.read_bytes() == bytes(n * size), "reading writes nothing"
+    assert bare("bare-put", *arguments, steps=f"run 0 {1000 * size}\n").returncode == 0
+    written = file.read_bytes()
+    assert len(written) == n * size and set(written) == {0x5a}, "each place was written, none beyond the end"
+    again = bare("cached", *arguments, "--count", 8, steps="run 0 1\n")
+    assert json.loads(again.stdout)["bytes"] == 24 * size
+
+
+@pytest.mark.parametrize("mode", ["bare-get", "bare-put", "cached"])
+def test_a_batch_without_a_daemon_says_what_it_lacks(base_directory, mode):
+    file = base_directory / "short"
+    file.write_bytes(bytes(4096))
+    for arguments in ((), ("--file", base_directory / "none"), ("--file", file, "--size", 64 * KIB, "--region", 2 * MIB),
+                      ("--file", file, "--size", 4096, "--batch", 64, "--region", 32 * 4096)):
+        done = bare(mode, *arguments, steps="run 0 1\n")
+        assert (done.returncode, done.stdout) == (1, "") and len(done.stderr.splitlines()) == 1
+
+
 def test_a_goal_is_compared_with_the_part_it_names():
     report = {
         "disk_read_vs_fio": {"2MiB": {"value": 0.9, "low": 0.8, "high": 0.96}},
@@ -113,6 +144,7 @@ def test_a_goal_is_compared_with_the_part_it_names():
                                        "2MiB": {"value": 0.8, "low": 0.7, "high": 0.94}}},
         "hit_rtt_vs_echo": {"value": 1.3, "low": 1.2, "high": 1.4},
         "idle_cpu": {"value": 0.1},
+        "batch_get_vs_bare": {"64KiB": {"value": 0.89}, "2MiB": {"value": 0.99}},
         "match32_us": figures.missing("no reason"),
         "hit_rtt_vs_blocking_echo": {"value": 1.0},
     }
@@ -124,6 +156,8 @@ def test_a_goal_is_compared_with_the_part_it_names():
     assert report["idle_cpu"]["reached"] is False, "less than, not as much as"
     assert report["match32_us"]["reached"] is None and report["match32_us"]["goal"] == "<= 5"
     assert report["hit_rtt_vs_blocking_echo"]["goal"] is None
+    assert report["batch_get_vs_bare"]["64KiB"]["reached"] is False
+    assert report["batch_get_vs_bare"]["2MiB"]["goal"] is None, "small chunks alone have one"
 
 
 def test_bounds_of_a_median_are_order_statistics():
