@@ -181,15 +181,22 @@ const struct command command_evict = {
 
 static const struct option_row purge_options[] = {
         { OPTION_ALL, "all", NULL, "purge all namespaces of the store; for admins" },
-        { OPTION_YES, "yes", NULL, "do not ask for confirmation of --all on a terminal" },
+        { OPTION_YES, "yes", NULL, "do not ask for confirmation on a terminal" },
         { 0 },
 };
 
-static bool confirmed(void)
+/* NULL: everything. */
+static bool confirmed(const char *namespace_name)
 {
         char answer[16];
 
-        fputs("Forget everything in the store, for good? [y/N] ", stderr);
+        if (namespace_name) {
+                fputs("Delete all chunks of namespace ", stderr);
+                print_safe(namespace_name, stderr);
+        } else {
+                fputs("Delete everything in the store", stderr);
+        }
+        fputs(", for good? [y/N] ", stderr);
         return fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
@@ -211,7 +218,7 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
                 return ctl->exit_status;
         if (argc - first != (all ? 0 : 1))
                 return usage_error(self, "either one namespace or --all is needed");
-        if (all && !yes && isatty(STDIN_FILENO) && !confirmed())
+        if (!yes && isatty(STDIN_FILENO) && !confirmed(all ? NULL : argv[first]))
                 return complain(EXIT_INTERRUPTED, "nothing was done");
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);

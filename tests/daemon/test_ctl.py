@@ -4,6 +4,7 @@
 import hashlib
 import json
 import os
+import pty
 import re
 import subprocess
 
@@ -214,6 +215,34 @@ def test_evict_and_purge(daemon):
         c.put(b, pairs[:4], ack=Ack.WRITTEN)
         assert json.loads(ctl("purge", "--json", "--all", "--yes", daemon=daemon, check=OK).stdout)["dropped"] == 7
         assert not any(c.exists(b, [k for k, _ in pairs]))
+
+
+@pytest.mark.parametrize("arguments, asked", [(["a"], "all chunks of namespace a, for good?"), (["--all"], "everything in the store, for good?")])
+def test_purge_asks_on_a_terminal(daemon, arguments, asked):
+    pairs = items("asked", 3, 100)
+
+    def purge(*options, says=""):
+        ours, theirs = pty.openpty()
+        os.write(ours, says.encode())
+        try:
+            return subprocess.run([harness.CTL, "--socket", daemon.socket, "purge", *options, *arguments], stdin=theirs,
+                                  capture_output=True, text=True, timeout=60)
+        finally:
+            os.close(ours)
+            os.close(theirs)
+
+    with daemon.client() as c:
+        a = c.namespace("a")
+        c.put(a, pairs, ack=Ack.WRITTEN)
+        for no in ("n\n", "\n", "no\n", "\x04"):
+            refused = purge(says=no)
+            assert (refused.returncode, refused.stdout) == (130, "") and asked in refused.stderr and "nothing was done" in refused.stderr
+        assert all(c.exists(a, [k for k, _ in pairs]))
+        done = purge(says="y\n")
+        assert (done.returncode, done.stdout) == (0, "3 chunks purged\n") and asked in done.stderr
+        c.put(a, pairs, ack=Ack.WRITTEN)
+        done = purge("--yes")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "3 chunks purged\n", "")
 
 
 def test_evict_forgets_a_leased_chunk_and_its_holder_reads_on(daemon):
