@@ -139,6 +139,9 @@ static int run(const struct server_params *params, bool check, bool print)
                 return fail_config(r, &error);
         if (log_level_from_name(config->log.level, &level) == 0)
                 log_set_level(level);
+        if (log_set_format(config->log.format) == -ENOTSUP)
+                log_warning(
+                        "log.format: there is no journal here, so messages go to stderr as text");
         r = config_resolve(config, print ? NULL : say, print ? NULL : warn, &error);
         if (r < 0)
                 return fail_config(r, &error);

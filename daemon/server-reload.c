@@ -66,6 +66,8 @@ static void apply(struct server *s)
 
         if (log_level_from_name(c->log.level, &level) == 0)
                 log_set_level(level);
+        if (log_set_format(c->log.format) == -ENOTSUP)
+                log_warning("log.format: there is no journal here, and it stays what it was");
         server_apply_limits(s);
         sessions_set_handshake(s->sessions, c->limits.handshake_ms);
         s->service.wait_ms = c->limits.wait_ms;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line, one system call: sd_journal_sendv() with fields, or write(2) of text to stderr.
+/* One line, one system call: sd_journal_sendv() with fields, or write(2) of text or JSON to stderr.
  *
- * Any thread calls log_write(); threads share only the level (atomic) and what log_open() found
- * before there were threads. The context is the thread's own copy, so that it may outlive its
- * source.
+ * Any thread calls log_write(); threads share only the level and the format (atomic) and what
+ * log_open() found before there were threads. The context is the thread's own copy, so that it may
+ * outlive its source.
  *
  * Messages contain text from clients and files: control characters are replaced before a line is
  * written, so that such text cannot forge a second line, or colours, in the log. A line that is too
@@ -40,9 +40,24 @@ static const char *const level_names[] = {
         [LOG_LEVEL_INFO] = "info",   [LOG_LEVEL_DEBUG] = "debug",
 };
 
+static const char *const format_names[] = {
+        [LOG_FORMAT_AUTO] = "auto",
+        [LOG_FORMAT_TEXT] = "text",
+        [LOG_FORMAT_JOURNAL] = "journal",
+        [LOG_FORMAT_JSON] = "json",
+};
+
 static atomic_int log_level = LOG_LEVEL_INFO;
-static bool log_to_journal;
+static atomic_int log_format = LOG_FORMAT_TEXT;     /* never LOG_FORMAT_AUTO */
+static enum log_format log_found = LOG_FORMAT_TEXT; /* what that stands for */
 static bool log_with_time = true;
+
+/* Where a line comes from. */
+struct place {
+        const char *file, *func;
+        int line;
+        char id[33]; /* of the message: the same in each version until its text changes */
+};
 
 static __thread struct {
         bool set;
@@ -64,23 +79,44 @@ static bool stderr_is_journal(void)
 
         if (!stream || sscanf(stream, "%llu:%llu%c", &dev, &ino, &rest) != 2)
                 return false;
-        if (fstat(STDERR_FILENO, &st) < 0 || st.st_dev != dev || st.st_ino != ino)
-                return false;
-        /* sd_journal_sendv() succeeds silently where there is no journal to send to */
-        return access("/run/systemd/journal/socket", W_OK) == 0;
+        return fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 #endif
+
+/* sd_journal_sendv() succeeds silently where there is no journal to send to. */
+static bool has_journal(void)
+{
+        return HAVE_LIBSYSTEMD && access("/run/systemd/journal/socket", W_OK) == 0;
+}
 
 void log_open(void)
 {
         int saved = errno;
 
-        log_to_journal = false;
+        log_found = LOG_FORMAT_TEXT;
 #if HAVE_LIBSYSTEMD
-        log_to_journal = stderr_is_journal();
+        if (stderr_is_journal() && has_journal())
+                log_found = LOG_FORMAT_JOURNAL;
 #endif
+        atomic_store_explicit(&log_format, (int)log_found, memory_order_relaxed);
         log_with_time = !isatty(STDERR_FILENO);
         errno = saved;
+}
+
+int log_set_format(const char *name)
+{
+        unsigned f = LOG_FORMAT_AUTO;
+
+        while (f < ARRAY_SIZE(format_names) && strcmp(name, format_names[f]) != 0)
+                f++;
+        if (f == ARRAY_SIZE(format_names))
+                return -EINVAL;
+        if (f == LOG_FORMAT_JOURNAL && !has_journal())
+                return -ENOTSUP;
+        if (f == LOG_FORMAT_AUTO)
+                f = log_found;
+        atomic_store_explicit(&log_format, (int)f, memory_order_relaxed);
+        return 0;
 }
 
 void log_set_level(enum log_level level)
@@ -127,20 +163,35 @@ __attribute__((format(printf, 4, 5))) static size_t append(char *line, size_t si
         return n < 0 ? used : MIN(used + (size_t)n, size - 1);
 }
 
+static size_t append_time(char *line, size_t size)
+{
+        uint64_t ms = clock_unix_ms();
+        time_t seconds = (time_t)(ms / 1000);
+        struct tm tm;
+        size_t n;
+
+        gmtime_r(&seconds, &tm);
+        n = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &tm);
+        return append(line, size, n, ".%03uZ", (unsigned)(ms % 1000));
+}
+
+static void write_line(const char *line, size_t n)
+{
+        ssize_t written;
+
+        do
+                written = write(STDERR_FILENO, line, n);
+        while (written < 0 && errno == EINTR);
+}
+
 static void write_text(enum log_level level, const char *message)
 {
         char line[LOG_MAX_LINE + 256];
         size_t n = 0;
-        ssize_t written;
 
         if (log_with_time) {
-                uint64_t ms = clock_unix_ms();
-                time_t seconds = (time_t)(ms / 1000);
-                struct tm tm;
-
-                gmtime_r(&seconds, &tm);
-                n += strftime(line, sizeof(line), "%Y-%m-%dT%H:%M:%S", &tm);
-                n = append(line, sizeof(line), n, ".%03uZ ", (unsigned)(ms % 1000));
+                n = append_time(line, sizeof(line));
+                line[n++] = ' ';
         }
         n = append(line, sizeof(line), n, "kvcache-daemon: %s: ", level_names[level]);
         if (context.set)
@@ -149,17 +200,90 @@ static void write_text(enum log_level level, const char *message)
                            *context.client ? ", " : "", context.pid, context.uid);
         n = append(line, sizeof(line) - 1, n, "%s", message);
         line[n++] = '\n';
-        do
-                written = write(STDERR_FILENO, line, n);
-        while (written < 0 && errno == EINTR);
+        write_line(line, n);
+}
+
+/* --- JSON --- */
+
+/* Bytes of the UTF-8 character at `p`; 0: it is none. */
+static unsigned character_at(const unsigned char *p)
+{
+        static const struct {
+                unsigned char mask, lead;
+                uint32_t least;
+        } forms[] = { { 0x80, 0x00, 0 },
+                      { 0xe0, 0xc0, 0x80 },
+                      { 0xf0, 0xe0, 0x800 },
+                      { 0xf8, 0xf0, 0x10000 } };
+
+        for (unsigned n = 0; n < ARRAY_SIZE(forms); n++) {
+                uint32_t c = *p & (unsigned char)~forms[n].mask;
+
+                if ((*p & forms[n].mask) != forms[n].lead)
+                        continue;
+                for (unsigned i = 1; i <= n; i++) {
+                        if ((p[i] & 0xc0) != 0x80)
+                                return 0;
+                        c = c << 6 | (p[i] & 0x3f);
+                }
+                return c < forms[n].least || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff) ? 0
+                                                                                          : n + 1;
+        }
+        return 0;
+}
+
+/* `,"name":"text"`; what is no UTF-8 becomes U+FFFD, as JSON is text. `size` is room enough for six
+ * times the text. */
+static size_t append_string(char *line, size_t size, size_t used, const char *name,
+                            const char *text)
+{
+        const unsigned char *p = (const unsigned char *)text;
+
+        used = append(line, size, used, ",\"%s\":\"", name);
+        while (*p) {
+                unsigned n = character_at(p);
+
+                if (n == 0)
+                        used = append(line, size, used, "\xef\xbf\xbd");
+                else if (*p == '"' || *p == '\\')
+                        used = append(line, size, used, "\\%c", *p);
+                else if (*p < 0x20)
+                        used = append(line, size, used, "\\u%04x", *p);
+                else
+                        used = append(line, size, used, "%.*s", (int)n, (const char *)p);
+                p += MAX(n, 1u);
+        }
+        return append(line, size, used, "\"");
+}
+
+static void write_json(enum log_level level, const struct place *at, const char *message)
+{
+        char line[6 * (LOG_MAX_LINE + LOG_MAX_CLIENT) + 1024];
+        size_t size = sizeof(line) - 2, n;
+
+        n = append(line, size, 0, "{\"time\":\"");
+        n += append_time(line + n, size - n);
+        n = append(line, size, n, "\"");
+        n = append_string(line, size, n, "level", level_names[level]);
+        n = append_string(line, size, n, "message", message);
+        if (context.set) {
+                n = append(line, size, n, ",\"session\":%llu,\"pid\":%d,\"uid\":%u",
+                           (unsigned long long)context.session, context.pid, context.uid);
+                n = append_string(line, size, n, "client", context.client);
+        }
+        n = append_string(line, size, n, "id", at->id);
+        n = append_string(line, size, n, "file", at->file);
+        n = append(line, size, n, ",\"line\":%d", at->line);
+        n = append_string(line, size, n, "function", at->func);
+        memcpy(line + n, "}\n", 2);
+        write_line(line, n + 2);
 }
 
 #if HAVE_LIBSYSTEMD
-static int write_journal(enum log_level level, const char *file, int line, const char *func,
-                         const char *message)
+static int write_journal(enum log_level level, const struct place *at, const char *message)
 {
-        struct iovec iov[10];
-        char fields[10][LOG_MAX_LINE + 32];
+        struct iovec iov[11];
+        char fields[11][LOG_MAX_LINE + 32];
         int n = 0;
 
 #define FIELD(...)                                                                                 \
@@ -171,9 +295,10 @@ static int write_journal(enum log_level level, const char *file, int line, const
         FIELD("MESSAGE=%s", message);
         FIELD("PRIORITY=%d", (int)level);
         FIELD("SYSLOG_IDENTIFIER=kvcache-daemon");
-        FIELD("CODE_FILE=%s", file);
-        FIELD("CODE_LINE=%d", line);
-        FIELD("CODE_FUNC=%s", func);
+        FIELD("MESSAGE_ID=%s", at->id);
+        FIELD("CODE_FILE=%s", at->file);
+        FIELD("CODE_LINE=%d", at->line);
+        FIELD("CODE_FUNC=%s", at->func);
         if (context.set) {
                 FIELD("KVCACHE_SESSION=%llu", (unsigned long long)context.session);
                 FIELD("KVCACHE_PEER_PID=%d", context.pid);
@@ -186,9 +311,31 @@ static int write_journal(enum log_level level, const char *file, int line, const
 }
 #endif
 
+/* FNV-1a. */
+static uint64_t hash_on(uint64_t hash, const char *text)
+{
+        for (const unsigned char *p = (const unsigned char *)text; *p; p++)
+                hash = (hash ^ *p) * UINT64_C(0x100000001b3);
+        return hash;
+}
+
+/* A number for what is said and where, not in which line, so that a search for it goes on finding
+ * the message in the next version. */
+static void make_id(const char *file, const char *func, const char *fmt, char ret[static 33])
+{
+        const char *name = strrchr(file, '/');
+        uint64_t high = hash_on(UINT64_C(0xcbf29ce484222325), name ? name + 1 : file);
+        uint64_t low = hash_on(UINT64_C(0xcbf29ce484222325), fmt);
+
+        snprintf(ret, 33, "%016llx%016llx", (unsigned long long)hash_on(high, func),
+                 (unsigned long long)hash_on(low, func));
+}
+
 void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt,
                ...)
 {
+        enum log_format format = atomic_load_explicit(&log_format, memory_order_relaxed);
+        struct place at = { .file = file, .func = func, .line = line };
         char message[LOG_MAX_LINE];
         int saved = errno;
         va_list args;
@@ -204,14 +351,19 @@ void log_write(enum log_level level, const char *file, int line, const char *fun
         if (n >= (int)sizeof(message))
                 strcpy(message + sizeof(message) - 4, "...");
         text_clean(message);
+        if (format != LOG_FORMAT_TEXT)
+                make_id(file, func, fmt, at.id);
 
 #if HAVE_LIBSYSTEMD
-        if (log_to_journal && write_journal(level, file, line, func, message) >= 0) {
+        if (format == LOG_FORMAT_JOURNAL && write_journal(level, &at, message) >= 0) {
                 errno = saved;
                 return;
         }
 #endif
-        write_text(level, message);
+        if (format == LOG_FORMAT_JSON)
+                write_json(level, &at, message);
+        else
+                write_text(level, message);
         errno = saved;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines: to journald with fields when the daemon's stderr is the journal, else to stderr as
- * text.
+ * text, unless told otherwise (log.format).
  *
  * `server`, `session` and `main` log; parts return. Any thread may call. A line says what happened
  * and what follows. */
@@ -17,9 +17,19 @@ enum log_level {
         LOG_LEVEL_DEBUG = 7
 };
 
-/* Decides between journald and text (JOURNAL_STREAM against stderr's device and inode). Call once,
- * first. */
+enum log_format {
+        LOG_FORMAT_AUTO,    /* the journal if stderr is it (JOURNAL_STREAM against its device and
+                             * inode), otherwise text */
+        LOG_FORMAT_TEXT,    /* a line to stderr */
+        LOG_FORMAT_JOURNAL, /* the journal, wherever stderr goes; what it refuses goes to stderr */
+        LOG_FORMAT_JSON,    /* an object on a line of stderr */
+};
+
+/* Call once, first: LOG_FORMAT_AUTO. */
 void log_open(void);
+/* "auto", "text", "journal" or "json". 0; -EINVAL: none of them; -ENOTSUP: there is no journal
+ * here, and the format stays what it was. */
+int log_set_format(const char *name);
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 /* "error", "warning", "notice", "info", "debug". 0, -EINVAL. */

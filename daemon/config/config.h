@@ -124,7 +124,8 @@ struct config {
                 uint64_t http_ms; /* limits.http: absolute deadline of an HTTP connection */
         } limits;
         struct {
-                char *level; /* log.level */
+                char *level;  /* log.level */
+                char *format; /* log.format */
         } log;
 
         struct config_tenant *tenants; /* in file order */

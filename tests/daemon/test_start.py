@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What prevents startup gives one clear message and a documented exit status, and destroys nothing."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -574,3 +575,21 @@ def test_a_disk_that_fills_while_running(make_daemon):
             hog.close()
         except OSError:
             pass
+
+
+def test_the_log_as_JSON_and_as_text_after_a_reload(make_daemon, directory):
+    path = directory / "kvcache.yaml"
+    path.write_text("log:\n  level: debug\n  format: json\n")
+    daemon = make_daemon(settings={"log.level": None}, config=path).start()
+    with daemon.client(name='"quoted\\') as c:
+        c.namespace("a")
+    path.write_text("log:\n  level: debug\n  format: text\n")
+    os.kill(daemon.pid, signal.SIGHUP)
+    wait_until(lambda: "kvcache-daemon: info: " in daemon.log(), "the reload")
+    lines = daemon.log().splitlines()
+    first_text = next(i for i, line in enumerate(lines) if not line.startswith("{"))
+    objects = [json.loads(line) for line in lines[:first_text]]
+    assert all({"time", "level", "message", "id", "file", "line", "function"} <= o.keys() for o in objects)
+    assert any(o["message"].startswith("ready:") for o in objects) and len({o["id"] for o in objects}) > 4
+    assert any(o.get("client") == '"quoted\\' and o["pid"] == os.getpid() for o in objects)
+    assert all(not line.startswith("{") for line in lines[first_text:]) and first_text < len(lines)

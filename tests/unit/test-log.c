@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cJSON.h>
 #include <cmocka.h>
 
 #include "base/clock.h"
@@ -195,6 +196,122 @@ static void line_is_not_lost_without_a_journal(void **state)
         assert_logged("still here\n$");
 }
 
+/* --- JSON --- */
+
+/* The object on line `number`, from 0 on. */
+static cJSON *object_of(int number)
+{
+        const char *line = logged();
+        cJSON *object;
+
+        for (; number > 0; number--) {
+                line = strchr(line, '\n');
+                assert_non_null(line++);
+        }
+        object = cJSON_ParseWithLength(line, strcspn(line, "\n"));
+        if (!object)
+                fail_msg("no JSON: %.300s", line);
+        return object;
+}
+
+static void assert_member(const cJSON *object, const char *name, const char *wanted)
+{
+        const char *found = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
+
+        assert_non_null(found);
+        assert_string_equal(found, wanted);
+}
+
+static void say_so(int n)
+{
+        log_notice("said %d", n);
+}
+
+static void an_object_has_text_place_and_who(void **state)
+{
+        struct log_context c = { .session = 12, .pid = 345, .uid = 1000, .client = "v\"llm" };
+        const char *first, *second;
+        cJSON *one, *other;
+
+        assert_int_equal(log_set_format("json"), 0);
+        log_warning("a \"quoted\" back\\slash, \n\x1b\x01 z\xc3\xa4 \xff\xc3( \xed\xa0\x80");
+        log_set_context(&c);
+        say_so(1);
+        log_set_context(NULL);
+        say_so(2);
+
+        one = object_of(0);
+        assert_member(one, "level", "warning");
+        assert_member(one, "message",
+                      "a \"quoted\" back\\slash, ??? z\xc3\xa4 \xef\xbf\xbd\xef\xbf\xbd( "
+                      "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+        assert_member(one, "function", __func__);
+        assert_null(cJSON_GetObjectItem(one, "session"));
+        cJSON_Delete(one);
+
+        one = object_of(1);
+        other = object_of(2);
+        assert_int_equal(cJSON_GetObjectItem(one, "session")->valueint, 12);
+        assert_int_equal(cJSON_GetObjectItem(one, "pid")->valueint, 345);
+        assert_int_equal(cJSON_GetObjectItem(one, "uid")->valueint, 1000);
+        assert_member(one, "client", "v\"llm");
+        assert_member(other, "message", "said 2");
+        first = cJSON_GetStringValue(cJSON_GetObjectItem(one, "id"));
+        second = cJSON_GetStringValue(cJSON_GetObjectItem(other, "id"));
+        assert_int_equal(strlen(first), 32);
+        assert_int_equal(strspn(first, "0123456789abcdef"), 32);
+        assert_string_equal(first, second);
+        cJSON_Delete(other);
+        other = object_of(0);
+        assert_string_not_equal(first, cJSON_GetStringValue(cJSON_GetObjectItem(other, "id")));
+        cJSON_Delete(one);
+        cJSON_Delete(other);
+}
+
+static void the_longest_object_is_one_line(void **state)
+{
+        static const char *const fillers[] = { "\"", "\\", "\xff", "x" };
+        struct log_context c = { .session = UINT64_MAX, .pid = 1, .uid = UINT32_MAX };
+        char name[200], *large = malloc(5000);
+
+        assert_non_null(large);
+        assert_int_equal(log_set_format("json"), 0);
+        for (size_t i = 0; i < 4; i++) {
+                memset(large, *fillers[i], 4999);
+                large[4999] = '\0';
+                memset(name, *fillers[i], sizeof(name) - 1);
+                name[sizeof(name) - 1] = '\0';
+                c.client = name;
+                log_set_context(&c);
+                log_info("%s", large);
+        }
+        free(large);
+        for (int i = 0; i < 4; i++) {
+                cJSON *object = object_of(i);
+                const char *message = cJSON_GetStringValue(cJSON_GetObjectItem(object, "message"));
+
+                assert_string_equal(message + strlen(message) - 3, "...");
+                cJSON_Delete(object);
+        }
+        assert_ptr_equal(strchr(text, '\0'), strrchr(text, '\n') + 1);
+}
+
+static void formats_have_names(void **state)
+{
+        assert_int_equal(log_set_format("json"), 0);
+        assert_int_equal(log_set_format("xml"), -EINVAL);
+        assert_int_equal(log_set_format(""), -EINVAL);
+        if (access("/run/systemd/journal/socket", F_OK) != 0)
+                assert_int_equal(log_set_format("journal"), -ENOTSUP);
+        log_info("an object");
+        assert_int_equal(log_set_format("auto"), 0);
+        log_info("automatic");
+        assert_int_equal(log_set_format("json"), 0);
+        assert_int_equal(log_set_format("text"), 0);
+        log_info("text");
+        assert_logged("^[{].*an object.*[}]\n[^{\n]*info: automatic\n[^{\n]*info: text\n$");
+}
+
 static void names_are_levels_and_back(void **state)
 {
         enum log_level level = LOG_LEVEL_NOTICE;
@@ -284,6 +401,9 @@ int main(void)
                 CASE(errno_survives_and_can_be_shown),
                 CASE(another_stream_than_the_journals_gets_text),
                 CASE(line_is_not_lost_without_a_journal),
+                CASE(an_object_has_text_place_and_who),
+                CASE(the_longest_object_is_one_line),
+                CASE(formats_have_names),
                 CASE(names_are_levels_and_back),
                 CASE(burst_passes_then_one_a_second),
                 CASE(lines_of_threads_do_not_mix),
