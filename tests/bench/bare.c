@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the machine does without a daemon: batches of --batch pieces of --size bytes, one batch
- * after the other, with no index, no checksum and nobody to ask.
+ * after the other, with no index, no checksum and nothing to ask.
  *
  * bare-get and bare-put: one thread, one io_uring of depth 16, O_DIRECT, file and memory
  * registered, at random places of --file. A batch is submitted at once as far as the ring has room,
