@@ -135,6 +135,9 @@ static ssize_t ends(const struct rule *rule, ssize_t done)
         return rule && rule->kind == WRITE_LIES ? fail_with_eio() : done;
 }
 
+/* The calls are to be found by other programs, whatever the rest of the tree is built with. */
+#pragma GCC visibility push(default)
+
 #define WRITE(name)                                                                                \
         ssize_t name(int fd, const void *buf, size_t bytes, off_t offset);                         \
         ssize_t name(int fd, const void *buf, size_t bytes, off_t offset)                          \
@@ -169,3 +172,5 @@ WRITEV(pwritev)
 WRITEV(pwritev64)
 SYNC(fdatasync)
 SYNC(fsync)
+
+#pragma GCC visibility pop
