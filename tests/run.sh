@@ -122,13 +122,13 @@ if [ -n "$campaign" ]; then
         exec sh "$root/tests/campaigns/run.sh" "$campaign" --build "$build" $longer ${count:+--count "$count"} ${seed:+--seed "$seed"}
 fi
 
-# Two programs that some tests use when they are there. promtool is taken out of its package, which would bring a
-# service along.
+# Programs that some tests use when they are there. Prometheus and promtool are taken out of their package, which would
+# bring a service along.
 if [ $install = 1 ] && command -v apt-get >/dev/null 2>&1; then
-        if ! command -v promtool >/dev/null 2>&1 && [ ! -x "$build/tools/usr/bin/promtool" ]; then
+        if ! command -v prometheus >/dev/null 2>&1 && [ ! -x "$build/tools/usr/bin/prometheus" ]; then
                 mkdir -p "$build/tools"
                 (cd "$build/tools" && apt-get download -q prometheus && dpkg-deb --fsys-tarfile prometheus_*.deb |
-                        tar -x ./usr/bin/promtool; rm -f prometheus_*.deb) >>"$log" 2>&1 </dev/null
+                        tar -x ./usr/bin/promtool ./usr/bin/prometheus; rm -f prometheus_*.deb) >>"$log" 2>&1 </dev/null
         fi
         if ! command -v systemd-analyze >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
                 env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends systemd >>"$log" 2>&1 </dev/null

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file
- * HANG_SWITCH names is there, a write of a data file (segment-*) waits. */
+ * HANG_SWITCH names is there, a write of a data file (segment-*) waits. And a loop that is slow:
+ * while the file SLOW_SWITCH names is there, each reply to a client takes 80 ms. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -36,4 +38,13 @@ SEEN ssize_t pwritev(int fd, const struct iovec *v, int n, off_t offset)
 {
         wait_for_switch(fd);
         return syscall(SYS_pwritev, fd, v, n, (long)offset, 0L);
+}
+
+SEEN ssize_t send(int fd, const void *buf, size_t bytes, int flags)
+{
+        const char *slow = getenv("SLOW_SWITCH");
+
+        if (slow && access(slow, F_OK) == 0)
+                usleep(80000);
+        return syscall(SYS_sendto, fd, buf, bytes, (long)flags, NULL, 0L);
 }

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus that scrapes daemons under test, with time scaled: the rules' durations are divided by a factor, and it
+scrapes and evaluates as much oftener, so that an hour of alerts takes seconds. It is a process of its own, with a folder
+and a port of its own; it ends with the block. Prometheus comes from the distribution; where it is missing, tests skip."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+
+import harness
+
+UNITS_MS = {"ms": 1, "s": 1000, "m": 60000, "h": 3600000, "d": 86400000}
+DURATION = re.compile(r"(\[|\bfor: )(\d+)(ms|s|m|h|d)\b")
+
+
+def scale(text, factor):
+    """Rules or a query whose ranges (`[5m]`) and waiting times (`for: 5m`) are shorter by the factor; what are names stays."""
+    return DURATION.sub(lambda m: f"{m[1]}{max(int(m[2]) * UNITS_MS[m[3]] // factor, 1)}ms", text)
+
+
+def free_port():
+    """One that was free just now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Prometheus:
+    """Scrapes {job: {instance: port}}; `rules` is the text of a file of rules, as it is to run."""
+
+    def __init__(self, directory, jobs, rules="", interval_ms=250):
+        self.program = shutil.which("prometheus")
+        if not self.program:
+            pytest.skip("prometheus is not installed")
+        self.directory, self.jobs = directory, jobs
+        self.port = free_port()
+        self.directory.mkdir()
+        (self.directory / "rules.yaml").write_text(rules or "groups: []\n")
+        (self.directory / "prometheus.yaml").write_text(json.dumps({
+            "global": {"scrape_interval": f"{interval_ms}ms", "scrape_timeout": f"{interval_ms}ms",
+                       "evaluation_interval": f"{interval_ms}ms"},
+            "rule_files": [str(self.directory / "rules.yaml")],
+            "scrape_configs": [{"job_name": job, "static_configs": [
+                {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in targets.items()]}
+                for job, targets in jobs.items()]}))
+
+    def __enter__(self):
+        self.log = open(self.directory / "log", "wb")
+        self.process = subprocess.Popen(
+            [self.program, f"--config.file={self.directory}/prometheus.yaml", f"--storage.tsdb.path={self.directory}/data",
+             f"--web.listen-address=127.0.0.1:{self.port}", "--query.lookback-delta=5s"],
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=harness.die_with_parent)
+        try:
+            count = sum(len(targets) for targets in self.jobs.values())
+            harness.wait_until(lambda: len(self.query("up == 1")) == count, lambda: f"all daemons are scraped\n{self.said()}", 30)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+    def said(self):
+        return (self.directory / "log").read_text()[-4000:]
+
+    def query(self, expression):
+        """What an instant query brings: a list of (labels, value). Nothing while it cannot be reached."""
+        assert self.process.poll() is None, f"prometheus ended with {self.process.returncode}:\n{self.said()}"
+        url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        try:
+            with urllib.request.urlopen(url, timeout=30) as reply:
+                result = json.load(reply)["data"]["result"]
+        except urllib.error.HTTPError as e:
+            if e.code == 503:  # it is starting
+                return []
+            raise AssertionError(f"{expression}: {e.read().decode()}") from None
+        except urllib.error.URLError:
+            return []
+        return [(r["metric"], float(r["value"][1])) for r in result]
+
+    def value(self, expression):
+        """Of a query that has one result, or None."""
+        found = self.query(expression)
+        return found[0][1] if len(found) == 1 else None
+
+    def firing(self, over=None):
+        """{(alert, instance)} that fire now, or fired at any time of the last `over`; of an alert on a whole job, its name."""
+        alerts = 'ALERTS{alertstate="firing"}'
+        found = self.query(f"last_over_time({alerts}[{over}])" if over else alerts)
+        return {(m["alertname"], m.get("instance", m["job"])) for m, _ in found}
