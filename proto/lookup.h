@@ -181,6 +181,12 @@ static inline bool lookup_is_in_first(const struct lookup_view *v, uint64_t hash
         return lookup_scan(&v->buckets[lookup_main(hash, v->n_buckets).a], hash) & LOOKUP_TIER_BITS;
 }
 
+/* In the second? */
+static inline bool lookup_is_in_second(const struct lookup_view *v, uint64_t hash)
+{
+        return lookup_scan(&v->buckets[lookup_main(hash, v->n_buckets).b], hash) & LOOKUP_TIER_BITS;
+}
+
 /* enum wire_tier bits, and LOOKUP_UNKNOWN. A key that goes from one tier to the other meanwhile can
  * seem to be in neither: what is absent is so if lookup_removals() is what it was before. */
 static inline unsigned lookup_find(const struct lookup_view *v, uint64_t hash)

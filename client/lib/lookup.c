@@ -27,6 +27,7 @@
 #include "checked.h"
 #include "lib/message.h"
 #include "lib/results.h"
+#include "lib/window.h"
 #include "mapping.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -35,7 +36,6 @@
 
 enum {
         SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
-        WINDOW = 16,
         AHEAD_MS = 100,     /* the daemon's clock may be so much before our coarse one */
         AGAIN_MS = 100,     /* between two LOOKUPs */
         REFUSED_MS = 10000, /* after one that brought nothing */
@@ -191,56 +191,23 @@ static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespa
         return ns;
 }
 
-struct look {
-        const struct lookup_view *view;
-        const struct key_secret *secret;
-        const uint8_t *keys;
-        size_t stride, count;
-};
-
-/* A few keys under way. */
-struct window {
-        size_t first, n;
-        uint64_t hashes[WINDOW];
-        unsigned absent; /* bits: so far not seen */
-};
-
-/* Computes the hashes of the keys from `first` on, and warms their first buckets. False: one is the
- * root, which is never stored. */
-static bool hash_window(const struct look *look, size_t first, struct window *w)
-{
-        const uint8_t *at;
-        bool all_keys = true;
-
-        w->first = MIN(first, look->count);
-        w->n = MIN(look->count - w->first, (size_t)WINDOW);
-        at = look->keys + w->first * look->stride;
-        w->absent = 0;
-        for (size_t i = 0; i < w->n; i++, at += look->stride) {
-                const struct key *k = (const struct key *)at;
-
-                all_keys &= !key_is_root(k);
-                w->hashes[i] = lookup_hash(look->secret, k);
-                lookup_warm_first(look->view, w->hashes[i]);
-        }
-        return all_keys;
-}
-
 /* Counts the keys before the first that is absent. Most are found in their first bucket: the second
  * is fetched for the others only, and searched when the keys behind them have been hashed. False:
  * the table cannot answer. */
 static bool match(const struct look *look, size_t *ret_run)
 {
+        const struct window_ways *ways = window_best();
         struct window windows[3];
 
         for (unsigned i = 0; i < ARRAY_SIZE(windows); i++)
                 windows[i].n = windows[i].absent = 0;
-        for (size_t step = 0; step * WINDOW < look->count + 2 * WINDOW; step++) {
+        for (size_t step = 0; step * WINDOW_KEYS < look->count + 2 * WINDOW_KEYS; step++) {
                 struct window *next = &windows[step % 3], *seen = &windows[(step + 2) % 3],
                               *last = &windows[(step + 1) % 3];
 
-                if (!hash_window(look, step * WINDOW, next))
+                if (!ways->hash(look, step * WINDOW_KEYS, next))
                         return false;
+                ways->find_second(look, last);
                 for (; last->absent; last->absent &= last->absent - 1) {
                         unsigned i = (unsigned)__builtin_ctz(last->absent);
                         unsigned found = lookup_find_surely(look->view, last->hashes[i],
@@ -251,13 +218,7 @@ static bool match(const struct look *look, size_t *ret_run)
                         *ret_run = last->first + i;
                         return found == 0;
                 }
-                for (size_t i = 0; i < seen->n; i++) {
-                        bool is_there = lookup_is_in_first(look->view, seen->hashes[i]);
-
-                        seen->absent |= (unsigned)!is_there << i;
-                        if (!is_there)
-                                lookup_warm_second(look->view, seen->hashes[i]);
-                }
+                ways->find_first(look, seen);
         }
         *ret_run = look->count;
         return true;
@@ -266,17 +227,18 @@ static bool match(const struct look *look, size_t *ret_run)
 /* All tiers of all keys, and how many are in any. False: the table cannot answer for some. */
 static bool exists(const struct look *look, const struct results *results, size_t *ret_present)
 {
+        const struct window_ways *ways = window_best();
         struct window windows[2];
         size_t present = 0;
 
-        if (!hash_window(look, 0, &windows[0]))
+        if (!ways->hash(look, 0, &windows[0]))
                 return false;
-        for (size_t step = 0; step * WINDOW < look->count; step++) {
+        for (size_t step = 0; step * WINDOW_KEYS < look->count; step++) {
                 struct window *now = &windows[step % 2];
 
                 for (size_t i = 0; i < now->n; i++)
                         lookup_warm_second(look->view, now->hashes[i]);
-                if (!hash_window(look, (step + 1) * WINDOW, &windows[(step + 1) % 2]))
+                if (!ways->hash(look, (step + 1) * WINDOW_KEYS, &windows[(step + 1) % 2]))
                         return false;
                 for (size_t i = 0; i < now->n; i++) {
                         unsigned found = lookup_find_surely(look->view, now->hashes[i],
