@@ -4,6 +4,7 @@
 #include "server-internal.h"
 
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -254,7 +255,9 @@ int server_start_admission(struct server *s)
         uint64_t seed, now = clock_mono_ns();
         int r;
 
-        memcpy(&seed, s->instance, sizeof(seed)); /* at random */
+        /* Not the instance: clients have it from HELLO, and could choose what is let in. */
+        if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+                return server_fail(-EIO, "getrandom", NULL);
         remembered = MIN(remembered * REMEMBERED_OF_ENTRIES, (uint64_t)REMEMBERED_MAX);
         r = admission_new(&s->service.admission, remembered, seed, now);
         if (r == 0)

@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -1136,7 +1137,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
 
 /* What this thread asks for; the library's own calls do not come by here. */
 static _Thread_local uint64_t allocations;
-static bool no_tallies; /* there is no memory for them */
+static atomic_bool no_tallies; /* there is no memory for them; workers allocate, too */
 
 void *__real_malloc(size_t bytes);
 void *__wrap_malloc(size_t bytes);
