@@ -26,7 +26,7 @@ from faults import WRITE_FAILS, Faults  # noqa: E402
 
 pytestmark = pytest.mark.serial
 
-SCALE = 120
+SCALE = 60
 RULES = SOURCE / "conf/prometheus/alerts.yaml"
 HOUR = 3600 / SCALE
 
@@ -316,7 +316,7 @@ def test_each_alert_fires_on_its_fault_and_no_other_and_none_in_an_hour_of_repla
     expected = {(f.alert, f.job if f.alert == "KvcacheVersionSkew" else f.name) for f in faults if f.alert}
     clean = faults[0]
 
-    with contextlib.ExitStack() as running, Prometheus(directory / "prometheus", jobs, scaled_rules()) as prometheus:
+    with contextlib.ExitStack() as running, Prometheus(directory / "prometheus", jobs, scaled_rules(), interval_ms=500) as prometheus:
         began = time.monotonic()
         clean.start_replay()
         with contextlib.ExitStack() as well:
