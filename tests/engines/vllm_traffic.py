@@ -4,12 +4,14 @@
     vllm_traffic.py policy | none | cpu | fs | kvcache | spec | spec-killed
 
 policy: our spec; prompts of 256 to 16,384 tokens ($LENGTHS) that lie in the daemon's memory or on its disk only: computing them,
-loading them, and what load_policy "auto" does, in turns ($ROUNDS). The others, with a GPU cache of 36,864 tokens: the time between
-tokens while 8 requests decode and their blocks are stored, then 200 requests of the conversation trace ($TRACE), one after the
-other; spec-killed: the daemon is killed in the middle of them. Lines "figure NAME ..."; the tokens of the 200 go to
-$OUT/tokens-KIND.json.
+loading them, and what load_policy "auto" does, in turns ($ROUNDS); auto learns nothing from the loads that it was not asked about.
+The others, with a GPU cache of 36,864 tokens: the time between tokens while 8 requests decode and their blocks are stored ($TURNS),
+then 200 requests of the conversation trace ($TRACE), one after the other; spec-killed: the daemon is killed in the middle of them.
+Lines "figure NAME ..."; the tokens of the 200 go to $OUT/tokens-KIND.json.
 """
 
+import contextlib
+import copy
 import gc
 import json
 import os
@@ -24,6 +26,7 @@ from vllm_gpu import engine
 
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "256 512 1024 2048 4096 8192 16384").split()))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
+TURNS = int(os.environ.get("TURNS", "12"))  # of 253 steps: the slowest 30 of them are above the p99, where one turn has 2
 REQUESTS, BLOCK = 200, 64  # the trace's blocks have 512 tokens: an eighth of them
 GPU_BLOCKS = 2304
 
@@ -102,9 +105,15 @@ def policy():
     it = Engine("spec", most_tokens=17408, policy="auto")
     from kvcache.vllm.policy import LoadPolicy
 
-    def loads(always):
-        for one in [o for o in gc.get_objects() if isinstance(o, LoadPolicy)]:
-            one.always = always
+    @contextlib.contextmanager
+    def forced():
+        """All is loaded, and nothing is learned from that: auto is measured with what it has found out by itself."""
+        known = [(o, copy.deepcopy(vars(o))) for o in gc.get_objects() if isinstance(o, LoadPolicy)]
+        for one, _ in known:
+            one.always = True
+        yield
+        for one, before in known:
+            vars(one).update(before)
 
     def measure(tokens, keys, on_disk_only):
         it.forget_all()
@@ -121,18 +130,19 @@ def policy():
         keys = list(stored.keys)[:length // 16 + 8]
         for tier in ("memory", "disk"):
             times = {"prefill": [], "loading": [], "auto": []}
-            cached = {}
+            cached = {"loading": [], "auto": []}
             for turn in range(ROUNDS):
                 it.forget_all()
                 times["prefill"].append(it.ask(it.new_prompt(length))[0])
                 it.settle()
                 for name in ("loading", "auto")[::1 if turn % 2 else -1]:
-                    loads(name == "loading")
-                    ms, cached[name], there = measure(tokens, keys, tier == "disk")
+                    with forced() if name == "loading" else contextlib.nullcontext():
+                        ms, hit, there = measure(tokens, keys, tier == "disk")
                     times[name].append(ms)
+                    cached[name].append(hit)
             middle = {name: statistics.median(of) for name, of in times.items()}
-            print(f"figure policy {length} {tier}: prefill {middle['prefill']:.1f} loading {middle['loading']:.1f} (cached {cached['loading']})"
-                  f" auto {middle['auto']:.1f} (cached {cached['auto']}), {middle['auto'] / min(middle['prefill'], middle['loading']):.2f} of the"
+            print(f"figure policy {length} {tier}: prefill {middle['prefill']:.1f} loading {middle['loading']:.1f} (cached {min(cached['loading'])})"
+                  f" auto {middle['auto']:.1f} (cached {' '.join(map(str, cached['auto']))}), {middle['auto'] / min(middle['prefill'], middle['loading']):.2f} of the"
                   f" better; {there} of {len(keys)} keys there", flush=True)
     for one in (o for o in gc.get_objects() if isinstance(o, LoadPolicy)):
         print(f"figure learned: prefill {one.prefill:.0f} tokens/s, a step {one.step_s * 1e3:.1f} ms, overhead"
@@ -145,8 +155,8 @@ def policy():
 def decode(it, kind):
     """Between the tokens of 8 requests while all of them decode."""
     core = it.llm.llm_engine
-    highest, middle = [], []
-    for turn in range(4):
+    highest, every = [], []
+    for turn in range(TURNS + 1):
         names = [f"decode-{turn}-{i}" for i in range(8)]
         for name in names:
             core.add_request(name, dict(prompt_token_ids=it.new_prompt(2048)), sampling(256))
@@ -161,10 +171,11 @@ def decode(it, kind):
         if turn:  # the first one warms up
             times.sort()
             highest.append(times[len(times) * 99 // 100])
-            middle.append(statistics.median(times))
+            every += times
         it.settle()
-    print(f"figure decode {kind}: p50 {statistics.median(middle):.2f} p99 {statistics.median(highest):.2f} of {len(times)} steps:",
-          *(f"{t:.2f}" for t in highest), flush=True)
+    every.sort()
+    print(f"figure decode {kind}: p50 {statistics.median(every):.2f} p99 {every[len(every) * 99 // 100]:.2f} of {len(every)} steps; p99 of"
+          f" {TURNS} turns {min(highest):.2f} to {max(highest):.2f}, the middle one {statistics.median(highest):.2f}", flush=True)
 
 
 def requests():
