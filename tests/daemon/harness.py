@@ -7,6 +7,7 @@ file system. The main data tests run on all of them.
 """
 
 import concurrent.futures
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -356,6 +357,23 @@ class Daemon:
         self._reap()
         self.exit_checked = True
         self.check_log()
+
+    def pause(self):
+        """SIGSTOP, until every thread has stopped: a request sent at once after the signal may still be answered by a
+        thread that runs on another CPU. A daemon that has ended is found by whatever asks it next."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def resume(self):
+        self.process.send_signal(signal.SIGCONT)
+
+    @contextlib.contextmanager
+    def paused(self):
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def restart(self, kill=False):
         if kill:

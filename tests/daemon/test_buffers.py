@@ -9,7 +9,6 @@ import json
 import mmap
 import os
 import random
-import signal
 import struct
 import subprocess
 import time
@@ -300,8 +299,7 @@ def test_R17_the_library_says_when_lent_memory_is_settled(backend, make_daemon, 
         process.stdin.flush()
         time.sleep(random.Random(round_).uniform(0, 0.05))  # any moment
         if how == "stop-and-kill":
-            os.kill(daemon.pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, daemon.pid, os.WSTOPPED)
+            daemon.pause()
         daemon.kill()
         finish(process)
         daemon.start()

@@ -28,15 +28,6 @@ def resource(daemon, name, what="used"):
     return daemon.metric(f'kvcache_resource_{what}{{resource="{name}"}}')
 
 
-@contextlib.contextmanager
-def stopped(daemon):
-    daemon.process.send_signal(signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        daemon.process.send_signal(signal.SIGCONT)
-
-
 def close_all(*lists):
     for c in sum(map(list, lists), []):
         c.close()
@@ -54,7 +45,7 @@ def test_R10_requests_in_flight_are_charged(make_daemon, settings, refused):
     clients = [daemon.client() for _ in range(120)]
     for c in clients:
         c.namespace("n")
-    with stopped(daemon):
+    with daemon.paused():
         tags = [c.submit_batch(Op.STAT, 1, keys) for c in clients]
     statuses = {c.wait(tag, check=False).status for c, tag in zip(clients, tags)}
     assert statuses == {Status.OK, refused}
@@ -73,7 +64,7 @@ def test_R10_pieces_are_charged(make_daemon):
     for c in clients:
         c.namespace("n")
         c.staging(4096)
-    with stopped(daemon):
+    with daemon.paused():
         tags = [c.submit_batch(Op.PUT, 1, [kvwire.PUT_ENTRY.pack(harness.key_of("p", i), 0, 4000 * 512, 4000, 0)],
                                ack=Ack.WRITTEN, pieces=pieces) for i, c in enumerate(clients)]
     statuses = [c.wait(tag, check=False).status for c, tag in zip(clients, tags)]
@@ -198,7 +189,7 @@ def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
     daemon = make_daemon().start()
     monitor, fd = daemon.client(name="monitor"), sealed_memfd(MIB)
     clients = [daemon.client() for _ in range(20)]
-    with stopped(daemon):
+    with daemon.paused():
         tag = monitor.submit(Op.REPORT, struct.pack("<II", kvwire.Report.STATS, 0))
         tags = [c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd]) for c in clients]
     reply = monitor.wait(tag)
@@ -213,7 +204,7 @@ def test_R10_descriptors_of_deferred_requests_are_charged(make_daemon):
     assert all(c.wait(t).value == 1 for c, t in zip(clients, tags))
     assert resource(daemon, "deferred_fds") == resource(daemon, "request_bytes") == 0
     # With the session that has one it is given back, too.
-    with stopped(daemon):
+    with daemon.paused():
         for c in clients:
             c.submit(Op.REGISTER, struct.pack("<QQ", 0, MIB), fds=[fd])
             c.close()

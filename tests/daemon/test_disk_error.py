@@ -2,7 +2,6 @@
 """A real disk error: one of two volumes lies on a loop device whose disk fails on command (fusedisk.py), so what the daemon
 meets is what the kernel makes of a broken device: EIO of O_DIRECT reads and writes, of syncs, and of the file system."""
 
-import contextlib
 import os
 import pathlib
 import shutil

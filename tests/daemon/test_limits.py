@@ -125,10 +125,10 @@ def test_R16_a_client_with_little_to_ask_does_not_wait_for_those_with_much(daemo
             c.namespace("n")
 
         def overtakes():
-            daemon.process.send_signal(signal.SIGSTOP)
+            daemon.pause()
             tags = [(c, c.submit_batch(Op.STAT, 1, keys)) for c in greedy]
             tag = polite.submit_batch(Op.EXISTS, ns, keys[:2])
-            daemon.process.send_signal(signal.SIGCONT)
+            daemon.resume()
             polite.wait(tag)
             readable, _, _ = select.select([c.sock for c in greedy], [], [], 0)
             for c, tag in tags:
@@ -144,10 +144,10 @@ def test_a_request_is_timed_from_when_it_could_be_read(daemon):
     with daemon.client() as c:
         before = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
         assert before["HELLO"]["count"] >= 1
-        daemon.process.send_signal(signal.SIGSTOP)
+        daemon.pause()
         tag = c.submit(Op.PING)
         time.sleep(0.05)
-        daemon.process.send_signal(signal.SIGCONT)
+        daemon.resume()
         c.wait(tag)
         after = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
         assert after["PING"]["count"] == before["PING"]["count"] + 1
@@ -162,9 +162,9 @@ def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, sta
     with daemon.client() as a, daemon.client() as b:
         for c in (a, b):
             c.namespace("n")
-        daemon.process.send_signal(signal.SIGSTOP)
+        daemon.pause()
         tags = [(c, c.submit_batch(Op.STAT, 1, keys)) for c in (a, b)]
-        daemon.process.send_signal(signal.SIGCONT)
+        daemon.resume()
         assert sorted(c.wait(tag, check=False).status for c, tag in tags) == sorted([Status.OK, status])
         assert len(b.stat(1, keys)) == len(keys)
     assert daemon.metric('kvcache_tenant_keys{tenant="default"}') == 0

@@ -11,7 +11,6 @@ import fcntl
 import mmap
 import os
 import random
-import signal
 import subprocess
 import threading
 
@@ -272,12 +271,12 @@ def test_a_daemon_that_is_stopped_is_not_believed_for_long(running):
         ns = c.namespace("n")
         c.put(ns, [(key, value)], ack=Ack.WRITTEN)
         library.use_index()
-        daemon.process.send_signal(signal.SIGSTOP)
+        daemon.pause()
         try:
             answer = wait_until(lambda: (a := library.ask("exists", key))[0] == "error" and a, "it asks the daemon", 30)
             assert int(answer[1]) == -errno.ETIMEDOUT
         finally:
-            daemon.process.send_signal(signal.SIGCONT)
+            daemon.resume()
         wait_until(lambda: library.ask("exists", key) == ["3", "1"], "the index answers again", 30)
         assert library.ask("info")[1] == "0", "all in one session"
 

@@ -246,7 +246,7 @@ def test_control_c_is_such_a_signal(daemon):
 def test_a_signal_while_the_daemon_hangs(daemon):
     with Terminal(daemon) as top:
         top.wait_frames(2)
-        os.kill(daemon.pid, signal.SIGSTOP)
+        daemon.pause()
         try:
             shown = len(top.frames())
             quiet = time.monotonic()
@@ -257,7 +257,7 @@ def test_a_signal_while_the_daemon_hangs(daemon):
             top.type(b"\x03")
             assert top.ended() == -signal.SIGINT
         finally:
-            os.kill(daemon.pid, signal.SIGCONT)
+            daemon.resume()
 
 
 def test_the_height_and_width_are_kept(daemon):

@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import os
 import select
-import signal
 import threading
 import time
 
@@ -251,7 +250,7 @@ def a_daemon_that_comes_later(make, daemon):
 
 
 def a_daemon_that_hangs_from_the_first(make, daemon):
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         started = time.monotonic()
         host = make(timeout_s=1.0)
@@ -261,7 +260,7 @@ def a_daemon_that_hangs_from_the_first(make, daemon):
         check(host, keys, found=False)
         assert time.monotonic() - started < 6 and not host.link.well
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
     host.wait_well()
     assert host.store(keys)
     check(host, keys)
@@ -273,7 +272,7 @@ def hung_and_gone_on(make, daemon):
     host = make(timeout_s=1.0)
     keys, late = host.keys("hung", 4), host.keys("late", 4)
     assert host.store(keys)
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         stored = []
         storing = threading.Thread(target=lambda: stored.append(host.store(late, first=8)))
@@ -290,7 +289,7 @@ def hung_and_gone_on(make, daemon):
         assert time.monotonic() - started < 2, "calls wait for a daemon that is known to hang"
         assert not stored and storing.is_alive()
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
     storing.join(20)
     assert stored and not storing.is_alive()
     host.wait_well()
@@ -377,9 +376,9 @@ def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
         before = loaded[0]
         wait_for("something is loaded", lambda: loaded[0] > before or time.monotonic() > ends)
         if n % 2:
-            os.kill(daemon.pid, signal.SIGSTOP)
+            daemon.pause()
             wait_for("it is seen to hang", lambda: not host.link.well)
-            os.kill(daemon.pid, signal.SIGCONT)
+            daemon.resume()
         else:
             daemon.kill()
             daemon.start()

@@ -11,7 +11,6 @@ import inspect
 import os
 import pathlib
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -182,12 +181,12 @@ def the_controller_s_threads(daemon):
                 assert backup(*prompts[0]) == 0
                 daemon.start()
             else:
-                os.kill(daemon.pid, signal.SIGSTOP)
+                daemon.pause()
                 started = time.monotonic()
                 assert not prefetch(tokens, hashes)
                 assert prefetch(tokens, hashes) is None and backup(*prompts[0]) == 0
                 assert time.monotonic() - started < 10
-                os.kill(daemon.pid, signal.SIGCONT)
+                daemon.resume()
             host.wait_well()
             assert prefetch(tokens, hashes) == len(tokens)
         stats = controller.storage_backend.get_stats()

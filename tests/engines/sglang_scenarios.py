@@ -8,7 +8,6 @@ tests/daemon/harness.py. A host has the backend, a host pool and its pages; it c
 import ctypes
 import hashlib
 import os
-import signal
 import threading
 import time
 
@@ -237,7 +236,7 @@ def a_daemon_that_comes_later(make, daemon):
 
 
 def a_daemon_that_hangs_from_the_first(make, daemon):
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         started = time.monotonic()
         host = make(timeout_s=1.0)
@@ -249,7 +248,7 @@ def a_daemon_that_hangs_from_the_first(make, daemon):
         other.close()
         assert time.monotonic() - started < 12
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
     host.wait_well()
     assert all(host.store(keys))
     check_load(host, keys)
@@ -294,7 +293,7 @@ def killed_under_a_load_and_a_store(make, daemon):
     host, other = make(ack="written"), make(ack="written", pages=(32, 8))
     keys = keys_of("under", 8)
     assert all(host.store(keys))
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     said = []
     threads = [threading.Thread(target=lambda: said.append(host.load(keys)[1])),
                threading.Thread(target=lambda: said.append(other.store(keys_of("under too", 8))))]
@@ -319,7 +318,7 @@ def hung_and_gone_on(make, daemon):
     host, other = make(timeout_s=1.0), make(timeout_s=1.0, pages=(32, 8))
     keys, late = keys_of("hung", 8), keys_of("late", 8)
     assert all(host.store(keys))
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         stored = []
         storing = threading.Thread(target=lambda: stored.append(other.store(late)))
@@ -335,7 +334,7 @@ def hung_and_gone_on(make, daemon):
         wait_for("the store has seen it", lambda: other.counters["timeouts"])
         assert not stored and storing.is_alive()
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
     storing.join(20)
     assert stored and not storing.is_alive()
     host.wait_well()
@@ -416,9 +415,9 @@ def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
         before = loaded[0]
         wait_for("something is loaded", lambda: loaded[0] > before or time.monotonic() > ends)
         if n % 2:
-            os.kill(daemon.pid, signal.SIGSTOP)
+            daemon.pause()
             wait_for("it is seen to hang", lambda: not host.link.well)
-            os.kill(daemon.pid, signal.SIGCONT)
+            daemon.resume()
         else:
             daemon.kill()
             daemon.start()

@@ -5,8 +5,6 @@
 Each function takes `make` (options of the tier -> a host) and a running daemon of tests/daemon/harness.py."""
 
 import hashlib
-import os
-import signal
 import time
 
 import kvcache
@@ -135,7 +133,7 @@ def killed_under_a_load(make, daemon):
     keys = keys_of("under", 8)
     store(host, "a", keys)
     host.reset()
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     context = host.begin("b")
     host.lookup(keys, context)
     host.step()
@@ -156,7 +154,7 @@ def hung_and_gone_on(make, daemon):
     store(host, "a", keys)
     store(host, "a2", others)
     host.reset()
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     context = host.begin("b")
     host.lookup(keys, context)
     for _ in range(3):
@@ -170,7 +168,7 @@ def hung_and_gone_on(make, daemon):
         host.step()
     host.finish(second)
     assert time.monotonic() - started < 2 and host.slowest_s < 0.5, host.slowest_s
-    os.kill(daemon.pid, signal.SIGCONT)
+    daemon.resume()
     host.settle()
     said = host.lookup(keys, context)
     assert set(said) <= {"HIT", "MISS"}, said
@@ -231,9 +229,9 @@ def many_requests_and_a_daemon_that_dies(make, daemon):
         if n % 4 == 1:
             daemon.kill()
         elif n % 4 == 2:
-            os.kill(daemon.pid, signal.SIGSTOP)
+            daemon.pause()
             host.step()
-            os.kill(daemon.pid, signal.SIGCONT)
+            daemon.resume()
         host.settle()
         said = host.lookup(keys, context)
         good = [k for k, s in zip(keys, said) if s == "HIT"]

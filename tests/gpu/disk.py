@@ -13,7 +13,6 @@ Prints a line for each, and at the end the medians and their ratios. Exit status
 
 import argparse
 import json
-import os
 import pathlib
 import shutil
 import statistics

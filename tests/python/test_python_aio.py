@@ -2,8 +2,6 @@
 """The client for asyncio."""
 
 import asyncio
-import os
-import signal
 import time
 
 import harness
@@ -63,7 +61,7 @@ def test_the_loop_goes_on_while_the_daemon_hangs(daemon):
         async with kvcache.AsyncClient(daemon.socket, lookup=False) as client:
             blocks = client.namespace("test", {"model": "m"})
             await blocks.put(KEYS, VALUES)
-            os.kill(daemon.pid, signal.SIGSTOP)
+            daemon.pause()
             try:
                 task = asyncio.ensure_future(blocks.get(KEYS, rooms(), timeout=0.3))
                 ticks = 0
@@ -72,7 +70,7 @@ def test_the_loop_goes_on_while_the_daemon_hangs(daemon):
                     ticks += 1
                 assert ticks > 5 and task.result().found == 0 and await blocks.match(KEYS, timeout=0.05) == 0
             finally:
-                os.kill(daemon.pid, signal.SIGCONT)
+                daemon.resume()
             room = rooms()
             assert (await blocks.get(KEYS, room)).ok and room == VALUES
     asyncio.run(main())
@@ -83,7 +81,7 @@ def test_a_cancelled_task_ends_when_its_memory_is_free(daemon):
         async with kvcache.AsyncClient(daemon.socket) as client:
             blocks = client.namespace("test", {"model": "m"})
             await blocks.put(KEYS, VALUES)
-            os.kill(daemon.pid, signal.SIGSTOP)
+            daemon.pause()
             tasks = [asyncio.ensure_future(blocks.get(KEYS, rooms())) for _ in range(3)]
             tasks.append(asyncio.ensure_future(blocks.get_map(KEYS)))
             try:
@@ -93,7 +91,7 @@ def test_a_cancelled_task_ends_when_its_memory_is_free(daemon):
                 await asyncio.sleep(0.05)
                 assert not any(t.done() for t in tasks)
             finally:
-                os.kill(daemon.pid, signal.SIGCONT)
+                daemon.resume()
             results = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(r, asyncio.CancelledError) for r in results) and client.client.inflight == 0
             room = rooms()
@@ -119,7 +117,7 @@ def test_a_daemon_that_dies_and_comes_again(make_daemon):
                     assert time.monotonic() < deadline
                     await asyncio.sleep(0.01)
             await until_hits()
-            os.kill(daemon.pid, signal.SIGSTOP)
+            daemon.pause()
             tasks = [asyncio.ensure_future(blocks.get(KEYS, rooms())) for _ in range(4)]
             await asyncio.sleep(0.02)
             daemon.kill()
@@ -133,7 +131,7 @@ def test_closing_ends_what_is_awaited(daemon):
     async def main():
         client = kvcache.AsyncClient(daemon.socket)
         blocks = client.namespace("test", {"model": "m"})
-        os.kill(daemon.pid, signal.SIGSTOP)
+        daemon.pause()
         try:
             task = asyncio.ensure_future(blocks.get(KEYS, rooms()))
             await asyncio.sleep(0.02)
@@ -144,7 +142,7 @@ def test_closing_ends_what_is_awaited(daemon):
             with pytest.raises(kvcache.ClosedError):
                 await blocks.match(KEYS)
         finally:
-            os.kill(daemon.pid, signal.SIGCONT)
+            daemon.resume()
     asyncio.run(main())
 
 

@@ -5,9 +5,7 @@ import array
 import ctypes
 import gc
 import mmap
-import os
 import select
-import signal
 
 import harness
 import kvcache
@@ -382,14 +380,14 @@ def test_a_batch_that_is_dropped_lives_until_it_is_reaped(client, blocks):
 def test_cancelled_requests_are_reaped(client, blocks, daemon):
     keys, values = pairs("s", 4)
     blocks.put(keys, values)
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         for i in range(200):  # more than a session has in flight: the last are still queued
             blocks.submit_get(keys, rooms(4), tag=i)
         assert client.cancel("none") == 0
         assert sum(client.cancel(i) for i in range(200)) == 200
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
     done = reap_all(client)
     assert len(done) == 200 and {s for d in done for s in d.status} <= {kvcache.OK, kvcache.CANCELLED}
     assert any(set(d.status) == {kvcache.CANCELLED} for d in done)

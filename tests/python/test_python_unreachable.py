@@ -6,7 +6,6 @@ import gc
 import os
 import pathlib
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -123,7 +122,7 @@ def test_submitted_requests_of_a_killed_daemon_are_reaped(make_daemon):
     with kvcache.Client(daemon.socket) as client:
         blocks = client.namespace("test", FINGERPRINT)
         assert blocks.put(KEYS, VALUES).ok
-        os.kill(daemon.pid, signal.SIGSTOP)
+        daemon.pause()
         for i in range(5):
             blocks.submit_get(KEYS, rooms(), tag=i)
         daemon.kill()
@@ -141,7 +140,7 @@ def test_a_hung_daemon_costs_the_timeout(make_daemon):
         blocks = client.namespace("test", FINGERPRINT)
         region = client.allocate(16 * LENGTH)
         assert blocks.put(KEYS, VALUES).ok and region.settled()
-        os.kill(daemon.pid, signal.SIGSTOP)
+        daemon.pause()
         try:
             done = blocks.get(KEYS, rooms(), timeout=0.1)
             assert done.found == 0 and done.error and set(done.status) <= {kvcache.PENDING, kvcache.BUSY}
@@ -154,7 +153,7 @@ def test_a_hung_daemon_costs_the_timeout(make_daemon):
             blocks.submit_get(KEYS, rooms(), tag="late", timeout=0.05)
             assert [d.found for d in client.reap(20)] == [0]
         finally:
-            os.kill(daemon.pid, signal.SIGCONT)
+            daemon.resume()
         room = rooms()
         wait_until(lambda: blocks.get(KEYS, room).ok, "hits again")
         assert room == VALUES
@@ -163,7 +162,7 @@ def test_a_hung_daemon_costs_the_timeout(make_daemon):
 
 def test_a_daemon_that_hangs_at_connect_costs_the_timeout_now_and_then(make_daemon):
     daemon = make_daemon().start()
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         started = time.monotonic()
         with kvcache.Client(daemon.socket, connect_timeout=0.1) as client:
@@ -172,7 +171,7 @@ def test_a_daemon_that_hangs_at_connect_costs_the_timeout_now_and_then(make_daem
                 assert blocks.match(KEYS) == 0
             assert time.monotonic() - started < 5
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
 
 
 def test_another_fingerprint_is_refused(client, blocks):
@@ -408,7 +407,7 @@ def test_closing_ends_a_reap_that_waits(make_daemon):
     client = kvcache.Client(daemon.socket)
     blocks = client.namespace("test", {})
     blocks.put(KEYS, VALUES)
-    os.kill(daemon.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         blocks.submit_get(KEYS, rooms())
 
@@ -426,7 +425,7 @@ def test_closing_ends_a_reap_that_waits(make_daemon):
         gc.collect()
         assert set(os.listdir("/proc/self/fd")) == descriptors
     finally:
-        os.kill(daemon.pid, signal.SIGCONT)
+        daemon.resume()
 
 
 def test_importing_starts_no_thread():

@@ -83,10 +83,10 @@ def test_the_daemon_ends_between_promise_and_load(start, daemon):
 def test_the_daemon_hangs_while_the_engine_is_at_it(start, daemon, program):
     process = start(daemon, program)
     asked(process, "stop")
-    os.kill(daemon.process.pid, signal.SIGSTOP)
+    daemon.pause()
     try:
         go_on(process)
         asked(process, "continue")
     finally:
-        os.kill(daemon.process.pid, signal.SIGCONT)
+        daemon.resume()
     ended(process)
