@@ -272,6 +272,7 @@ static void cq_refresh(struct evict *e, uint32_t item, uint32_t group)
         struct cq_item *i = &q->items[item];
 
         i->touched = cq_tick(q);
+        i->group = (uint16_t)group;
         cq_unlink(q, item);
         cq_append(q, item, group);
 }

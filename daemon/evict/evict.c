@@ -2,6 +2,10 @@
 /* The table of policies, and the dispatch from evict.h to the chosen one. A policy is one more
  * source and one more row.
  *
+ * What is retained is kept from being a victim here, for all policies: a policy has a second group
+ * for each of its owner's, behind them, in which a victim is looked for only when nothing else is
+ * left, and retained items are in those.
+ *
  * Runs on the loop thread. An item or group out of range, an item inserted twice or removed twice
  * are the caller's bugs, and asserted here for all policies. */
 #include "evict/evict.h"
@@ -9,6 +13,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "checked.h"
@@ -40,15 +45,23 @@ const char *evict_policy_name(const char *policy)
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups)
 {
         const struct evict_policy *p = policy_find(policy);
+        uint8_t *retained;
         struct evict *e;
         int r;
 
-        if (!p || max_items == 0 || max_items == EVICT_NONE || max_groups == 0)
+        if (!p || max_items == 0 || max_items == EVICT_NONE || max_groups == 0 ||
+            max_groups > UINT32_MAX / 2)
                 return -EINVAL;
-        r = p->new (&e, max_items, max_groups);
-        if (r < 0)
+        retained = calloc(max_items / 8 + 1, 1);
+        if (!retained)
+                return -ENOMEM;
+        r = p->new (&e, max_items, 2 * max_groups);
+        if (r < 0) {
+                free(retained);
                 return r;
+        }
         e->policy = p;
+        e->retained = retained;
         e->max_items = max_items;
         e->max_groups = max_groups;
         *ret = e;
@@ -57,9 +70,40 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
 
 struct evict *evict_free(struct evict *e)
 {
-        if (e)
+        if (e) {
+                free(e->retained);
                 e->policy->free(e);
+        }
         return NULL;
+}
+
+bool evict_is_retained(const struct evict *e, uint32_t item)
+{
+        return e->n_retained > 0 && e->retained[item / 8] & 1u << item % 8;
+}
+
+/* The policy's group for an item of the owner's. */
+static uint32_t group_of(const struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(group < e->max_groups);
+        return evict_is_retained(e, item) ? e->max_groups + group : group;
+}
+
+static void set_retained(struct evict *e, uint32_t item, bool retained)
+{
+        if (evict_is_retained(e, item) == retained)
+                return;
+        e->retained[item / 8] ^= (uint8_t)(1u << item % 8);
+        e->n_retained += retained ? 1 : UINT32_MAX;
+}
+
+void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained)
+{
+        assert(evict_contains(e, item));
+        if (evict_is_retained(e, item) == retained)
+                return;
+        set_retained(e, item, retained);
+        e->policy->refresh(e, item, group_of(e, item, group));
 }
 
 bool evict_contains(const struct evict *e, uint32_t item)
@@ -95,23 +139,23 @@ void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t
 
 void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
-        assert(evict_contains(e, item) && group < e->max_groups);
-        e->policy->touch(e, item, group, use);
+        assert(evict_contains(e, item));
+        e->policy->touch(e, item, group_of(e, item, group), use);
 }
 
 void evict_refresh(struct evict *e, uint32_t item, uint32_t group)
 {
-        assert(evict_contains(e, item) && group < e->max_groups);
-        e->policy->refresh(e, item, group);
+        assert(evict_contains(e, item));
+        e->policy->refresh(e, item, group_of(e, item, group));
 }
 
 void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
                     bool is_end)
 {
-        assert(evict_contains(e, item) && group < e->max_groups && turn > 0);
+        assert(evict_contains(e, item) && turn > 0);
         if (e->policy->set_turn)
-                e->policy->set_turn(e, item, group, use, MIN(turn, (unsigned)EVICT_LAST_TURN),
-                                    is_end);
+                e->policy->set_turn(e, item, group_of(e, item, group), use,
+                                    MIN(turn, (unsigned)EVICT_LAST_TURN), is_end);
 }
 
 unsigned evict_turn(const struct evict *e, uint32_t item, uint32_t use)
@@ -160,12 +204,14 @@ void evict_unpopulate(const struct evict *e, uint32_t from)
 void evict_remove(struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));
+        set_retained(e, item, false);
         e->policy->remove(e, item, 0);
 }
 
 void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id)
 {
         assert(evict_contains(e, item) && id != 0);
+        set_retained(e, item, false);
         e->policy->remove(e, item, id);
 }
 
@@ -175,6 +221,16 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
 {
         assert(group < e->max_groups);
         return e->policy->victim(e, group, may_evict, userdata, max_passed);
+}
+
+uint32_t evict_retained_victim(struct evict *e, uint32_t group,
+                               bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                               uint32_t max_passed)
+{
+        assert(group < e->max_groups);
+        return e->n_retained == 0 ? EVICT_NONE
+                                  : e->policy->victim(e, e->max_groups + group, may_evict, userdata,
+                                                      max_passed);
 }
 
 uint64_t evict_touched(const struct evict *e, uint32_t item)
@@ -210,6 +266,7 @@ void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct 
         assert(evict_contains(e, item) && group < e->max_groups);
         *ret = (struct evict_standing){ 0 };
         e->policy->explain(e, item, group, ret);
+        ret->is_retained = evict_is_retained(e, item);
 }
 
 void evict_get_stats(const struct evict *e, struct evict_stats *ret)
@@ -241,7 +298,10 @@ void evict_save(const struct evict *e, struct evict_learned *ret)
 void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret)
 {
         assert(evict_contains(e, item) && id != 0);
-        *ret = (struct evict_record){ .id = id };
+        *ret = (struct evict_record){
+                .id = id,
+                .flags = evict_is_retained(e, item) ? EVICT_RECORD_RETAINED : 0,
+        };
         e->policy->save_item(e, item, ret);
 }
 
@@ -271,14 +331,14 @@ void evict_restore_remembered(struct evict *e, const struct evict_record *r)
 bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
                         const struct evict_record *r)
 {
-        assert(evict_contains(e, item) && group < e->max_groups);
-        return r->id != 0 && e->policy->restore_item(e, item, group, r);
+        assert(evict_contains(e, item));
+        return r->id != 0 && e->policy->restore_item(e, item, group_of(e, item, group), r);
 }
 
 void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t item),
                         void *userdata)
 {
-        for (uint32_t list = 0; list < e->max_groups * e->policy->lists; list++) {
+        for (uint32_t list = 0; list < 2 * e->max_groups * e->policy->lists; list++) {
                 uint32_t item = e->policy->first(e, list), end = EVICT_NONE, next;
 
                 /* Up to the first that has become young again, which is at the end by then. */

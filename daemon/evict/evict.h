@@ -21,9 +21,9 @@ struct evict;
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups);
 struct evict *evict_free(struct evict *e);
 
-/* Another policy for the same items: they keep the order of their last touches, and what was
- * learned and remembered is given up. Takes two tenths of a second for a million items. 1: done.
- * 0: it is this one already. -EINVAL, -ENOMEM: *e is as it was. */
+/* Another policy for the same items: they keep the order of their last touches, what is retained
+ * stays so, and what was learned and remembered is given up. Takes two tenths of a second for a
+ * million items. 1: done. 0: it is this one already. -EINVAL, -ENOMEM: *e is as it was. */
 int evict_switch(struct evict **e, const char *policy);
 
 /* Where in its chain an item was when it came in. A policy may expect less of some. */
@@ -104,6 +104,11 @@ void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id);
 bool evict_remembers(const struct evict *e, uint64_t id);
 bool evict_contains(const struct evict *e, uint32_t item);
 
+/* Retained: no victim, whatever it is worth, until this is ended or the item is removed. It is
+ * touched and learned from as all items. Either way it becomes the youngest of its list. */
+void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained);
+bool evict_is_retained(const struct evict *e, uint32_t item);
+
 /* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.
  * It stays in until evict_remove(). Passes over at most `max_passed` that may not. */
 uint32_t evict_victim(struct evict *e, uint32_t group,
@@ -124,6 +129,10 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item);
 uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
                        bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                        uint32_t max_passed);
+/* Of the retained ones, for when nothing else is left. */
+uint32_t evict_retained_victim(struct evict *e, uint32_t group,
+                               bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                               uint32_t max_passed);
 
 /* What a policy goes by for an item. Stable numbers: append only. */
 enum evict_class {
@@ -151,6 +160,7 @@ struct evict_standing {
         double density, least_density;
         bool is_next;      /* the group's victim, if it is not pinned */
         bool is_continued; /* what goes on from it is in, and goes before it */
+        bool is_retained;
 };
 void evict_explain(const struct evict *e, uint32_t item, uint32_t group,
                    struct evict_standing *ret);
@@ -181,8 +191,10 @@ struct evict_learned {
 struct evict_record {
         uint64_t id; /* as when it was inserted; never 0 */
         uint32_t touched;
-        uint8_t class, uses, turn, reserved;
+        uint8_t class, uses, turn;
+        uint8_t flags; /* EVICT_RECORD_RETAINED; of others nothing is meant yet */
 };
+enum { EVICT_RECORD_RETAINED = 1 << 0 };
 uint64_t evict_touches(const struct evict *e); /* its `now` */
 void evict_save(const struct evict *e, struct evict_learned *ret);
 void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret);

@@ -24,7 +24,7 @@ struct evict_policy {
         void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
                        uint32_t use, unsigned place); /* id 0: not known; enum evict_place */
         void (*touch)(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
-        void (*refresh)(struct evict *e, uint32_t item, uint32_t group);
+        void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* may be another group */
         /* With link, or both NULL. */
         void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,
                          unsigned turn, bool is_end);
@@ -67,8 +67,11 @@ struct evict_policy {
 };
 
 struct evict {
-        const struct evict_policy *policy; /* evict_new() sets these three */
-        uint32_t max_items, max_groups;
+        const struct evict_policy *policy; /* evict_new() sets these */
+        uint32_t max_items;
+        uint32_t max_groups; /* half of what the policy has been made with: evict.c */
+        uint8_t *retained;   /* a bit an item */
+        uint32_t n_retained;
         struct ages ages; /* evict.c's; zero at first */
 };
 

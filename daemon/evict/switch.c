@@ -71,9 +71,19 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         evict_note_time(to, from->ages.now_ns);
 }
 
+/* They were handed over into the groups of what is retained. */
+static void swap_retained(struct evict *from, struct evict *to)
+{
+        uint8_t *none = to->retained;
+
+        to->retained = from->retained;
+        to->n_retained = from->n_retained;
+        from->retained = none;
+}
+
 int evict_switch(struct evict **e, const char *policy)
 {
-        const struct evict *from = *e;
+        struct evict *from = *e;
         uint32_t lists = from->policy->lists;
         _cleanup_(freep) struct head *heads = NULL;
         struct heap heap;
@@ -82,14 +92,14 @@ int evict_switch(struct evict **e, const char *policy)
 
         if (strcmp(evict_policy(from), policy) == 0)
                 return 0;
-        heads = calloc((size_t)from->max_groups * lists, sizeof(*heads));
+        heads = calloc((size_t)2 * from->max_groups * lists, sizeof(*heads));
         if (!heads)
                 return -ENOMEM;
         r = evict_new(&to, policy, from->max_items, from->max_groups);
         if (r < 0)
                 return r;
         heap = (struct heap){ .heads = heads };
-        for (uint32_t i = 0; i < from->max_groups * lists; i++) {
+        for (uint32_t i = 0; i < 2 * from->max_groups * lists; i++) {
                 uint32_t item = from->policy->first(from, i);
 
                 if (item != EVICT_NONE)
@@ -100,7 +110,8 @@ int evict_switch(struct evict **e, const char *policy)
                         };
         }
         hand_over(from, to, &heap);
-        evict_free(*e);
+        swap_retained(from, to);
+        evict_free(from);
         *e = to;
         return 1;
 }

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is retained is no victim, under every policy, however cold it is; all else goes on as if it
+ * were not there. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "cleanup.h"
+#include "evict/evict.h"
+
+enum { ITEMS = 64, GROUPS = 2 };
+
+DEFINE_CLEANUP(struct evict *, evict_free);
+
+static const char *const policies[] = { "lru", "cq" };
+
+/* Items 0 .. n - 1, in groups by turns. */
+static struct evict *make(const char *policy, uint32_t n)
+{
+        struct evict *e = NULL;
+
+        assert_int_equal(evict_new(&e, policy, ITEMS, GROUPS), 0);
+        for (uint32_t i = 0; i < n; i++)
+                evict_insert_known(e, i, i % GROUPS, 4096, i + 1, EVICT_NO_USE,
+                                   EVICT_PLACE_UNKNOWN);
+        return e;
+}
+
+static uint32_t victim(struct evict *e, uint32_t group)
+{
+        return evict_victim(e, group, NULL, NULL, UINT32_MAX);
+}
+
+/* How many victims there are until none is left; each leaves. */
+static uint32_t evict_all(struct evict *e, uint32_t group)
+{
+        uint32_t n = 0, item;
+
+        for (; (item = victim(e, group)) != EVICT_NONE; n++) {
+                assert_false(evict_is_retained(e, item));
+                evict_remove_victim(e, item, item + 1);
+        }
+        return n;
+}
+
+static void what_is_retained_is_no_victim(const char *policy)
+{
+        _cleanup_(evict_freep) struct evict *e = make(policy, ITEMS);
+
+        for (uint32_t i = 0; i < 8; i++)
+                evict_retain(e, i, i % GROUPS, true);
+        evict_retain(e, 0, 0, true); /* again, which changes nothing */
+        /* It is touched as all others, and stays retained. */
+        evict_touch(e, 2, 0, EVICT_NO_USE);
+        evict_refresh(e, 4, 0);
+        assert_int_equal(evict_all(e, 0), ITEMS / 2 - 4);
+        assert_int_equal(evict_all(e, 1), ITEMS / 2 - 4);
+        for (uint32_t i = 0; i < 8; i++)
+                assert_true(evict_contains(e, i) && evict_is_retained(e, i));
+        for (uint32_t i = 8; i < ITEMS; i++)
+                assert_false(evict_contains(e, i));
+
+        /* When there is nothing else, the coldest of them; 0 and 6 were not touched. */
+        assert_int_equal(evict_retained_victim(e, 1, NULL, NULL, UINT32_MAX), 1);
+        /* What is over is a victim again. */
+        evict_retain(e, 4, 0, false);
+        evict_retain(e, 4, 0, false);
+        assert_int_equal(victim(e, 0), 4);
+        assert_int_equal(victim(e, 1), EVICT_NONE);
+        /* A new item in the place of a removed one is not retained. */
+        evict_remove(e, 1);
+        evict_insert(e, 1, 1, 4096);
+        assert_false(evict_is_retained(e, 1));
+        assert_int_equal(victim(e, 1), 1);
+}
+
+static void it_stays_retained_under_another_policy(const char *policy)
+{
+        _cleanup_(evict_freep) struct evict *e = make(policy, ITEMS);
+
+        for (uint32_t i = 0; i < 8; i++)
+                evict_retain(e, i, i % GROUPS, true);
+        assert_int_equal(evict_switch(&e, policy[0] == 'l' ? "cq" : "lru"), 1);
+        assert_int_equal(evict_all(e, 0) + evict_all(e, 1), ITEMS - 8);
+        for (uint32_t i = 0; i < 8; i++) {
+                assert_true(evict_is_retained(e, i));
+                evict_retain(e, i, i % GROUPS, false);
+        }
+        assert_int_equal(evict_all(e, 0) + evict_all(e, 1), 8);
+}
+
+static void a_record_says_so(const char *policy)
+{
+        _cleanup_(evict_freep) struct evict *e = make(policy, 4);
+        struct evict_standing standing;
+        struct evict_record record;
+
+        evict_retain(e, 3, 1, true);
+        evict_save_item(e, 3, 4, &record);
+        assert_int_equal(record.flags, EVICT_RECORD_RETAINED);
+        evict_explain(e, 3, 1, &standing);
+        assert_true(standing.is_retained && !standing.is_next);
+        evict_save_item(e, 2, 3, &record);
+        assert_int_equal(record.flags, 0);
+        evict_explain(e, 2, 0, &standing);
+        assert_false(standing.is_retained);
+}
+
+#define BY_POLICY(name)                                                                            \
+        static void test_##name(void **state)                                                      \
+        {                                                                                          \
+                for (unsigned i = 0; i < sizeof(policies) / sizeof(policies[0]); i++)              \
+                        name(policies[i]);                                                         \
+        }
+
+BY_POLICY(what_is_retained_is_no_victim)
+BY_POLICY(it_stays_retained_under_another_policy)
+BY_POLICY(a_record_says_so)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                cmocka_unit_test(test_what_is_retained_is_no_victim),
+                cmocka_unit_test(test_it_stays_retained_under_another_policy),
+                cmocka_unit_test(test_a_record_says_so),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
