@@ -283,6 +283,17 @@ enum kvcache_op {
          * when the requests that use the chain are complete. Per key: KVCACHE_OK: it is there;
          * KVCACHE_MISS. -EOPNOTSUPP: the daemon is too old; nothing is lost but the hint. */
         KVCACHE_OP_HINT = 11,
+        /* PIN: the daemon keeps the chunk on disk until UNPIN, whatever else it evicts, as far as
+         * the tenant's share of pinned bytes goes (tenants.pinned_bytes). Pins belong to the
+         * tenant, not to the session. They outlive a restart of the daemon; those of the last ten
+         * minutes (eviction.save_interval) are lost if it is killed. EVICT and PURGE drop a pinned
+         * chunk as any other. Per key: KVCACHE_OK; KVCACHE_MISS: it is not there, or in memory
+         * alone, as a write that failed or the budget of writes has left it; KVCACHE_BUSY: it is
+         * not on disk yet, ask again when its put is WRITTEN; KVCACHE_QUOTA: the tenant has pinned
+         * as much as it may. Pinning or unpinning twice is OK. -EOPNOTSUPP: the daemon is too old.
+         */
+        KVCACHE_OP_PIN = 12,
+        KVCACHE_OP_UNPIN = 13,
 };
 
 struct kvcache_lease {
@@ -355,6 +366,7 @@ enum {
         KVCACHE_STANDING_NEXT = 1 << 0,      /* the next of its size to be evicted */
         KVCACHE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
         KVCACHE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
+        KVCACHE_STANDING_RETAINED = 1 << 3,  /* by a PIN: not evicted */
 };
 
 struct kvcache_standing {
@@ -407,7 +419,7 @@ struct kvcache_request {
         uint32_t tiers;       /* EVICT: KVCACHE_TIER_MEMORY or KVCACHE_TIER_ALL; 0: all */
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
-                                           TOUCH, EVICT, STAT, PREFETCH, HINT */
+                                           TOUCH, EVICT, STAT, PREFETCH, HINT, PIN, UNPIN */
         size_t count; /* any; more than a message holds are sent as several, as one chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
         struct kvcache_result *results;   /* `count` of them, the caller's; written by the time the
@@ -523,6 +535,22 @@ static inline void kvcache_prep_hint(struct kvcache_request *request, uint32_t n
         kvcache_prep(request, KVCACHE_OP_HINT, namespace_handle, count, results);
         request->keys = keys;
         request->return_s = return_s;
+}
+
+static inline void kvcache_prep_pin(struct kvcache_request *request, uint32_t namespace_handle,
+                                    const struct kvcache_key *keys, size_t count,
+                                    struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_PIN, namespace_handle, count, results);
+        request->keys = keys;
+}
+
+static inline void kvcache_prep_unpin(struct kvcache_request *request, uint32_t namespace_handle,
+                                      const struct kvcache_key *keys, size_t count,
+                                      struct kvcache_result *results)
+{
+        kvcache_prep(request, KVCACHE_OP_UNPIN, namespace_handle, count, results);
+        request->keys = keys;
 }
 
 static inline void kvcache_prep_give_back(struct kvcache_request *request,

@@ -184,6 +184,14 @@ static void apply_names_limits(struct server *s)
         census_set_limits(s->service.census, &limits);
 }
 
+static uint64_t pinned_limit(const struct server *s, unsigned tenant)
+{
+        const struct config_tenant *t = s->tenant_config[tenant];
+        uint64_t stored = t && t->stored_bytes ? t->stored_bytes : s->config->store.limit;
+
+        return t && t->pinned_bytes ? t->pinned_bytes : stored / 4;
+}
+
 void server_apply_limits(struct server *s)
 {
         struct quota_limits all = server_all_limits(s), user = server_user_limits(s);
@@ -200,6 +208,7 @@ void server_apply_limits(struct server *s)
                 leases_set_limits(s->tenants[i].leases, &leases);
                 store_set_tenant_limit(s->service.store, s->tenants[i].store_tenant,
                                        s->tenant_config[i] ? s->tenant_config[i]->stored_bytes : 0);
+                s->tenants[i].pinned_limit = pinned_limit(s, i);
         }
 }
 

@@ -126,6 +126,8 @@ enum wire_ack {
 enum wire_hint {
         WIRE_HINT_FINAL = 1,  /* the chain that they are will not be used again: evict it first */
         WIRE_HINT_RETURN = 2, /* they will be used again, in about `return_s` */
+        WIRE_HINT_PIN = 3,    /* they are to stay on disk; for WIRE_FEATURE_PIN */
+        WIRE_HINT_UNPIN = 4,  /* ... no more */
         WIRE_HINT_END,
 };
 
@@ -183,7 +185,8 @@ struct wire_batch {
         union {
                 uint32_t
                         timeout_ms; /* 24  how long it may wait for room; 0: the daemon's default */
-                uint32_t return_s;  /* 24  HINT: in so many seconds, at least 1; final: zero */
+                uint32_t return_s;  /* 24  HINT: in so many seconds, at least 1; not of a RETURN:
+                                       zero */
         };
         union {
                 uint8_t ack;  /* 28  PUT: enum wire_ack; others: zero */
@@ -448,6 +451,7 @@ enum wire_feature {
         WIRE_FEATURE_TRANSFERS = 1 << 10, /* TRANSFERS */
         WIRE_FEATURE_RECORD = 1 << 11,    /* RECORD */
         WIRE_FEATURE_RELOAD = 1 << 12,    /* RELOAD */
+        WIRE_FEATURE_PIN = 1 << 13,       /* HINT to pin and unpin */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
@@ -546,6 +550,7 @@ enum wire_standing_flag {
         WIRE_STANDING_NEXT = 1 << 0,      /* the next of its size to be evicted */
         WIRE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
         WIRE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
+        WIRE_STANDING_RETAINED = 1 << 3,  /* by a HINT to pin it */
 };
 
 struct wire_stat_result {

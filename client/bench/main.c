@@ -12,7 +12,7 @@ static const struct command *const commands[] = {
 static const char *const of_ctl[] = { "status", "top",       "ping",   "stats", "config",   "put",
                                       "get",    "exists",    "stat",   "ls",    "prefetch", "evict",
                                       "purge",  "namespace", "device", "gds",   "verify",   "hint",
-                                      "bench",  "record",    "reload", NULL };
+                                      "bench",  "record",    "reload", "pin",   "unpin",    NULL };
 
 static const struct tool kvcache_bench = {
         .name = "kvcache-bench",

@@ -181,6 +181,8 @@ static const char *why_text(const struct kvcache_standing *s)
 {
         if (s->flags & KVCACHE_STANDING_PINNED)
                 return "not while it is leased, lent or written";
+        if (s->flags & KVCACHE_STANDING_RETAINED)
+                return "not until it is unpinned";
         if (s->flags & KVCACHE_STANDING_NEXT)
                 return "next";
         if (s->flags & KVCACHE_STANDING_CONTINUED)
@@ -213,7 +215,9 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
         else
                 cJSON_AddNumberToObject(object, "worth", worth_ratio(s));
         cJSON_AddBoolToObject(object, "next", s->flags & KVCACHE_STANDING_NEXT);
+        /* "pinned" has always been what leases, loans and I/O do. */
         cJSON_AddBoolToObject(object, "pinned", s->flags & KVCACHE_STANDING_PINNED);
+        cJSON_AddBoolToObject(object, "pinned_by_client", s->flags & KVCACHE_STANDING_RETAINED);
         cJSON_AddBoolToObject(object, "continued", s->flags & KVCACHE_STANDING_CONTINUED);
         cJSON_AddStringToObject(object, "evicted", why_text(s));
 }

@@ -14,6 +14,7 @@ extern const struct command command_evict, command_purge;             /* cmd-evi
 extern const struct command command_namespace;                        /* cmd-namespace.c */
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */
 extern const struct command command_hint;                             /* cmd-hint.c */
+extern const struct command command_pin, command_unpin;               /* cmd-pin.c */
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_record;                           /* cmd-record.c */

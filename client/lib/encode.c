@@ -41,6 +41,8 @@ unsigned encode_wire_op(enum kvcache_op op)
         case KVCACHE_OP_GIVE_BACK:
                 return WIRE_GIVE_BACK;
         case KVCACHE_OP_HINT:
+        case KVCACHE_OP_PIN:
+        case KVCACHE_OP_UNPIN:
                 return WIRE_HINT;
         }
         return 0;
@@ -50,6 +52,18 @@ unsigned encode_wire_op(enum kvcache_op op)
 static const struct resolved_key *encode_key(const struct encode *b, size_t i)
 {
         return &b->keys->keys[i];
+}
+
+static enum wire_hint wire_hint(const struct kvcache_request *user)
+{
+        switch (user->op) {
+        case KVCACHE_OP_PIN:
+                return WIRE_HINT_PIN;
+        case KVCACHE_OP_UNPIN:
+                return WIRE_HINT_UNPIN;
+        default:
+                return user->return_s ? WIRE_HINT_RETURN : WIRE_HINT_FINAL;
+        }
 }
 
 /* --- naming them --- */
@@ -257,7 +271,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
                 if (op == WIRE_EVICT)
                         batch->tiers = (uint8_t)(u->tiers ? u->tiers : KVCACHE_TIER_ALL);
                 if (op == WIRE_HINT) {
-                        batch->hint = u->return_s ? WIRE_HINT_RETURN : WIRE_HINT_FINAL;
+                        batch->hint = (uint8_t)wire_hint(u);
                         batch->return_s = u->return_s;
                 }
                 for (uint32_t i = 0; i < count; i++)

@@ -34,6 +34,9 @@ static int prepare(struct kvcache *kv, const struct kvcache_request *user, struc
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot prefetch");
         if (user->op == KVCACHE_OP_HINT && !(kv->conn->features & WIRE_FEATURE_HINT))
                 return handle_fail(kv, -EOPNOTSUPP, "this daemon takes no hints");
+        if ((user->op == KVCACHE_OP_PIN || user->op == KVCACHE_OP_UNPIN) &&
+            !(kv->conn->features & WIRE_FEATURE_PIN))
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon cannot pin chunks");
         if (user->op != KVCACHE_OP_GIVE_BACK)
                 r = admin_namespace_ready(kv, user->namespace_handle, ret_namespace);
         if (r < 0)

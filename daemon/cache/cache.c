@@ -406,6 +406,24 @@ bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hin
         return true;
 }
 
+enum cache_status cache_retain(struct cache *c, const struct cache_place *place, bool retained,
+                               uint64_t limit)
+{
+        int r = store_retain(c->params.store, place->ref, retained, limit);
+        const struct pool_chunk *pc;
+
+        if (r != STORE_MISS)
+                return r == 0 ? CACHE_OK : CACHE_QUOTA;
+        if (!retained)
+                return CACHE_OK;
+        if (place->chunk == POOL_NONE)
+                return CACHE_BUSY;
+        pc = pool_chunk(c->params.pool, place->chunk);
+        if (pc->flags & POOL_REFUSED)
+                cache_admit_again(c, place->chunk, cache_next_use(c));
+        return write_of(pc) ? CACHE_BUSY : CACHE_MISS;
+}
+
 bool cache_wants_chains(const struct cache *c)
 {
         return pool_wants_chains(c->params.pool);

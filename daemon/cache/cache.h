@@ -42,6 +42,7 @@ enum cache_status {
         CACHE_FAILED,
         CACHE_NO_SPACE,  /* also for the budget of writes, which refuses what is to be written */
         CACHE_FAULT,     /* the client's memory went away while it was read or filled */
+        CACHE_QUOTA,     /* pin: the tenant has pinned as much as it may */
         CACHE_NO_RANGE,  /* get: the chunk has no such bytes */
         CACHE_CANCELLED, /* its owner went away, or the daemon stops */
         CACHE_STATUS_END,
@@ -178,6 +179,12 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
 /* What a client says of a chunk, to the eviction policies of both tiers; of a chain, from its end
  * to its root. False: EVICT_HINT_FINAL, and something else goes on from it, as of evict.h. */
 bool cache_hint(struct cache *c, const struct cache_place *place, enum evict_hint hint);
+
+/* A client pins the chunk, as of store_retain(), or ends that. CACHE_OK; CACHE_MISS: it is in
+ * memory alone; CACHE_BUSY: it is on its way to the disk, by this call perhaps, and can be pinned
+ * when it is there; CACHE_QUOTA: over the limit. */
+enum cache_status cache_retain(struct cache *c, const struct cache_place *place, bool retained,
+                               uint64_t limit);
 
 /* A walk through the places of a chain from its root on, before they are touched: the eviction
  * policies learn what comes before what, and which turn of a session has brought it. A turn adds

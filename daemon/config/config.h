@@ -48,7 +48,7 @@ struct config_tenant {
         struct config_strings users, groups;
         uint64_t pool;
         uint64_t connections, leases, leased_bytes, staging_bytes, registered, keys, namespaces,
-                stored_bytes;
+                stored_bytes, pinned_bytes;
         uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of tenant.def */
         struct config_place place[CONFIG_MAX_TENANT_ROWS];
 };

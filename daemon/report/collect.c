@@ -221,6 +221,8 @@ static void collect_tenants(const struct service *service, const struct tenant *
                         s->hints[h] += (double)of->traffic.hints[h];
                 s->tenant_stored_bytes[i] = (double)stored.bytes;
                 s->tenant_stored_bytes_limit[i] = limit_of(stored.limit);
+                s->tenant_pinned_bytes[i] = (double)stored.retained;
+                s->tenant_pinned_bytes_limit[i] = (double)of->pinned_limit;
                 s->tenant_pool_bytes_limit[i] = (double)pool.bytes;
                 s->tenant_pool_bytes[i] = (double)pool.used_bytes;
                 lookups = status_lookups(of->tally.all);
@@ -318,6 +320,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->index_bytes = (double)st.index_bytes;
         s->store_bypassed = st.bypassed;
         s->evictions = (double)st.evictions;
+        s->pinned_evictions = (double)st.retained_evictions;
         collect_evict(&st.evict, METRICS_TIER_DISK, s);
         store_get_evicted_ages(store, &s->evicted_ages[METRICS_TIER_DISK]);
         s->evicted_bytes = (double)st.evicted_bytes;

@@ -61,7 +61,7 @@ VALUES(tier_value, "memory", "disk");
 VALUES(got_value, "memory", "disk", "lent", "miss");
 VALUES(queued_value, "read", "write", "copy");
 VALUES(lookup_value, "daemon", "client");
-VALUES(hint_value, "final", "return", "shared");
+VALUES(hint_value, "final", "return", "shared", "pinned", "unpinned", "pin_refused", "pin_early");
 VALUES(form_value, "map", "into");
 VALUES(ack_value, "accepted", "written", "durable");
 VALUES(io_value, "read", "write", "sync", "copy", "call");

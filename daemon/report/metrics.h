@@ -16,7 +16,7 @@ enum { METRICS_OPS = 32, METRICS_STATUSES = 24 }; /* wire ops and statuses, by n
 
 /* Indices of the other members that are arrays. */
 enum { METRICS_TIER_MEMORY, METRICS_TIER_DISK, METRICS_TIERS };
-enum { METRICS_HINTS = 3 };  /* HINTS of tenant.h */
+enum { METRICS_HINTS = 7 };  /* HINTS of tenant.h */
 enum { METRICS_GOT = 4 };    /* GOT of tenant.h */
 enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_MISSES = 5 }; /* by enum cache_miss_reason */

@@ -190,6 +190,7 @@ enum wire_status batch_status(enum cache_status status)
                 [CACHE_FAILED] = WIRE_FAILED,
                 [CACHE_NO_SPACE] = WIRE_NO_SPACE,
                 [CACHE_FAULT] = WIRE_INVALID,
+                [CACHE_QUOTA] = WIRE_QUOTA,
                 [CACHE_NO_RANGE] = WIRE_INVALID,
                 [CACHE_CANCELLED] = WIRE_SHUTDOWN,
         };

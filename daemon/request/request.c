@@ -48,7 +48,8 @@ static struct wire_standing standing_of(const struct evict_standing *s, bool is_
                 .class = (uint8_t)s->class,
                 .flags = (uint8_t)((s->is_next ? WIRE_STANDING_NEXT : 0) |
                                    (is_pinned ? WIRE_STANDING_PINNED : 0) |
-                                   (s->is_continued ? WIRE_STANDING_CONTINUED : 0)),
+                                   (s->is_continued ? WIRE_STANDING_CONTINUED : 0) |
+                                   (s->is_retained ? WIRE_STANDING_RETAINED : 0)),
         };
 }
 
@@ -83,6 +84,37 @@ static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *
         }
         stat->status = tiers ? WIRE_OK : WIRE_MISS;
         return tiers ? WIRE_OK : WIRE_MISS;
+}
+
+static unsigned hint_of_pin(bool retained, enum cache_status status)
+{
+        if (!retained)
+                return HINTS_UNPINNED;
+        return status == CACHE_OK      ? HINTS_PINNED
+               : status == CACHE_QUOTA ? HINTS_PIN_REFUSED
+                                       : HINTS_PIN_EARLY;
+}
+
+static enum wire_status look_up_pin(struct batch *b, uint32_t i, struct cache *cache,
+                                    const struct key *key, uint64_t hash)
+{
+        bool retained = b->head.hint == WIRE_HINT_PIN;
+        struct tenant *tenant = b->request.client->tenant;
+        enum cache_status status = CACHE_MISS;
+        struct cache_place place;
+
+        if (cache_find(cache, b->head.namespace_id, key, hash, &place, NULL)) {
+                status = cache_retain(cache, &place, retained, tenant->pinned_limit);
+                tenant->traffic.hints[hint_of_pin(retained, status)]++;
+        }
+        *(uint16_t *)batch_result(b, i) = (uint16_t)batch_status(status);
+        return batch_status(status);
+}
+
+/* Of a chain, given from its end to its root. */
+static bool hint_is_of_reuse(const struct wire_batch *head)
+{
+        return head->hint == WIRE_HINT_FINAL || head->hint == WIRE_HINT_RETURN;
 }
 
 /* From the end of the chain to its root: hint_reverse(). */
@@ -155,7 +187,8 @@ static void look_up(struct batch *b, uint32_t i)
                 *(uint16_t *)batch_result(b, i) = (uint16_t)status;
                 break;
         case WIRE_HINT:
-                status = look_up_hint(b, i, cache, key, hash);
+                status = hint_is_of_reuse(&b->head) ? look_up_hint(b, i, cache, key, hash)
+                                                    : look_up_pin(b, i, cache, key, hash);
                 break;
         case WIRE_GIVE_BACK:
                 status = loan_end(b->request.client, batch_entry(b, i));
@@ -217,7 +250,7 @@ static void request_batch(struct request req, const struct wire_batch *msg)
         if (wire_op_is_chained(op))
                 b->part = chain_join(client, msg, ns, batch_entry(b, msg->count - 1u),
                                      req.received_ns, b->part_room);
-        if (op == WIRE_HINT)
+        if (op == WIRE_HINT && hint_is_of_reuse(&b->head))
                 hint_reverse(b);
         b->regions = batch_regions(client, msg);
         buffers_use(client, b->regions);

@@ -146,6 +146,8 @@ void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenan
                 if (s->tenant_limits[i].tenant == tenant && s->tenant_limits[i].bytes)
                         ret->limit = s->tenant_limits[i].bytes;
         for (unsigned i = 0; i < s->n_volumes; i++)
-                if (member_has_volume(s, i) && volume_is_open(s->volumes[i].volume))
+                if (member_has_volume(s, i) && volume_is_open(s->volumes[i].volume)) {
                         ret->bytes += volume_tenant_bytes(s->volumes[i].volume, tenant);
+                        ret->retained += volume_tenant_retained(s->volumes[i].volume, tenant);
+                }
 }

@@ -169,6 +169,23 @@ bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint)
         return v ? volume_hint(v, ref, hint) : true;
 }
 
+int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit)
+{
+        struct volume *v = volume_of_ref(s, ref);
+        struct store_tenant_usage usage;
+        uint16_t tenant;
+        uint32_t bytes;
+
+        if (!v)
+                return STORE_MISS;
+        if (retained && !volume_is_retained(v, ref, &tenant, &bytes)) {
+                store_get_tenant(s, tenant, &usage);
+                if (usage.retained + bytes > limit)
+                        return STORE_FULL;
+        }
+        return volume_retain(v, ref, retained);
+}
+
 static int put_to(struct store *s, struct store_put *req, unsigned volume, unsigned placement)
 {
         int r = volume_put(s->volumes[volume].volume, req);

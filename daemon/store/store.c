@@ -505,6 +505,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(skipped_pages);
         ADD(recover_ms);
         ADD(slab_moves);
+        ADD(retained_evictions);
         ADD(handovers);
         ADD(handover_failures);
         ADD(handover_replacements);

@@ -125,6 +125,12 @@ void store_chain(struct store *s, struct store_ref ref, struct store_ref parent,
 bool store_explain(const struct store *s, struct store_ref ref, struct evict_standing *ret);
 /* As evict_hint(). True: the ref is stale. What goes on in another volume is not known to one. */
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint);
+/* A client has pinned it, which is called retained here, where pins are those of I/O; or that is
+ * over. It is no victim of the eviction policy. It may go with a whole segment: where another
+ * tenant takes one and all else in it is colder, and where chunks of a size of its tenant could not
+ * be stored at all. Dropped and purged it is as ever. `limit`: bytes that the tenant may retain. 0;
+ * STORE_FULL: it would be more; STORE_MISS: the ref is stale. */
+int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit);
 /* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for
  * each of a few, a little later step 1, a little later the call. */
 void store_warm(const struct store *s, uint64_t hash, unsigned step);
@@ -250,6 +256,7 @@ uint64_t store_deadline_ns(const struct store *s);
  * volumes, each in its share; 0: no limit. Over it the tenant's own coldest ones go. */
 struct store_tenant_usage {
         uint64_t bytes, limit; /* limit: UINT64_MAX is none */
+        uint64_t retained;     /* bytes of chunks, of those that are retained */
 };
 void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes);
 void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenant_usage *ret);

@@ -61,8 +61,18 @@ struct service {
 };
 
 /* What became of a hint to a key that is there: it was given to the eviction policies; or it was
- * final, and another chain goes on from the key. */
-enum { HINTS_FINAL, HINTS_RETURN, HINTS_SHARED, HINTS };
+ * final, and another chain goes on from the key; or it was pinned or unpinned, or is not to be, as
+ * the tenant has pinned as much as it may, or not yet, as it is not on disk. */
+enum {
+        HINTS_FINAL,
+        HINTS_RETURN,
+        HINTS_SHARED,
+        HINTS_PINNED,
+        HINTS_UNPINNED,
+        HINTS_PIN_REFUSED,
+        HINTS_PIN_EARLY,
+        HINTS
+};
 
 /* Where the key of a get was found. LENT: on disk, and the client reads it by itself. */
 enum { GOT_MEMORY, GOT_DISK, GOT_LENT, GOT_MISS, GOT };
@@ -103,6 +113,7 @@ struct tenant {
         struct traffic traffic;
         struct tally tally;
         struct registered registered;
+        uint64_t pinned_limit;       /* bytes of chunks that its clients may pin */
         uint64_t impossible_tallies; /* readings of a client's page that were cut */
         struct log_ratelimit quota_lines, region_lines;
 };

@@ -143,13 +143,13 @@ def test_stat_under_lru_goes_by_recency(make_daemon):
         assert hint(c, ns, [pairs[0][0]]) == [Status.OK]
         assert standing(daemon, pairs[1][0], "disk")["evicted"] == "next"
         assert standing(daemon, pairs[0][0], "disk") == {
-            "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "continued": False,
+            "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "pinned_by_client": False, "continued": False,
             "evicted": "after what was used before it"}
 
 
 @pytest.mark.parametrize("kind, seconds, how", [
-    (0, 0, {}), (3, 0, {}), (255, 1, {}), (FINAL, 1, {}), (RETURN, 0, {}), (FINAL, 0, {"tiers": 1}), (FINAL, 0, {"flags": 1}),
-    (FINAL, 0, {"parent": key_of("p")})])
+    (0, 0, {}), (3, 1, {}), (4, 1, {}), (5, 0, {}), (255, 1, {}), (FINAL, 1, {}), (RETURN, 0, {}), (FINAL, 0, {"tiers": 1}), (FINAL, 0, {"flags": 1}),
+    (FINAL, 0, {"parent": key_of("p")}), (3, 0, {"parent": key_of("p")})])
 def test_a_malformed_hint_ends_the_session(small, kind, seconds, how):
     with small.client() as c, small.client() as bystander:
         ns = c.namespace("n")
@@ -169,3 +169,96 @@ def test_hints_are_given_by_kvcachectl(small):
     for wrong in (["hint"], ["hint", "final"], ["hint", "return"], ["hint", "return", "0", keys[0]], ["hint", "return", "x", keys[0]],
                   ["hint", "soon", keys[0]], ["hint", "final", "--from", "f", keys[0]]):
         assert "hint" in ctl(*wrong, daemon=small, check=2).stderr
+
+
+# --- pins ---
+
+PIN, UNPIN = 3, 4
+
+
+def pinned(daemon, kind):
+    return hinted(daemon, {PIN: "pinned", UNPIN: "unpinned"}.get(kind, kind))
+
+
+def pinned_bytes(daemon):
+    return daemon.metric('kvcache_tenant_pinned_bytes{tenant="default"}')
+
+
+def test_what_is_pinned_stays_and_is_evicted_again_when_that_ends(small):
+    pairs = items("kept", 8, 32 * KIB)
+    keys = [k for k, _ in pairs]
+    with small.client() as c:
+        assert c.features & 8192
+        ns = c.namespace("n")
+        c.put(ns, pairs + items("other", 8, 32 * KIB), ack=Ack.WRITTEN)
+        assert hint(c, ns, keys + [key_of("stranger")], PIN) == [Status.OK] * 8 + [Status.MISS]
+        assert (pinned(small, PIN), pinned_bytes(small)) == (8, 8 * 32 * KIB)
+        assert standing(small, keys[0], "disk")["pinned_by_client"]
+        assert standing(small, keys[0], "disk")["evicted"] == "not until it is unpinned"
+        fill(c, ns, "more", 300)
+        assert all(t & Tier.DISK for t in c.exists(ns, keys)), "more than the store holds was put since"
+        assert not any(t & Tier.DISK for t in c.exists(ns, [k for k, _ in items("other", 8, 32 * KIB)]))
+        assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in pairs]
+        # By name and by a purge it goes as any other.
+        c.evict(ns, keys[:1])
+        assert pinned_bytes(small) == 7 * 32 * KIB
+        assert hint(c, ns, keys, UNPIN) == [Status.MISS] + [Status.OK] * 7
+        assert (pinned(small, UNPIN), pinned_bytes(small)) == (7, 0)
+        fill(c, ns, "again", 300)
+        assert not any(t & Tier.DISK for t in c.exists(ns, keys))
+        assert small.metric("kvcache_pinned_evictions_total") == 0
+
+
+def test_a_tenant_pins_as_much_as_it_may(make_daemon):
+    daemon = make_daemon(settings={"store.limit": "32MiB", "memory.pool": "16MiB"})
+    daemon.config = daemon.directory / "kvcache.yaml"
+    daemon.config.write_text("tenants: [{name: default, pinned_bytes: 64KiB}]\n")
+    daemon.start()
+    pairs = items("kept", 3, 32 * KIB)
+    keys = [k for k, _ in pairs]
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        assert hint(c, ns, keys, PIN) == [Status.OK, Status.OK, Status.QUOTA]
+        assert hinted(daemon, "pin_refused") == 1
+        assert daemon.metric('kvcache_tenant_max_pinned_bytes{tenant="default"}') == 64 * KIB
+        said = ctl("pin", "-n", "n", *(k.hex() for k in keys), daemon=daemon, check=4)
+        assert said.stdout == ("2 pinned, 0 missing, 1 not pinned: over the tenant's limit (tenants.pinned_bytes)\n")
+        assert hint(c, ns, keys[:1], UNPIN) == [Status.OK]
+        assert hint(c, ns, keys[1:], PIN) == [Status.OK] * 2
+
+
+def test_pins_outlive_a_restart_and_the_kvcachectl_that_made_them(small):
+    pairs = items("kept", 4, 32 * KIB)
+    keys = [k for k, _ in pairs]
+    with small.client() as c:
+        c.put(c.namespace("n"), pairs, ack=Ack.WRITTEN)
+    said = ctl("pin", "--json", "-n", "n", *(k.hex() for k in keys), key_of("stranger").hex(), daemon=small, check=1)
+    assert json.loads(said.stdout) == {"pinned": 4, "missing": 1, "not_yet_on_disk": 0, "over_limit": 0}
+    small.restart()
+    assert pinned_bytes(small) == 4 * 32 * KIB
+    with small.client() as c:
+        ns = c.namespace("n")
+        fill(c, ns, "more", 300)
+        assert [bytes(r.data) for r in c.get(ns, keys)] == [v for _, v in pairs]
+    assert ctl("unpin", "-n", "n", keys[0].hex(), daemon=small).stdout == "1 unpinned, 0 missing\n"
+    assert ctl("unpin", "-n", "n", keys[0].hex(), daemon=small).stdout == "1 unpinned, 0 missing\n", "twice is fine"
+    small.restart()
+    assert pinned_bytes(small) == 3 * 32 * KIB
+
+
+def test_another_policy_keeps_the_pins(make_daemon):
+    daemon = make_daemon(settings={"store.limit": "32MiB", "memory.pool": "16MiB", "eviction.policy": None})
+    daemon.config = daemon.directory / "kvcache.yaml"
+    daemon.config.write_text("eviction: {policy: cq}\n")
+    daemon.start()
+    pairs = items("kept", 4, 32 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        assert hint(c, ns, [k for k, _ in pairs], PIN) == [Status.OK] * 4
+        daemon.config.write_text("eviction: {policy: lru}\n")
+        assert ctl("reload", daemon=daemon).returncode == 0
+        assert daemon.status()["eviction"]["policy"] == "lru"
+        fill(c, ns, "more", 300)
+        assert all(c.exists(ns, [k for k, _ in pairs]))

@@ -521,8 +521,8 @@ static void say_batch(int fd)
         if (msg.head.hdr.op == WIRE_PUT)
                 msg.head.ack = (uint8_t)(x >> 4) % 3;
         if (msg.head.hdr.op == WIRE_HINT) {
-                msg.head.hint = x >> 4 & 1 ? WIRE_HINT_RETURN : WIRE_HINT_FINAL;
-                msg.head.return_s = x >> 4 & 1 ? 1u << (x >> 5) : 0;
+                msg.head.hint = (uint8_t)(1 + (x >> 4 & 3));
+                msg.head.return_s = msg.head.hint == WIRE_HINT_RETURN ? 1u << (x >> 6) : 0;
         }
         if (msg.head.hdr.op == WIRE_EVICT)
                 msg.head.tiers = x >> 4 & 1 ? WIRE_TIER_ALL : WIRE_TIER_MEMORY;

@@ -390,8 +390,10 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                         break;
                 case WIRE_TOUCH:
                 case WIRE_HINT:
-                        if (i == 0)
+                        if (i == 0) {
                                 d->hinted = *(const struct key *)e;
+                                d->hint = b->hint;
+                        }
                         *(uint16_t *)r = chunk >= 0 ? WIRE_OK : WIRE_MISS;
                         break;
                 case WIRE_PREFETCH:
@@ -474,15 +476,15 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.pool_bytes = d->o.pool_bytes + d->o.pool_lie;
         m.result.max_chunk = d->o.max_chunk;
         m.result.staging_max = d->o.staging_max;
-        m.result.features = (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) |
-                            (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
-                            (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
-                            (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
-                            (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
-                            (d->o.is_old ? 0
-                                         : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES |
-                                                   WIRE_FEATURE_HINT | WIRE_FEATURE_BENCH |
-                                                   WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD);
+        m.result.features =
+                (d->o.lookup ? WIRE_FEATURE_LOOKUP : 0) | (d->o.tally ? WIRE_FEATURE_TALLY : 0) |
+                (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
+                (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
+                (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
+                (d->o.is_old ? 0
+                             : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
+                                       WIRE_FEATURE_PIN | WIRE_FEATURE_BENCH | WIRE_FEATURE_RECORD |
+                                       WIRE_FEATURE_RELOAD);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 

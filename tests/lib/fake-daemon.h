@@ -149,7 +149,8 @@ struct fake_daemon {
         uint64_t file_free; /* of the last file: chunks are below one another */
         unsigned n_files, lent_of_file, loans_held, loans_ever;
 
-        struct key hinted;    /* the first of the last HINT */
+        struct key hinted; /* the first of the last HINT, and its kind */
+        uint8_t hint;
         uint32_t last_region; /* that was given a number */
         unsigned regions;     /* registered now, by all sessions */
         uint64_t most_leased; /* by a session at a time */

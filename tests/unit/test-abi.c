@@ -143,6 +143,7 @@ static void test_elements_lie_where_the_program_has_them(void **state)
         static const enum kvcache_op rest[] = { KVCACHE_OP_EXISTS,   KVCACHE_OP_STAT,
                                                 KVCACHE_OP_TOUCH,    KVCACHE_OP_MATCH,
                                                 KVCACHE_OP_PREFETCH, KVCACHE_OP_HINT,
+                                                KVCACHE_OP_PIN,      KVCACHE_OP_UNPIN,
                                                 KVCACHE_OP_EVICT };
         for (unsigned op = 0; op < sizeof(rest) / sizeof(rest[0]); op++) {
                 memset(results, 0xee, sizeof(results));
@@ -379,6 +380,15 @@ static void test_constructors_set_every_member(void **state)
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         q.op = KVCACHE_OP_TOUCH; /* which has no such time */
         assert_true(kvcache_submit_and_wait(f->kv, &q, NULL) < 0);
+
+        memset(&q, 0xee, sizeof(q));
+        kvcache_prep_pin(&q, f->ns, keys, 2, results);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+        assert_int_equal(f->d->hint, WIRE_HINT_PIN);
+        memset(&q, 0xee, sizeof(q));
+        kvcache_prep_unpin(&q, f->ns, keys, 2, results);
+        assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+        assert_int_equal(f->d->hint, WIRE_HINT_UNPIN);
 
         memset(&q, 0xee, sizeof(q));
         kvcache_prep_evict(&q, f->ns, keys, 2, KVCACHE_TIER_ALL, results);

@@ -409,6 +409,8 @@ static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
         struct kvcache_request q;
 
         start(f, &(struct fake_options){ .is_old = true });
+        q = request_of(f, KVCACHE_OP_PIN, &key, 1, &(struct kvcache_result){ 0 });
+        assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
         q = request_of(f, KVCACHE_OP_HINT, &key, 1, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EOPNOTSUPP);
         q = request_of(f, KVCACHE_OP_PREFETCH, &key, 1, NULL);
@@ -484,8 +486,23 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
                         assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
                 assert_memory_equal(f->d->hinted.bytes, keys[0].bytes, KEY_BYTES);
         }
+        assert_int_equal(f->d->hint, WIRE_HINT_RETURN);
         q.flags = KVCACHE_MORE;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
+
+        for (unsigned pinned = 0; pinned < 2; pinned++) {
+                q = request_of(f, pinned ? KVCACHE_OP_PIN : KVCACHE_OP_UNPIN, keys, 6, r);
+                memset(r, 0xee, sizeof(r));
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+                for (unsigned i = 0; i < 6; i++)
+                        assert_int_equal(r[i].status, i == 3 ? KVCACHE_MISS : KVCACHE_OK);
+                assert_int_equal(f->d->hint, pinned ? WIRE_HINT_PIN : WIRE_HINT_UNPIN);
+                q.return_s = 1;
+                assert_true(kvcache_submit_and_wait(f->kv, &q, NULL) < 0);
+                q.return_s = 0;
+                q.results = NULL; /* whether it was pinned must be seen */
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
+        }
         q = request_of(f, KVCACHE_OP_STAT, keys, 6, r);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r[3].status, KVCACHE_MISS);

@@ -132,6 +132,77 @@ static void a_class_takes_the_segment_of_another(void **state)
         stop();
 }
 
+static int retain(uint64_t n, bool retained, uint64_t limit)
+{
+        struct key k = key_of(n);
+        struct store_ref ref;
+
+        assert_int_equal(store_find(t.s, t.ns, &k, store_hash(t.s, t.ns, &k), &ref, NULL), 0);
+        return store_retain(t.s, ref, retained, limit);
+}
+
+static uint64_t retained_bytes(void)
+{
+        struct store_tenant_usage usage;
+
+        store_get_tenant(t.s, t.tenant, &usage);
+        return usage.retained;
+}
+
+static void what_is_pinned_stays_whatever_else_is_put(void **state)
+{
+        const uint64_t limit = 3 * 16384;
+
+        start_limit(16 * MIB);
+        put_range(0, 8, 16384);
+        assert_int_equal(retain(0, true, limit), 0);
+        assert_int_equal(retain(0, true, limit), 0);
+        assert_int_equal(retain(3, true, limit), 0);
+        assert_int_equal(retain(7, true, limit), 0);
+        assert_int_equal(retained_bytes(), limit);
+        assert_int_equal(retain(1, true, limit), STORE_FULL);
+        /* Three stores full of its size, and then of larger ones, which take segments from it. */
+        for (uint64_t n = 100; n < 100 + 3 * 1024; n += 20)
+                put_range(n, 20, 16384);
+        put_range(100000, 200, 200000);
+        assert_true(stats().evictions > 2048 && stats().slab_moves > 0);
+        assert_int_equal(stats().retained_evictions, 0);
+        for (uint64_t i = 0; i < 8; i++)
+                assert_int_equal(present(i), i == 0 || i == 3 || i == 7);
+        assert_int_equal(get(0, 16384), 0);
+
+        /* A drop is not stopped by it, and what it held may be pinned anew. */
+        assert_int_equal(drop(3), 0);
+        assert_int_equal(retained_bytes(), limit - 16384);
+        assert_int_equal(retain(7, false, limit), 0);
+        assert_int_equal(retained_bytes(), limit - 2 * 16384);
+        purge(true);
+        assert_int_equal(retained_bytes(), 0);
+        stop();
+}
+
+/* A limit above what the store has: the put is taken all the same. */
+static void pins_never_refuse_a_put(void **state)
+{
+        uint64_t n;
+
+        start_limit(16 * MIB);
+        for (n = 0; stats().evictions == 0; n++) {
+                assert_int_equal(put(n, 65536), 0);
+                if (present(n))
+                        assert_int_equal(retain(n, true, UINT64_MAX), 0);
+        }
+        for (uint64_t i = 0; i < 2 * n; i++) {
+                assert_int_equal(put(1000 + i, 65536), 0);
+                assert_int_equal(retain(1000 + i, true, UINT64_MAX), 0);
+        }
+        assert_true(stats().retained_evictions > 0);
+        assert_true(retained_bytes() <= 16 * MIB);
+        put_range(100000, 60, 200000);
+        assert_int_equal(get(100059, 200000), 0);
+        stop();
+}
+
 static void small_chunks_may_fill_a_store_of_large_ones(void **state)
 {
         const uint64_t limit = 32 * MIB;
@@ -411,6 +482,8 @@ int main(int argc, char **argv)
                 TEST(the_coldest_leaves_first),
                 TEST(after_a_restart_the_later_of_a_second_leave_first),
                 TEST(a_class_takes_the_segment_of_another),
+                TEST(what_is_pinned_stays_whatever_else_is_put),
+                TEST(pins_never_refuse_a_put),
                 TEST(small_chunks_may_fill_a_store_of_large_ones),
                 TEST(a_bound_on_entries_evicts),
                 TEST(when_everything_is_read_nothing_is_evicted),

@@ -140,6 +140,12 @@ class AsyncNamespace:
         seconds = return_seconds(return_s)
         return (await self._client._await(self.namespace, c.OP_HINT, Keys(keys), timeout=timeout, tiers=seconds)).status
 
+    async def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        return (await self._client._await(self.namespace, c.OP_PIN, Keys(keys), timeout=timeout)).status
+
+    async def unpin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        return (await self._client._await(self.namespace, c.OP_UNPIN, Keys(keys), timeout=timeout)).status
+
     async def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
         tiers = c.TIER_MEMORY if memory_only else c.TIER_ALL
         return (await self._client._await(self.namespace, c.OP_EVICT, Keys(keys), timeout=timeout, tiers=tiers)).status

@@ -88,6 +88,15 @@ class Namespace:
         when the requests that use the chain are complete."""
         return statuses(self._ask(c.OP_HINT, keys, timeout, return_seconds(return_s)))[0]
 
+    def pin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """Has them kept on disk whatever is evicted, until unpin(); one status a key. BUSY: it is being written, ask again when its put
+        is WRITTEN; QUOTA: the tenant has pinned as much as it may; MISS: it is not there, or in memory alone."""
+        return statuses(self._ask(c.OP_PIN, keys, timeout))[0]
+
+    def unpin(self, keys: KeysLike, timeout: float | None = None) -> bytes:
+        """Lets them be evicted again; one status a key."""
+        return statuses(self._ask(c.OP_UNPIN, keys, timeout))[0]
+
     def evict(self, keys: KeysLike, memory_only: bool = False, timeout: float | None = None) -> bytes:
         """Forgets them, or only their copies in memory; one status a key."""
         return statuses(self._ask(c.OP_EVICT, keys, timeout, c.TIER_MEMORY if memory_only else c.TIER_ALL))[0]

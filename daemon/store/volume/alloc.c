@@ -11,6 +11,11 @@
  * limit gets a slot only for its own coldest chunks; below the limits tenants give way to each
  * other as classes do.
  *
+ * What a client has pinned ("retained", as pins here are those of I/O) is no victim, and keeps its
+ * segment from other classes of its tenant, as long as a class of that tenant has anything else to
+ * evict. Another tenant takes a segment by what else lies in it, so that a few pins in each do not
+ * keep all of them.
+ *
  * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot
  * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
  * eviction; when it is dropped its slot and record stay until the last pin goes. */
@@ -79,6 +84,27 @@ void chunk_unpin(struct volume *v, uint32_t i)
                 chunk_release(v, i);
 }
 
+static bool is_retained(const struct volume *v, uint32_t i)
+{
+        return evict_is_retained(v->evict, i);
+}
+
+void chunk_retain(struct volume *v, uint32_t i, bool retained)
+{
+        const struct chunk *c = volume_chunk_at(v, i);
+        struct tenant_room *room = room_of_slab(v, c->slab);
+
+        if (is_retained(v, i) == retained)
+                return;
+        evict_retain(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), retained);
+        room->retained += retained ? c->length : -(uint64_t)c->length;
+}
+
+uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant)
+{
+        return v->tenants[tenant].retained;
+}
+
 /* `id`: of the one that is evicted, for the policy to remember it by; 0: it is dropped. */
 static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 {
@@ -86,6 +112,8 @@ static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
         struct namespace *ns = namespaces_get(v->namespaces, c->namespace_id);
 
         assert(ns);
+        if (is_retained(v, i))
+                room_of_slab(v, c->slab)->retained -= c->length;
         index_unlink(v->index, i);
         if (id != 0)
                 evict_remove_victim(v->evict, i, id);
@@ -126,14 +154,24 @@ static void evict_chunk(void *userdata, uint32_t i)
 
         v->evicted++;
         v->stats.evictions++;
+        v->stats.retained_evictions += is_retained(v, i);
         v->stats.evicted_bytes += c->length;
         histogram_add(&v->evicted_ages, evict_age_ns(v->evict, i));
         remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
 }
 
-/* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, or if it is
- * not colder. */
-static uint64_t slab_touched(struct volume *v, uint32_t slab, uint64_t colder_than)
+/* Does what is retained in the slab keep it from being taken for that class (-1: for none)? */
+static bool keeps_retained(const struct volume *v, uint32_t slab, int for_class)
+{
+        unsigned class = (unsigned)slabs_slab_class(v->slabs, slab);
+
+        return for_class < 0 || slabs_class_group(v->slabs, class) ==
+                                        slabs_class_group(v->slabs, (unsigned)for_class);
+}
+
+/* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, if it is
+ * not colder, or if what is retained keeps it. */
+static uint64_t slab_touched(struct volume *v, uint32_t slab, bool keeps, uint64_t colder_than)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab);
         uint64_t touched = 0;
@@ -146,6 +184,11 @@ static uint64_t slab_touched(struct volume *v, uint32_t slab, uint64_t colder_th
                         continue;
                 if (volume_chunk_at(v, chunk)->pins > 0)
                         return UINT64_MAX;
+                if (is_retained(v, chunk)) {
+                        if (keeps)
+                                return UINT64_MAX;
+                        continue;
+                }
                 touched = MAX(touched, evict_touched(v->evict, chunk));
                 if (touched >= colder_than)
                         return UINT64_MAX;
@@ -154,7 +197,7 @@ static uint64_t slab_touched(struct volume *v, uint32_t slab, uint64_t colder_th
 }
 
 uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
-                        uint64_t colder_than)
+                        uint64_t colder_than, bool even_retained)
 {
         uint32_t taken = UINT32_MAX;
 
@@ -166,7 +209,8 @@ uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
                 if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes ||
                     seg->syncing || seg->prewriting || seg->handing_over)
                         continue;
-                touched = slab_touched(v, i, colder_than);
+                touched = slab_touched(v, i, !even_retained && keeps_retained(v, i, except_class),
+                                       colder_than);
                 if (touched < colder_than) {
                         taken = i;
                         colder_than = touched;
@@ -179,6 +223,18 @@ uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
         return taken;
 }
 
+/* A pinned chunk of the class, or else a segment of what is pinned. */
+static bool evict_retained_for(struct volume *v, unsigned class)
+{
+        uint32_t victim = evict_retained_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
+
+        if (victim == EVICT_NONE)
+                return room_take_slab(v, (int)class, slabs_class_bytes(v->slabs, class), UINT64_MAX,
+                                      true) != UINT32_MAX;
+        evict_chunk(v, victim);
+        return true;
+}
+
 /* Frees a slot of the class, or a segment that can be cut for it. */
 static bool evict_for(struct volume *v, unsigned class)
 {
@@ -186,34 +242,58 @@ static bool evict_for(struct volume *v, unsigned class)
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
 
         if (victim == EVICT_NONE)
-                return room_take_slab(v, (int)class, bytes, UINT64_MAX) != UINT32_MAX;
+                return room_take_slab(v, (int)class, bytes, UINT64_MAX, false) != UINT32_MAX ||
+                       evict_retained_for(v, class);
         if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
                 v->class_evictions[class] = 0;
-                if (room_take_slab(v, (int)class, bytes,
-                                   evict_coldest(v->evict, class, victim, may_evict, v,
-                                                 STORE_MAX_PASSED)) != UINT32_MAX)
+                if (room_take_slab(
+                            v, (int)class, bytes,
+                            evict_coldest(v->evict, class, victim, may_evict, v, STORE_MAX_PASSED),
+                            false) != UINT32_MAX)
                         return true;
         }
         evict_chunk(v, victim);
         return true;
 }
 
-/* The tenant's coldest chunk goes. */
-static bool evict_of_tenant(struct volume *v, uint16_t tenant)
+typedef uint32_t victim_fn(struct evict *e, uint32_t group,
+                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                           uint32_t max_passed);
+
+static uint32_t colder(const struct volume *v, uint32_t one, uint32_t other)
 {
-        uint64_t coldest = UINT64_MAX;
+        if (one == EVICT_NONE || other == EVICT_NONE)
+                return one == EVICT_NONE ? other : one;
+        return evict_touched(v->evict, other) < evict_touched(v->evict, one) ? other : one;
+}
+
+static uint32_t coldest_of_tenant(struct volume *v, uint16_t tenant, victim_fn *find)
+{
         uint32_t victim = EVICT_NONE;
 
         for (int class = slabs_group_first(v->slabs, tenant); class >= 0;
-             class = slabs_group_next(v->slabs, (unsigned)class)) {
-                uint32_t i =
-                        evict_victim(v->evict, (uint32_t) class, may_evict, v, STORE_MAX_PASSED);
+             class = slabs_group_next(v->slabs, (unsigned)class))
+                victim = colder(v, victim,
+                                find(v->evict, (uint32_t) class, may_evict, v, STORE_MAX_PASSED));
+        return victim;
+}
 
-                if (i != EVICT_NONE && evict_touched(v->evict, i) < coldest) {
-                        coldest = evict_touched(v->evict, i);
-                        victim = i;
-                }
-        }
+static uint32_t coldest_of_all(struct volume *v, victim_fn *find)
+{
+        uint32_t victim = EVICT_NONE;
+
+        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++)
+                victim = colder(v, victim, find(v->evict, i, may_evict, v, STORE_MAX_PASSED));
+        return victim;
+}
+
+/* The tenant's coldest chunk goes; what is pinned only when there is nothing else. */
+static bool evict_of_tenant(struct volume *v, uint16_t tenant)
+{
+        uint32_t victim = coldest_of_tenant(v, tenant, evict_victim);
+
+        if (victim == EVICT_NONE)
+                victim = coldest_of_tenant(v, tenant, evict_retained_victim);
         if (victim == EVICT_NONE)
                 return false;
         evict_chunk(v, victim);
@@ -251,20 +331,11 @@ uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant)
 bool room_evict_any(struct volume *v, unsigned class)
 {
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
-        uint64_t coldest = UINT64_MAX;
 
-        if (victim != EVICT_NONE) {
-                evict_chunk(v, victim);
-                return true;
-        }
-        for (unsigned i = 0; i < slabs_class_count(v->slabs); i++) {
-                uint32_t other = evict_victim(v->evict, i, may_evict, v, STORE_MAX_PASSED);
-
-                if (other != EVICT_NONE && evict_touched(v->evict, other) < coldest) {
-                        coldest = evict_touched(v->evict, other);
-                        victim = other;
-                }
-        }
+        if (victim == EVICT_NONE)
+                victim = coldest_of_all(v, evict_victim);
+        if (victim == EVICT_NONE)
+                victim = coldest_of_all(v, evict_retained_victim);
         if (victim == EVICT_NONE)
                 return false;
         evict_chunk(v, victim);

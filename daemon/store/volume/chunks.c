@@ -137,6 +137,24 @@ bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint)
         return group_of(v, ref) >= 0 ? evict_hint(v->evict, ref.index, hint) : true;
 }
 
+int volume_retain(struct volume *v, struct store_ref ref, bool retained)
+{
+        if (group_of(v, ref) < 0)
+                return STORE_MISS;
+        chunk_retain(v, ref.index, retained);
+        return 0;
+}
+
+bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
+                        uint32_t *ret_bytes)
+{
+        int group = group_of(v, ref);
+
+        *ret_tenant = group < 0 ? 0 : slabs_class_group(v->slabs, (unsigned)group);
+        *ret_bytes = group < 0 ? 0 : volume_chunk_at(v, ref.index)->length;
+        return group >= 0 && evict_is_retained(v->evict, ref.index);
+}
+
 /* The tombstone comes first: what cannot be dropped for good is not dropped. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing)

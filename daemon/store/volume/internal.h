@@ -98,6 +98,7 @@ enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
 /* What a tenant has on a volume, in whole slots, and may have; 0: no limit. */
 struct tenant_room {
         uint64_t bytes, limit;
+        uint64_t retained;        /* bytes of chunks that clients have pinned */
         struct list_node waiting; /* struct store_put, for a slot, in order; unused: zero */
         struct list_node turn;    /* in volume.slot_waiting while it has some */
 };
@@ -315,13 +316,16 @@ enum { ROOM_WAIT = 100 };
  * STORE_FULL, STORE_TOO_LARGE (for the tenant's share), -errno. */
 int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
-/* Empties the coldest slab that no I/O is in, of any class. Its number, or UINT32_MAX. */
+/* Empties the coldest slab of another class (-1: of any) that no I/O is in, nor, but for
+ * even_retained, what keeps it for its tenant. Its number, or UINT32_MAX. */
 uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
-                        uint64_t colder_than);
+                        uint64_t colder_than, bool even_retained);
 /* The chunk has its slot: charges its tenant. */
 void room_charge(struct volume *v, const struct chunk *c);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */
 void chunk_remove(struct volume *v, uint32_t i);
+/* It has its slot: whatever is evicted, or no more so, for a client that has pinned it. */
+void chunk_retain(struct volume *v, uint32_t i, bool retained);
 void chunk_pin(struct volume *v, uint32_t i);
 void chunk_unpin(struct volume *v, uint32_t i);
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c);

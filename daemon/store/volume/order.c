@@ -47,7 +47,7 @@ uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t lo
 }
 
 struct restored {
-        const struct volume *v;
+        struct volume *v;
         uint8_t *chunks; /* a bit each */
         uint64_t saved_ms;
 };
@@ -82,6 +82,8 @@ static bool restore_chunk(struct volume *v, const struct evict_record *record,
         if (c->slab == INDEX_NO_SLAB ||
             !evict_restore_item(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), record))
                 return false;
+        if (record->flags & EVICT_RECORD_RETAINED && !(c->flags & CHUNK_PENDING))
+                chunk_retain(restored->v, i, true);
         is_first = !(restored->chunks[i / 8] & 1u << i % 8);
         restored->chunks[i / 8] |= (uint8_t)(1u << i % 8);
         return is_first;

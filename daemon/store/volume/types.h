@@ -330,6 +330,7 @@ struct store_stats {
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;
+        uint64_t retained_evictions; /* of `evictions`, of chunks that clients had pinned */
         struct evict_stats evict;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
         uint64_t handovers, handover_failures;

@@ -147,6 +147,11 @@ void volume_touch(struct volume *v, struct store_ref ref, uint32_t use);
 int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
 bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret);
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
+/* 0, STORE_MISS: the ref is stale. */
+int volume_retain(struct volume *v, struct store_ref ref, bool retained);
+/* And whose it is, and its length; zeros of a stale one. */
+bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
+                        uint32_t *ret_bytes);
 /* `parent`: NULL if it is not in this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
@@ -203,6 +208,7 @@ uint64_t volume_deadline_ns(const struct volume *v);
 /* 0: none. Its coldest chunks go at once until it is kept. */
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
+uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant); /* bytes of chunks */
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
 /* NULL: it was not opened. */
 const struct evict *volume_eviction(const struct volume *v);
