@@ -341,7 +341,12 @@ struct kvcache_entry {
          * during the call only. */
         const struct iovec *pieces;
         uint32_t n_pieces; /* 0: `data`, `length` */
-        uint32_t reserved; /* 0 */
+        /* PUT: what computing the bytes again would take, in microseconds of an engine that is busy
+         * with nothing else; 0: not said. Later blocks of a long prompt cost more than early ones,
+         * and those of a large model more than those of a small one. The eviction policy keeps what
+         * costs more for each byte for longer, all else being equal; what nothing was said of
+         * counts as the mean of the rest. Other operations, and older daemons, ignore it. */
+        uint32_t cost_us;
 };
 
 /* What the eviction policy of a tier goes by for a chunk. Stable numbers. */
@@ -367,6 +372,9 @@ enum {
         KVCACHE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
         KVCACHE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
         KVCACHE_STANDING_RETAINED = 1 << 3,  /* by a PIN: not evicted */
+        /* From this bit on: what computing it again costs for each byte, as its put has said. 0: it
+         * did not; n: 0.05 ns times the square root of two to the power of n - 1. */
+        KVCACHE_STANDING_COST_BIT = 4,
 };
 
 struct kvcache_standing {

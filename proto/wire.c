@@ -271,7 +271,7 @@ static const char *check_puts(const struct wire_batch *m)
         const struct wire_put *put = (const struct wire_put *)(m + 1);
 
         for (unsigned i = 0; i < m->count; i++)
-                if (put[i].reserved[0] != 0 || put[i].reserved[1] != 0)
+                if (put[i].reserved != 0)
                         return "PUT with reserved bits";
         return m->hdr.flags & WIRE_F_PIECES ? check_pieces(m) : NULL;
 }

@@ -201,10 +201,11 @@ static_assert(sizeof(struct wire_batch) == 64, "wire format");
 
 struct wire_put {
         struct key key;
-        uint64_t offset;      /* 32  in the region */
-        uint32_t length;      /* 40 */
-        uint32_t region;      /* 44 */
-        uint32_t reserved[2]; /* 48  zero */
+        uint64_t offset;   /* 32  in the region */
+        uint32_t length;   /* 40 */
+        uint32_t region;   /* 44 */
+        uint32_t cost_us;  /* 48  what computing it again would take; 0: not said */
+        uint32_t reserved; /* 52  zero */
 };
 static_assert(sizeof(struct wire_put) == 56, "wire format");
 
@@ -452,6 +453,7 @@ enum wire_feature {
         WIRE_FEATURE_RECORD = 1 << 11,    /* RECORD */
         WIRE_FEATURE_RELOAD = 1 << 12,    /* RELOAD */
         WIRE_FEATURE_PIN = 1 << 13,       /* HINT to pin and unpin */
+        WIRE_FEATURE_COST = 1 << 15,      /* PUT says what computing a chunk again would cost */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
@@ -524,7 +526,9 @@ struct wire_standing {
                           over those of what is worth least; INT16_MAX: that or more, or those are
                               none */
         uint8_t class; /*  6  enum wire_class */
-        uint8_t flags; /*  7  enum wire_standing_flag */
+        uint8_t flags; /*  7  enum wire_standing_flag; from WIRE_STANDING_COST_BIT on what computing
+                          it again costs for each byte: 0 not said, else n for 0.05 ns times the
+                             square root of two to the power of n - 1 */
 };
 static_assert(sizeof(struct wire_standing) == 8, "wire format");
 
@@ -551,6 +555,7 @@ enum wire_standing_flag {
         WIRE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
         WIRE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
         WIRE_STANDING_RETAINED = 1 << 3,  /* by a HINT to pin it */
+        WIRE_STANDING_COST_BIT = 4,
 };
 
 struct wire_stat_result {

@@ -177,6 +177,16 @@ static void worth_text(const struct kvcache_standing *s, char ret[static HUMAN_B
                 snprintf(ret, HUMAN_BYTES, "%.3g", worth_ratio(s));
 }
 
+/* In ns for each byte, to two digits. */
+static double cost_of(const struct kvcache_standing *s)
+{
+        double cost = 0.05 * exp2(((s->flags >> KVCACHE_STANDING_COST_BIT) - 1) / 2.0);
+
+        return cost < 0.1   ? round(1000 * cost) / 1000
+               : cost < 1.0 ? round(100 * cost) / 100
+                            : round(10 * cost) / 10;
+}
+
 static const char *why_text(const struct kvcache_standing *s)
 {
         if (s->flags & KVCACHE_STANDING_PINNED)
@@ -215,6 +225,10 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
         else
                 cJSON_AddNumberToObject(object, "worth", worth_ratio(s));
         cJSON_AddBoolToObject(object, "next", s->flags & KVCACHE_STANDING_NEXT);
+        if (s->flags >> KVCACHE_STANDING_COST_BIT)
+                cJSON_AddNumberToObject(object, "cost_ns_per_byte", cost_of(s));
+        else
+                cJSON_AddNullToObject(object, "cost_ns_per_byte");
         /* "pinned" has always been what leases, loans and I/O do. */
         cJSON_AddBoolToObject(object, "pinned", s->flags & KVCACHE_STANDING_PINNED);
         cJSON_AddBoolToObject(object, "pinned_by_client", s->flags & KVCACHE_STANDING_RETAINED);

@@ -21,7 +21,7 @@ enum {
         ABI_INFO_MIN = ABI_BYTES_TO(struct kvcache_info, lookups_local),
         ABI_NAMESPACE_OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_namespace_options, chunk_bytes),
         ABI_BUFFER_OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_buffer_options, base),
-        ABI_ENTRY_MIN = ABI_BYTES_TO(struct kvcache_entry, reserved),
+        ABI_ENTRY_MIN = ABI_BYTES_TO(struct kvcache_entry, cost_us),
         ABI_RESULT_MIN = ABI_BYTES_TO(struct kvcache_result, leases),
         ABI_REQUEST_MIN = ABI_BYTES_TO(struct kvcache_request, return_s),
         ABI_COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_completion, count),

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "lib/abi.h"
 
 unsigned encode_wire_op(enum kvcache_op op)
 {
@@ -127,6 +128,15 @@ static void encode_gather(const struct encode *b, const struct resolved_key *k, 
 /* Names the bytes of a put. What is in no shared memory is copied to the staging area: to one place
  * for all of the message if there is one so long, else to one each. Every entry gets a reference on
  * its place there. */
+/* A daemon that does not know it takes no message with it. */
+static uint32_t cost_of(const struct encode *b, size_t i)
+{
+        const struct kvcache_request *u = b->user;
+        const struct kvcache_entry *e = abi_at(u->entries, u->entry_size, i);
+
+        return b->kv->conn->features & WIRE_FEATURE_COST ? e->cost_us : 0;
+}
+
 static int encode_put(struct encode *b, struct message *m)
 {
         struct wire_put *puts = (struct wire_put *)(m->data + sizeof(struct wire_batch));
@@ -165,6 +175,7 @@ static int encode_put(struct encode *b, struct message *m)
                 put->region = named.region;
                 put->offset = named.offset;
                 put->length = (uint32_t)named.bytes;
+                put->cost_us = cost_of(b, m->first + m->count);
                 if (copy)
                         encode_gather(b, k, l->base + to.offset);
         }

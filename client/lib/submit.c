@@ -161,8 +161,7 @@ static int check_entries(struct kvcache *kv, const struct kvcache_request *u)
         for (size_t i = 0; i < u->count; i++) {
                 const struct kvcache_entry *at = abi_at(u->entries, u->entry_size, i);
 
-                if (at->reserved != 0 || (u->entry_size > sizeof(e) &&
-                                          abi_copy_in(&e, sizeof(e), at, u->entry_size) < 0))
+                if (u->entry_size > sizeof(e) && abi_copy_in(&e, sizeof(e), at, u->entry_size) < 0)
                         return handle_is_newer(kv, "entry");
         }
         return 0;

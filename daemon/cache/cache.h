@@ -103,6 +103,7 @@ struct cache_request {
         /* put */
         struct key parent;
         uint32_t length;
+        uint8_t cost; /* evict_cost_level() */
         enum cache_ack ack;
 
         /* get into memory: of the chunk; 0 bytes: up to its end */

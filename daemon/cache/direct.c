@@ -254,6 +254,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .region = req->region,
                 .foreign = true,
                 .length = req->length,
+                .cost = req->cost,
                 .durable = req->ack == CACHE_DURABLE,
                 .ref = STORE_REF_NONE,
                 .complete = on_written,

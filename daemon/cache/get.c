@@ -87,6 +87,7 @@ static void fill_end(struct fill *f, int result)
         pc->tag = pack_ref(good ? f->store.ref : STORE_REF_NONE);
         if (good) {
                 pc->flags |= POOL_STORED;
+                pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;
                 pool_commit(c->params.pool, chunk, f->store.crc);
         } else {
                 pool_drop(c->params.pool, chunk);

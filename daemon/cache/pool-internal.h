@@ -33,6 +33,7 @@ struct pool {
         /* Chunks in the table, of the namespaces that share a count. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
         uint32_t evicted_since_look[SLAB_MAX_CLASSES];
+        uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
         struct pool_stats stats;

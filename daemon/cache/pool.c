@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -249,11 +250,6 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
-static bool is_unpinned(void *userdata, uint32_t chunk)
-{
-        return ((const struct pool *)userdata)->chunks[chunk].pins == 0;
-}
-
 /* The coldest unpinned chunk of the class. What is leased grows cold like everything else: where
  * there is much of it, it is made young again, in the same order, so that the next search does not
  * find it in its way. */
@@ -306,44 +302,53 @@ static void chunk_evict(void *userdata, uint32_t chunk)
         chunk_free(p, chunk);
 }
 
-/* When was this slab last touched? UINT64_MAX if a chunk in it is pinned: it cannot move. */
-static uint64_t slab_touched(const struct pool *p, uint32_t slab)
+static bool is_movable(const struct pool *p, uint32_t slab)
 {
-        uint64_t last = 0;
-
         for (uint32_t i = 0; i < slabs_slab_slots(p->slabs, slab); i++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
-                if (chunk == SLAB_NOBODY)
-                        continue;
-                if (p->chunks[chunk].pins > 0)
-                        return UINT64_MAX;
-                last = MAX(last, evict_touched(p->evict, chunk));
+                if (chunk != SLAB_NOBODY && p->chunks[chunk].pins > 0)
+                        return false;
         }
-        return last;
+        return true;
 }
 
-/* Empties the slab of another class that was left alone longest, if that was before `before`. */
-static bool take_slab(struct pool *p, unsigned class, uint64_t before)
+/* What the chunks of the slab are worth together, estimated from some of them, others each time. */
+static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
 {
-        uint32_t coldest = UINT32_MAX;
-        uint64_t touched = before;
+        uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
+        uint32_t looked = 0;
+        double worth = 0;
+
+        for (uint32_t i = p->sample_phase++ % step; i < slots; i += step, looked++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                if (chunk != SLAB_NOBODY && evict_contains(p->evict, chunk))
+                        worth += evict_worth(p->evict, chunk, by_recency);
+        }
+        return looked > 0 ? worth * slots / looked : 0;
+}
+
+/* Empties the slab of another class that is worth least, if that is less than `most`. */
+static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
+{
+        uint32_t least = UINT32_MAX;
 
         for (uint32_t s = 0; s < p->open_slabs; s++) {
                 int other = slabs_slab_class(p->slabs, s);
-                uint64_t t;
+                double worth;
 
                 if (other < 0 || (unsigned)other == class)
                         continue;
-                t = slab_touched(p, s);
-                if (t < touched) {
-                        touched = t;
-                        coldest = s;
+                worth = slab_worth(p, s, by_recency);
+                if (worth < most && is_movable(p, s)) {
+                        most = worth;
+                        least = s;
                 }
         }
-        if (coldest == UINT32_MAX)
+        if (least == UINT32_MAX)
                 return false;
-        slabs_reclaim(p->slabs, coldest, chunk_evict, p);
+        slabs_reclaim(p->slabs, least, chunk_evict, p);
         p->stats.slab_moves++;
         return true;
 }
@@ -354,13 +359,12 @@ static bool make_room(struct pool *p, unsigned class)
         uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
 
         if (victim == EVICT_NONE)
-                return take_slab(p, class, UINT64_MAX);
-        /* One look at the other classes for each slab's worth of evictions. */
+                return take_slab(p, class, INFINITY, true);
+        /* One look at the other classes for each slab's worth of evictions: with a slab more, so
+         * many chunks that are worth as much as the victim would stay. */
         if (++p->evicted_since_look[class] >= slots) {
                 p->evicted_since_look[class] = 0;
-                if (take_slab(p, class,
-                              evict_coldest(p->evict, class, victim, is_unpinned, p,
-                                            POOL_MAX_PASSED)))
+                if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false))
                         return true;
         }
         chunk_evict(p, victim);
@@ -472,6 +476,7 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
                 return;
         evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
                            c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
+        evict_set_cost(p->evict, chunk, c->cost);
         tell(p, chunk, true);
 }
 

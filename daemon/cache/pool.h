@@ -42,7 +42,8 @@ struct pool_chunk {
         uint32_t generation;
         uint32_t pins;
         uint32_t leases; /* of the pins */
-        uint32_t flags;
+        uint32_t flags : 24;
+        uint32_t cost : 8;        /* that it comes in with, as of evict.h */
         uint32_t use;             /* that it comes in with, as of evict.h */
         uint32_t user;            /* the cache's, with POOL_REFUSED: who put it */
         uint64_t born;            /* the number of the last purge before it */

@@ -279,6 +279,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
                 .buf = pool_at(c->params.pool, chunk),
                 .length = pc->length,
                 .crc = pc->crc,
+                .cost = pc->cost & 0xff,
                 .durable = req->ack == CACHE_DURABLE,
                 .ref = STORE_REF_NONE,
                 .complete = on_stored,
@@ -463,6 +464,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, CACHE_TOO_LARGE);
                 return true;
         }
+        pool_chunk(c->params.pool, chunk)->cost = req->cost;
         w = write_new(c, chunk, req);
         if (!w) {
                 pool_drop(c->params.pool, chunk);

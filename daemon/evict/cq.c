@@ -16,9 +16,10 @@
  * least density at its age is worth least; of equal ones what is final, or else the older. Leaf
  * first holds within a list, as a chain is touched from its end to its root. Across lists it holds
  * for items that were linked: the victim is the end of the chain that goes on from what is worth
- * least. What was evicted stays
- * a ghost, so that its next use is learned from as well, and counts on; without ghosts the policy
- * learns only what it keeps.
+ * least. A hit is worth more where computing the item anew would cost more for each byte, as far as
+ * clients say so: each of the twelve has a list for each of three bands of costs, and one for what
+ * nothing is said of, which counts as the mean. What was evicted stays a ghost, so that its next
+ * use is learned from as well, and counts on; without ghosts the policy learns only what it keeps.
  *
  * One use of an item counts once, however often the use touches it: the item keeps the number of
  * the last. Its turn follows from that of what comes before it in the chain, and stays with the
@@ -32,6 +33,7 @@
  * lru.c. */
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 
 #include "base/pages.h"
@@ -44,8 +46,10 @@
 #include "warm.h"
 
 enum {
-        LISTS = DENSITY_CLASSES,
-        FINAL = LISTS - 1,
+        CLASSES = DENSITY_CLASSES,
+        BANDS = 4, /* of costs */
+        LISTS = CLASSES * BANDS,
+        FINAL = CLASSES - 1,
         FIRST_HINT = FINAL - (EVICT_HINT_FINAL - EVICT_HINT_SOON),
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
@@ -64,6 +68,7 @@ enum {
          * that were touched root-first. */
         SEARCH_STEPS = 64,
         SESSION_GOES_ON = EVICT_LAST_TURN,
+        MAX_USES = 15, /* 12 are as many as more */
 };
 
 /* Links are as of links.h. Parent, child and siblings are 0 or one more than an item. */
@@ -73,7 +78,8 @@ struct cq_item {
         uint16_t group;
         uint8_t class : 4;            /* which of its group's lists */
         uint8_t turn : 4;             /* 0: not known */
-        uint8_t uses;                 /* as far as it matters */
+        uint8_t uses : 4;             /* as far as it matters: up to MAX_USES */
+        uint8_t cost : 4;             /* evict_cost_level() */
         uint32_t use;                 /* the last of them */
         uint32_t stay;                /* a number of its own for as long as it is in */
         uint32_t parent, parent_stay; /* another stay: it is not in any more */
@@ -100,7 +106,10 @@ struct cq {
         struct cq_item *items;
         struct ghosts ghosts;
         struct density density;
-        struct cq_list lists[]; /* LISTS for each group */
+        uint32_t n_cost[EVICT_COSTS]; /* items of each */
+        float weight[EVICT_COSTS];    /* of a hit, for each byte */
+        unsigned lists_used;          /* LISTS, or as long as no cost was said CLASSES */
+        struct cq_list lists[];       /* LISTS for each group */
 };
 
 static struct cq *cq(const struct evict *e)
@@ -119,6 +128,18 @@ static uint8_t class_of(unsigned uses, unsigned place)
         if (uses <= 3)
                 return (uint8_t)(TWICE + uses - 2);
         return uses <= 5 ? TWICE + 2 : uses <= 11 ? TWICE + 3 : TWICE + 4;
+}
+
+/* What is not said to cost so much counts as the mean of what is. */
+static void weigh(struct cq *q)
+{
+        double sum = 0, n = 0;
+
+        for (unsigned i = 1; i < EVICT_COSTS; i++) {
+                sum += (double)q->n_cost[i] * (double)q->weight[i];
+                n += q->n_cost[i];
+        }
+        q->weight[0] = n > 0 ? (float)(sum / n) : 1;
 }
 
 static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
@@ -140,6 +161,10 @@ static int cq_new(struct evict **ret, uint32_t max_items, uint32_t max_groups)
         pages_wish_huge(q->items, max_items * sizeof(q->items[0]));
         density_init(&q->density, MAX((double)max_items * MEMORY_PER_ITEM, (double)MEMORY_LEAST));
         q->learn_at = LEARN_LEAST;
+        for (unsigned i = 1; i < EVICT_COSTS; i++)
+                q->weight[i] = exp2f((float)(i - 1) / 2);
+        weigh(q);
+        q->lists_used = CLASSES;
         for (uint32_t i = 0; i < max_groups * LISTS; i++)
                 q->lists[i] = (struct cq_list){ .oldest = LINK_END | i, .youngest = LINK_END | i };
         *ret = &q->evict;
@@ -172,10 +197,18 @@ static void cq_unlink(struct cq *q, uint32_t item)
         *older_of(q, i->younger) = i->older;
 }
 
-/* `item`: touched, class and uses are set. */
+/* Each class has a list for what no cost is known of, and for each band one. */
+static uint32_t list_of(const struct cq_item *i)
+{
+        enum { LEVELS = (EVICT_COSTS - 1) / (BANDS - 1) };
+
+        return (i->cost == 0 ? 0 : 1 + (i->cost - 1U) / LEVELS) * CLASSES + i->class;
+}
+
+/* `item`: touched, class, uses and cost are set. */
 static void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
-        uint32_t list = group * LISTS + q->items[item].class, older = q->lists[list].youngest;
+        uint32_t list = group * LISTS + list_of(&q->items[item]), older = q->lists[list].youngest;
 
         q->items[item].older = older;
         q->items[item].younger = LINK_END | list;
@@ -227,6 +260,7 @@ static void learn(struct cq *q)
                         density_stay(&stays, g->class, cq_time(q) - g->touched, step);
         }
         density_learn(&q->density, &stays);
+        weigh(q);
         q->learn_at =
                 q->now + MIN(MAX(q->items_in / 8, (uint32_t)LEARN_LEAST), (uint32_t)LEARN_MOST);
 }
@@ -248,7 +282,7 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
 
         if (id != 0 && ghosts_take(&q->ghosts, id, &ghost)) {
                 density_hit(&q->density, ghost.class, now - ghost.touched);
-                uses = MIN(ghost.uses + 1U, (unsigned)UINT8_MAX);
+                uses = MIN(ghost.uses + 1U, (unsigned)MAX_USES);
                 turn = MAX(ghost.turn, (uint8_t)1);
                 q->ghost_hits++;
         }
@@ -260,9 +294,10 @@ static void cq_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t b
                 .stay = ++q->stays,
                 .class = class_of(uses, place) & 0xf,
                 .turn = turn & 0xf,
-                .uses = (uint8_t)uses,
+                .uses = uses & 0xf,
                 .use = use,
         };
+        q->n_cost[0]++;
         cq_append(q, item, group);
 }
 
@@ -292,7 +327,7 @@ static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t us
         density_hit(&q->density, i->class, now - i->touched);
         cq_unlink(q, item);
         i->touched = now;
-        i->uses = (uint8_t)MIN(i->uses + 1U, (unsigned)UINT8_MAX);
+        i->uses = MIN(i->uses + 1U, (unsigned)MAX_USES) & 0xf;
         i->class = class_of(i->uses, EVICT_PLACE_UNKNOWN) & 0xf;
         cq_append(q, item, group);
 }
@@ -411,6 +446,25 @@ static bool cq_hint(struct evict *e, uint32_t item, unsigned hint)
         return true;
 }
 
+static void cq_set_cost(struct evict *e, uint32_t item, unsigned cost)
+{
+        struct cq *q = cq(e);
+
+        if (q->items[item].cost == cost)
+                return;
+        q->n_cost[q->items[item].cost]--;
+        q->n_cost[cost]++;
+        q->lists_used = LISTS;
+        cq_unlink(q, item);
+        q->items[item].cost = cost & 0xf;
+        cq_append(q, item, q->items[item].group);
+}
+
+static unsigned cq_cost(const struct evict *e, uint32_t item)
+{
+        return cq(e)->items[item].cost;
+}
+
 static void leave_family(struct cq *q, uint32_t item)
 {
         const struct cq_item *i = &q->items[item];
@@ -452,6 +506,7 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
 
         cq_unlink(q, item);
         leave_family(q, item);
+        q->n_cost[i->cost]--;
         q->items[item] = (struct cq_item){ 0 };
         q->items_in--;
         /* What was dropped, not evicted, says nothing about the traffic. */
@@ -477,8 +532,9 @@ struct old_end {
 };
 
 /* Inline, as worth_least(): without, a search for a victim takes 40 ns more. */
-static inline struct old_end old_end_at(const struct cq *q, unsigned class, uint32_t link)
+static inline struct old_end old_end_at(const struct cq *q, unsigned list, uint32_t link)
 {
+        unsigned class = list % CLASSES;
         struct old_end end = { .link = link };
 
         if (link & LINK_END)
@@ -486,23 +542,25 @@ static inline struct old_end old_end_at(const struct cq *q, unsigned class, uint
         end.touched = q->items[link - 1].touched;
         if (class >= FIRST_HINT && class != FINAL && !q->density.is_known[class])
                 class = class_of(q->items[link - 1].uses, EVICT_PLACE_UNKNOWN);
-        end.density = density_at(&q->density, class, cq_time(q) - end.touched);
+        end.density = density_at(&q->density, class, cq_time(q) - end.touched) *
+                      q->weight[q->items[link - 1].cost];
         return end;
 }
 
 /* The list whose end is worth least; LISTS: all are at their ends. */
-static inline unsigned worth_least(const struct old_end ends[static LISTS])
+static inline unsigned worth_least(const struct old_end ends[static LISTS], unsigned lists)
 {
         unsigned least = LISTS;
 
-        for (unsigned class = 0; class < LISTS; class ++) {
-                const struct old_end *a = &ends[class], *b = &ends[least % LISTS];
+        for (unsigned list = 0; list < lists; list++) {
+                const struct old_end *a = &ends[list], *b = &ends[least % LISTS];
 
                 if (a->link & LINK_END)
                         continue;
                 if (least == LISTS || a->density < b->density ||
-                    (a->density == b->density && (class == FINAL || a->touched < b->touched)))
-                        least = class;
+                    (a->density == b->density &&
+                     (list % CLASSES == FINAL || a->touched < b->touched)))
+                        least = list;
         }
         return least;
 }
@@ -530,21 +588,21 @@ static uint32_t cq_victim(struct evict *e, uint32_t group,
 {
         struct cq *q = cq(e);
         struct old_end ends[LISTS];
-        unsigned steps = SEARCH_STEPS, class;
+        unsigned steps = SEARCH_STEPS, list;
 
         if (q->now >= q->learn_at)
                 learn(q);
-        for (class = 0; class < LISTS; class ++)
-                ends[class] = old_end_at(q, class, q->lists[group * LISTS + class].oldest);
-        while ((class = worth_least(ends)) < LISTS) {
-                uint32_t oldest = ends[class].link - 1, victim;
+        for (list = 0; list < q->lists_used; list++)
+                ends[list] = old_end_at(q, list, q->lists[group * LISTS + list].oldest);
+        while ((list = worth_least(ends, q->lists_used)) < LISTS) {
+                uint32_t oldest = ends[list].link - 1, victim;
 
                 if (nearest_to_end(q, oldest, end_of_chain(q, oldest, &steps), may_evict, userdata,
                                    &max_passed, &victim))
                         return victim;
                 if (max_passed-- == 0)
                         break;
-                ends[class] = old_end_at(q, class, q->items[oldest].younger);
+                ends[list] = old_end_at(q, list, q->items[oldest].younger);
         }
         return EVICT_NONE;
 }
@@ -569,25 +627,17 @@ static uint64_t cq_now(const struct evict *e)
         return cq(e)->now;
 }
 
-static uint64_t cq_coldest(const struct evict *e, uint32_t group,
-                           bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                           uint32_t max_passed)
+/* A class of which too little is known to go by counts as if every fourth of its items came back
+ * after as long again. */
+static double cq_worth(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
-        uint64_t coldest = UINT64_MAX;
+        const struct cq_item *i = &q->items[item];
+        uint32_t age = cq_time(q) - i->touched;
 
-        for (unsigned class = 0; class < LISTS; class ++) {
-                uint32_t link = q->lists[group * LISTS + class].oldest;
-
-                while (!(link & LINK_END) && may_evict && !may_evict(userdata, link - 1)) {
-                        if (max_passed-- == 0)
-                                return coldest;
-                        link = q->items[link - 1].younger;
-                }
-                if (!(link & LINK_END))
-                        coldest = MIN(coldest, cq_touched(e, link - 1));
-        }
-        return coldest;
+        if (q->density.is_known[i->class] || i->class == FINAL)
+                return (double)old_end_at(q, list_of(i), item + 1).density;
+        return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
 }
 
 static void cq_explain(const struct evict *e, uint32_t item, uint32_t group,
@@ -599,13 +649,13 @@ static void cq_explain(const struct evict *e, uint32_t item, uint32_t group,
         struct old_end ends[LISTS];
 
         static_assert(FINAL + 1 == EVICT_CLASS_FINAL, "the lists in their order");
-        for (unsigned class = 0; class < LISTS; class ++)
-                ends[class] = old_end_at(q, class, q->lists[group * LISTS + class].oldest);
-        least = worth_least(ends);
+        for (unsigned list = 0; list < q->lists_used; list++)
+                ends[list] = old_end_at(q, list, q->lists[group * LISTS + list].oldest);
+        least = worth_least(ends, q->lists_used);
         *ret = (struct evict_standing){
                 .class = i->class + EVICT_CLASS_ONCE,
                 .age = (uint64_t)(cq_time(q) - i->touched) << q->unit,
-                .density = old_end_at(q, i->class, item + 1).density,
+                .density = old_end_at(q, list_of(i), item + 1).density,
                 .least_density = least < LISTS ? ends[least].density : 0,
                 .is_next = least < LISTS && end_of_chain(q, ends[least].link - 1, &steps) == item,
                 .is_continued = i->child != 0,
@@ -669,7 +719,7 @@ static bool cq_restore(struct evict *e, const struct evict_learned *l)
 
 static bool is_record(const struct cq *q, const struct evict_record *r)
 {
-        return r->class < LISTS && r->uses > 0 && r->turn <= EVICT_LAST_TURN &&
+        return r->class < CLASSES && r->uses > 0 && r->turn <= EVICT_LAST_TURN &&
                r->touched <= cq_time(q);
 }
 
@@ -686,7 +736,7 @@ static bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group,
         cq_unlink(q, item);
         i->touched = r->touched;
         i->class = r->class & 0xf;
-        i->uses = r->uses;
+        i->uses = MIN(r->uses, (uint8_t)MAX_USES) & 0xf;
         i->turn = r->turn & 0xf;
         cq_append(q, item, group);
         return true;
@@ -731,13 +781,15 @@ const struct evict_policy evict_policy_cq = {
         .unpopulate = cq_unpopulate,
         .link = cq_link,
         .hint = cq_hint,
+        .set_cost = cq_set_cost,
+        .cost = cq_cost,
         .remove = cq_remove,
         .remembers = cq_remembers,
         .contains = cq_contains,
         .victim = cq_victim,
         .touched = cq_touched,
         .now = cq_now,
-        .coldest = cq_coldest,
+        .worth = cq_worth,
         .explain = cq_explain,
         .lists = LISTS,
         .first = cq_first,

@@ -12,6 +12,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -95,6 +96,29 @@ static void set_retained(struct evict *e, uint32_t item, bool retained)
                 return;
         e->retained[item / 8] ^= (uint8_t)(1u << item % 8);
         e->n_retained += retained ? 1 : UINT32_MAX;
+}
+
+unsigned evict_cost_level(uint64_t ns, uint32_t bytes)
+{
+        double least = 0.05, each = (double)ns / MAX(bytes, 1U), level;
+
+        if (ns == 0)
+                return EVICT_COST_UNKNOWN;
+        level = 1 + round(2 * log2(each / least));
+        return (unsigned)MIN(MAX(level, 1.0), (double)(EVICT_COSTS - 1));
+}
+
+void evict_set_cost(struct evict *e, uint32_t item, unsigned level)
+{
+        assert(evict_contains(e, item) && level < EVICT_COSTS);
+        if (e->policy->set_cost)
+                e->policy->set_cost(e, item, level);
+}
+
+unsigned evict_cost(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->policy->cost ? e->policy->cost(e, item) : EVICT_COST_UNKNOWN;
 }
 
 void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained)
@@ -249,16 +273,17 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item)
         return e->ages.now_ns - ages_time(&e->ages, e->policy->touched(e, item), e->policy->now(e));
 }
 
-uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
-                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                       uint32_t max_passed)
+double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency)
 {
-        uint64_t touched = victim != EVICT_NONE ? evict_touched(e, victim) : UINT64_MAX;
+        return 0.8 * slots * evict_worth(e, victim, by_recency);
+}
 
-        assert(group < e->max_groups);
-        if (!e->policy->coldest)
-                return touched;
-        return MIN(touched, e->policy->coldest(e, group, may_evict, userdata, max_passed));
+double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
+{
+        assert(evict_contains(e, item));
+        if (by_recency || !e->policy->worth)
+                return 1.0 / (double)(e->policy->now(e) - e->policy->touched(e, item) + 1);
+        return e->policy->worth(e, item);
 }
 
 void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret)
@@ -267,6 +292,7 @@ void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct 
         *ret = (struct evict_standing){ 0 };
         e->policy->explain(e, item, group, ret);
         ret->is_retained = evict_is_retained(e, item);
+        ret->cost = evict_cost(e, item);
 }
 
 void evict_get_stats(const struct evict *e, struct evict_stats *ret)
@@ -300,7 +326,8 @@ void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct e
         assert(evict_contains(e, item) && id != 0);
         *ret = (struct evict_record){
                 .id = id,
-                .flags = evict_is_retained(e, item) ? EVICT_RECORD_RETAINED : 0,
+                .flags = (uint8_t)((evict_is_retained(e, item) ? EVICT_RECORD_RETAINED : 0) |
+                                   evict_cost(e, item) << EVICT_RECORD_COST),
         };
         e->policy->save_item(e, item, ret);
 }
@@ -332,7 +359,10 @@ bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
                         const struct evict_record *r)
 {
         assert(evict_contains(e, item));
-        return r->id != 0 && e->policy->restore_item(e, item, group_of(e, item, group), r);
+        if (r->id == 0 || !e->policy->restore_item(e, item, group_of(e, item, group), r))
+                return false;
+        evict_set_cost(e, item, r->flags >> EVICT_RECORD_COST);
+        return true;
 }
 
 void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t item),

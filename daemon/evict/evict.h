@@ -3,7 +3,7 @@
  * each, with separate state. Touches no file, allocates nothing after evict_new().
  *
  * Items are in groups (size classes): a victim is chosen within one group, because only a slot of
- * that size helps, and the group's coldest can be compared with another's to move a slab.
+ * that size helps, and what items of two groups are worth can be compared, to move a slab.
  *
  * Leaf first: callers touch a chain from its end to its root, so that a parent is always younger
  * than its children. The policy only sees the order. */
@@ -104,6 +104,14 @@ void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id);
 bool evict_remembers(const struct evict *e, uint64_t id);
 bool evict_contains(const struct evict *e, uint32_t item);
 
+/* What computing an item anew would cost, for each of its bytes, in steps of the square root of two
+ * from a twentieth of a nanosecond on; EVICT_COST_UNKNOWN: no client says. A policy may keep what
+ * costs more for longer. */
+enum { EVICT_COST_UNKNOWN = 0, EVICT_COSTS = 16 };
+unsigned evict_cost_level(uint64_t ns, uint32_t bytes);
+void evict_set_cost(struct evict *e, uint32_t item, unsigned level);
+unsigned evict_cost(const struct evict *e, uint32_t item); /* unknown to a policy without */
+
 /* Retained: no victim, whatever it is worth, until this is ended or the item is removed. It is
  * touched and learned from as all items. Either way it becomes the youngest of its list. */
 void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained);
@@ -124,11 +132,14 @@ void evict_note_time(struct evict *e, uint64_t now_ns);
 /* By the times that were noted: how long ago the item was last touched, to a tenth; but not longer
  * than since the first of them. 0: none was noted. */
 uint64_t evict_age_ns(const struct evict *e, uint32_t item);
-/* That of the coldest of the victim's group that may_evict() agrees to: of the victim, or of what
- * the policy keeps longer. As evict_victim(), it passes over so many at most that may not. */
-uint64_t evict_coldest(const struct evict *e, uint32_t group, uint32_t victim,
-                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                       uint32_t max_passed);
+/* What keeping the item is worth: hits that are expected of it for each unit of time, by what was
+ * learned, weighed by its cost; or by recency alone, which no hint or cost of a client changes: one
+ * for its age. To compare slabs of other sizes, whose items are worth what they are together. */
+double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
+/* What a slab of so many slots more would keep for the group whose victim it is, and a slab of
+ * others must be worth less than to be taken: a little less, as both are estimates. */
+double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency);
+enum { EVICT_SLAB_SAMPLE = 32 }; /* of a slab's slots, to estimate what it is worth */
 /* Of the retained ones, for when nothing else is left. */
 uint32_t evict_retained_victim(struct evict *e, uint32_t group,
                                bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
@@ -161,6 +172,7 @@ struct evict_standing {
         bool is_next;      /* the group's victim, if it is not pinned */
         bool is_continued; /* what goes on from it is in, and goes before it */
         bool is_retained;
+        unsigned cost; /* evict_cost_level() */
 };
 void evict_explain(const struct evict *e, uint32_t item, uint32_t group,
                    struct evict_standing *ret);
@@ -192,9 +204,9 @@ struct evict_record {
         uint64_t id; /* as when it was inserted; never 0 */
         uint32_t touched;
         uint8_t class, uses, turn;
-        uint8_t flags; /* EVICT_RECORD_RETAINED; of others nothing is meant yet */
+        uint8_t flags; /* EVICT_RECORD_RETAINED; from bit EVICT_RECORD_COST on the cost level */
 };
-enum { EVICT_RECORD_RETAINED = 1 << 0 };
+enum { EVICT_RECORD_RETAINED = 1 << 0, EVICT_RECORD_COST = 4 };
 uint64_t evict_touches(const struct evict *e); /* its `now` */
 void evict_save(const struct evict *e, struct evict_learned *ret);
 void evict_save_item(const struct evict *e, uint32_t item, uint64_t id, struct evict_record *ret);

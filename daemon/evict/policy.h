@@ -32,20 +32,19 @@ struct evict_policy {
         void (*warm)(const struct evict *e, uint32_t item, unsigned step);
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
-        void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: nothing to do */
-        bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* likewise */
-        void (*remove)(struct evict *e, uint32_t item, uint64_t id);   /* id 0: dropped */
-        bool (*remembers)(const struct evict *e, uint64_t id);         /* NULL: nothing */
+        void (*link)(struct evict *e, uint32_t item, uint32_t parent);    /* NULL: nothing to do */
+        bool (*hint)(struct evict *e, uint32_t item, unsigned hint);      /* likewise */
+        void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* with cost, or NULL */
+        unsigned (*cost)(const struct evict *e, uint32_t item);
+        void (*remove)(struct evict *e, uint32_t item, uint64_t id); /* id 0: dropped */
+        bool (*remembers)(const struct evict *e, uint64_t id);       /* NULL: nothing */
         bool (*contains)(const struct evict *e, uint32_t item);
         uint32_t (*victim)(struct evict *e, uint32_t group,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
-        uint64_t (*now)(const struct evict *e); /* touches and inserts so far */
-        /* NULL: the victim. UINT64_MAX: none was found. */
-        uint64_t (*coldest)(const struct evict *e, uint32_t group,
-                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
-                            uint32_t max_passed);
+        uint64_t (*now)(const struct evict *e);                /* touches and inserts so far */
+        double (*worth)(const struct evict *e, uint32_t item); /* NULL: by recency */
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is zero */
         /* Its lists, each from its oldest item on: `lists` a group, those of group 0 first. Item or

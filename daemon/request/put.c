@@ -63,6 +63,7 @@ void request_put(struct batch *b, uint32_t i)
         }
         batch_request_init(b, i, &entry->key, put_done);
         s->req.length = entry->length;
+        s->req.cost = (uint8_t)evict_cost_level(UINT64_C(1000) * entry->cost_us, entry->length);
         s->req.ack = (enum cache_ack)b->head.ack;
         /* A lease needs the chunk in the pool. */
         s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE) && !s->req.file;

@@ -49,7 +49,8 @@ static struct wire_standing standing_of(const struct evict_standing *s, bool is_
                 .flags = (uint8_t)((s->is_next ? WIRE_STANDING_NEXT : 0) |
                                    (is_pinned ? WIRE_STANDING_PINNED : 0) |
                                    (s->is_continued ? WIRE_STANDING_CONTINUED : 0) |
-                                   (s->is_retained ? WIRE_STANDING_RETAINED : 0)),
+                                   (s->is_retained ? WIRE_STANDING_RETAINED : 0) |
+                                   s->cost << WIRE_STANDING_COST_BIT),
         };
 }
 

@@ -162,6 +162,13 @@ bool store_explain(const struct store *s, struct store_ref ref, struct evict_sta
         return v && volume_explain(v, ref, ret);
 }
 
+unsigned store_cost(const struct store *s, struct store_ref ref)
+{
+        struct volume *v = volume_of_ref(s, ref);
+
+        return v ? volume_cost(v, ref) : EVICT_COST_UNKNOWN;
+}
+
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint)
 {
         struct volume *v = volume_of_ref(s, ref);

@@ -123,6 +123,8 @@ void store_chain(struct store *s, struct store_ref ref, struct store_ref parent,
                  unsigned turn, bool is_end);
 /* As evict_explain(), in its volume. Is it pinned, by I/O or a loan? */
 bool store_explain(const struct store *s, struct store_ref ref, struct evict_standing *ret);
+/* As evict_cost(); of a stale ref unknown. */
+unsigned store_cost(const struct store *s, struct store_ref ref);
 /* As evict_hint(). True: the ref is stale. What goes on in another volume is not known to one. */
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint);
 /* A client has pinned it, which is called retained here, where pins are those of I/O; or that is

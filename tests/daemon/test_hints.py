@@ -2,6 +2,7 @@
 """Hints of clients: what is final goes first, what another chain goes on from stays, and nothing else changes because of one."""
 
 import json
+import random
 
 import pytest
 
@@ -143,7 +144,8 @@ def test_stat_under_lru_goes_by_recency(make_daemon):
         assert hint(c, ns, [pairs[0][0]]) == [Status.OK]
         assert standing(daemon, pairs[1][0], "disk")["evicted"] == "next"
         assert standing(daemon, pairs[0][0], "disk") == {
-            "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "pinned_by_client": False, "continued": False,
+            "class": "by recency", "age_uses": 0, "worth": None, "next": False, "pinned": False, "pinned_by_client": False,
+            "cost_ns_per_byte": None, "continued": False,
             "evicted": "after what was used before it"}
 
 
@@ -262,3 +264,53 @@ def test_another_policy_keeps_the_pins(make_daemon):
         assert daemon.status()["eviction"]["policy"] == "lru"
         fill(c, ns, "more", 300)
         assert all(c.exists(ns, [k for k, _ in pairs]))
+
+
+# --- costs ---
+
+def put_with_cost(c, ns, pairs, costs_us, **how):
+    """Chunks whose puts say what computing them again would take."""
+    c.staging() if c.staging_map is None else None
+    entries = [kvwire.PUT_ENTRY.pack(*kvwire.PUT_ENTRY.unpack(e)[:3], 0, cost)
+               for e, cost in zip(c.put_entries(pairs), costs_us, strict=True)]
+    return c.put_results(c.wait(c.submit_batch(Op.PUT, ns, entries, **how)), len(pairs))
+
+
+def cost(daemon, key, tier):
+    return standing(daemon, key, tier)["cost_ns_per_byte"]
+
+
+def test_a_cost_goes_with_the_chunk_to_disk_and_back_and_over_a_restart(small):
+    pairs = items("k", 3, 32 * KIB)
+    keys = [k for k, _ in pairs]
+    with small.client() as c:
+        ns = c.namespace("n")
+        put_with_cost(c, ns, pairs, [0, 26, 2**32 - 1], ack=Ack.WRITTEN)
+        for tier in ("memory", "disk"):
+            assert [cost(small, k, tier) for k in keys] == [None, 0.8, 6.4], "26 us for 32 KiB; more than there are levels"
+        # From disk into memory again: it is known there.
+        c.evict(ns, keys, Tier.MEMORY)
+        c.get(ns, keys)
+        assert cost(small, keys[1], "memory") == 0.8
+    small.restart()
+    assert cost(small, keys[1], "disk") == 0.8
+    with small.client() as c:
+        assert [bytes(r.data) for r in c.get(c.namespace("n"), keys)] == [v for _, v in pairs]
+
+
+def test_of_two_models_the_one_that_costs_more_keeps_more(small):
+    """As often used, a chunk that takes twenty times as long to compute: most of the room is for those."""
+    with small.client() as c:
+        ns = c.namespace("n")
+        cheap, dear = items("cheap", 1200, 32 * KIB), items("dear", 1200, 32 * KIB)
+        hits = {"cheap": 0, "dear": 0}
+        order = random.Random(5)
+        for i in range(4000):
+            name, pairs, us = order.choice((("cheap", cheap, 4), ("dear", dear, 80)))
+            pair = pairs[order.randrange(len(pairs))]
+            if c.exists(ns, [pair[0]])[0] & Tier.DISK:
+                c.touch(ns, [pair[0]])
+                hits[name] += i >= 2000
+            else:
+                put_with_cost(c, ns, [pair], [us], ack=Ack.WRITTEN)
+        assert hits["dear"] > 2 * hits["cheap"], hits

@@ -483,8 +483,8 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
                 (d->o.is_old ? 0
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
-                                       WIRE_FEATURE_PIN | WIRE_FEATURE_BENCH | WIRE_FEATURE_RECORD |
-                                       WIRE_FEATURE_RELOAD);
+                                       WIRE_FEATURE_PIN | WIRE_FEATURE_COST | WIRE_FEATURE_BENCH |
+                                       WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 
@@ -883,10 +883,12 @@ static void log_request(struct fake_daemon *d, const struct wire_hdr *hdr)
                 .pieces = b->pieces,
                 .parent = b->parent,
         };
-        if (hdr->op == WIRE_PUT)
+        if (hdr->op == WIRE_PUT) {
                 l->region = ((const struct wire_put *)(b + 1))->region;
-        else if (hdr->op == WIRE_GET)
+                l->cost_us = ((const struct wire_put *)(b + 1))->cost_us;
+        } else if (hdr->op == WIRE_GET) {
                 l->region = ((const struct wire_get *)(b + 1))->into_region;
+        }
         if (b->count > 0)
                 memcpy(&l->first, b + 1, sizeof(l->first));
 }

@@ -90,7 +90,8 @@ struct fake_logged {
         uint16_t pieces;
         uint8_t ack, tiers;
         uint32_t timeout_ms;
-        uint32_t region; /* of the first entry of a PUT, or a GET with WIRE_F_INTO */
+        uint32_t region;  /* of the first entry of a PUT, or a GET with WIRE_F_INTO */
+        uint32_t cost_us; /* of the first entry of a PUT */
         struct key parent, first;
 };
 

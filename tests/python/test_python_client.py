@@ -151,6 +151,13 @@ def test_numpy_arrays(client, blocks):
     assert bytes(first) == values[0]
 
 
+def test_chunks_are_pinned_and_say_what_they_cost(client, blocks):
+    keys, values = pairs("cost", 2)
+    assert blocks.put(kvcache.Batch(keys, values, [10, 2**32 - 1])).status == bytes([kvcache.OK] * 2)
+    assert blocks.pin(keys + [key_of("none")]) == bytes([kvcache.OK] * 2 + [kvcache.MISS])
+    assert blocks.unpin(keys) == bytes([kvcache.OK] * 2)
+
+
 def test_wrong_places(client, blocks):
     keys, values = pairs("g", 2)
     region = client.allocate(4 * LENGTH)
@@ -166,6 +173,9 @@ def test_wrong_places(client, blocks):
         blocks.get(keys, values)  # bytes are read-only
     with pytest.raises(kvcache.ArgumentError):
         blocks.put(kvcache.Batch(keys, values), values)
+    for costs in ([1], [1, -1], [1, 2**32]):
+        with pytest.raises(kvcache.ArgumentError):
+            kvcache.Batch(keys, values, costs)
     with pytest.raises(kvcache.ArgumentError):
         blocks.put(keys, values, ack="soon")
     with pytest.raises(kvcache.ArgumentError):

@@ -401,6 +401,32 @@ static void test_many_releases_go_by_themselves(void **state)
         free(r);
 }
 
+static void test_what_a_chunk_costs_is_said_to_daemons_that_know_of_costs(void **state)
+{
+        struct rig *f = *state;
+
+        for (unsigned is_old = 0; is_old < 2; is_old++) {
+                char bytes[] = "bytes";
+                struct kvcache_entry e = {
+                        .key = rig_key(9), .data = bytes, .length = 5, .cost_us = 1234
+                };
+                struct kvcache_result r = { 0 };
+                struct kvcache_request q;
+
+                start(f, &(struct fake_options){ .is_old = is_old });
+                kvcache_prep_put(&q, f->ns, &e, 1, KVCACHE_ACCEPTED, &r);
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
+                assert_int_equal(r.status, KVCACHE_OK);
+                assert_int_equal(f->d->log[f->d->n_log - 1].op, WIRE_PUT);
+                assert_int_equal(f->d->log[f->d->n_log - 1].cost_us, is_old ? 0 : 1234);
+                if (!is_old) {
+                        assert_int_equal(rig_teardown(state), 0);
+                        assert_int_equal(rig_setup(state), 0);
+                        f = *state;
+                }
+        }
+}
+
 /* It would end the session over a message that it does not know. */
 static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
 {
@@ -2259,6 +2285,7 @@ int main(void)
                 TEST(many_releases_go_by_themselves),
                 TEST(exists_match_touch_stat_evict_list_purge),
                 TEST(a_session_is_asked_for_by_a_name_or_by_none),
+                TEST(what_a_chunk_costs_is_said_to_daemons_that_know_of_costs),
                 TEST(an_old_daemon_is_not_asked_to_prefetch),
                 TEST(senseless_requests_are_refused_whole_and_senseless_keys_alone),
                 TEST(ranges_and_places),

@@ -561,6 +561,111 @@ static bool may_from(void *userdata, uint32_t item)
 
 /* What may not go is passed over as often as was said, whichever lists it is in, and a chain that
  * is longer than the search goes has no more than its share of the time. */
+/* --- costs --- */
+
+static void a_cost_is_a_level_for_each_byte(void **state)
+{
+        unsigned before = 1;
+
+        assert_int_equal(evict_cost_level(0, 4096), EVICT_COST_UNKNOWN);
+        assert_int_equal(evict_cost_level(1, UINT32_MAX), 1);
+        assert_int_equal(evict_cost_level(UINT64_MAX, 1), EVICT_COSTS - 1);
+        assert_int_equal(evict_cost_level(1000, 0), EVICT_COSTS - 1);
+        /* 0.05 ns a byte, and each level the square root of two more. */
+        assert_int_equal(evict_cost_level(50, 1000), 1);
+        assert_int_equal(evict_cost_level(100, 1000), 3);
+        assert_int_equal(evict_cost_level(200, 1000), 5);
+        for (uint64_t ns = 1; ns < 1 << 20; ns += 7) {
+                unsigned level = evict_cost_level(ns, 1000);
+
+                assert_true(level >= before && level <= before + 1 && level < EVICT_COSTS);
+                before = level;
+        }
+}
+
+struct saved {
+        uint64_t hits[2]; /* of what is cheap, and of what is not */
+};
+
+/* Keys of two models in equal measure, of which a fifth fit; those with odd numbers cost as said.
+ */
+static struct saved run_two_models(unsigned cheap, unsigned dear)
+{
+        enum { KEYS = 1000, ROOM = 200 };
+        _cleanup_(evict_freep) struct evict *e = make(ROOM, 1);
+        uint32_t at[KEYS], key_at[ROOM], seed = 7, n = 0;
+        struct saved saved = { 0 };
+
+        for (unsigned i = 0; i < KEYS; i++)
+                at[i] = EVICT_NONE;
+        for (unsigned i = 0; i < 200000; i++) {
+                uint32_t key = random_below(&seed, KEYS), item = at[key];
+
+                if (item != EVICT_NONE) {
+                        saved.hits[key % 2] += i > 100000;
+                        evict_touch(e, item, 0, EVICT_NO_USE);
+                        continue;
+                }
+                if (n < ROOM) {
+                        item = n++;
+                } else {
+                        item = victim(e);
+                        evict_remove_victim(e, item, key_at[item] + 1);
+                        at[key_at[item]] = EVICT_NONE;
+                }
+                evict_insert_known(e, item, 0, 4096, key + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
+                evict_set_cost(e, item, key % 2 ? dear : cheap);
+                at[key] = item;
+                key_at[item] = key;
+        }
+        return saved;
+}
+
+static void what_costs_more_stays_longer(void **state)
+{
+        struct saved none = run_two_models(0, 0), same = run_two_models(7, 7),
+                     four = run_two_models(5, 9), unknown = run_two_models(0, 9);
+
+        /* Nothing said, or the same of all: as often as the traffic has them. */
+        assert_true(none.hits[0] * 10 < none.hits[1] * 11 && none.hits[1] * 10 < none.hits[0] * 11);
+        assert_true(same.hits[0] * 10 < same.hits[1] * 11 && same.hits[1] * 10 < same.hits[0] * 11);
+        /* Four times the cost: far more of those hits, and more time saved in all. */
+        if (four.hits[1] < 3 * four.hits[0] ||
+            four.hits[0] + 4 * four.hits[1] < (none.hits[0] + 4 * none.hits[1]) * 13 / 10)
+                fail_msg("%llu and %llu hits; %llu and %llu without costs",
+                         (unsigned long long)four.hits[0], (unsigned long long)four.hits[1],
+                         (unsigned long long)none.hits[0], (unsigned long long)none.hits[1]);
+        /* What says nothing counts as the mean of the rest, here as dear as it. */
+        assert_true(unknown.hits[0] * 10 < unknown.hits[1] * 11 &&
+                    unknown.hits[1] * 10 < unknown.hits[0] * 11);
+}
+
+static void a_cost_stays_with_the_item_and_its_record(void **state)
+{
+        _cleanup_(evict_freep) struct evict *e = make(4, 1);
+        struct evict_standing standing;
+        struct evict_record record;
+
+        evict_insert_known(e, 0, 0, 4096, 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
+        evict_insert_known(e, 1, 0, 4096, 2, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
+        evict_set_cost(e, 0, 15);
+        assert_int_equal(evict_cost(e, 0), 15);
+        assert_int_equal(evict_cost(e, 1), EVICT_COST_UNKNOWN);
+        evict_touch(e, 0, 0, EVICT_NO_USE);
+        evict_retain(e, 0, 0, true);
+        evict_explain(e, 0, 0, &standing);
+        assert_int_equal(standing.cost, 15);
+        evict_save_item(e, 0, 1, &record);
+        assert_int_equal(record.flags, EVICT_RECORD_RETAINED | 15 << EVICT_RECORD_COST);
+        assert_true(evict_restore_item(
+                e, 1, 0, &(struct evict_record){ .id = 2, .uses = 255, .flags = 9 << 4 }));
+        assert_int_equal(evict_cost(e, 1), 9);
+        /* A new one in its place costs what is said of it. */
+        evict_remove(e, 0);
+        evict_insert(e, 0, 0, 4096);
+        assert_int_equal(evict_cost(e, 0), EVICT_COST_UNKNOWN);
+}
+
 static void a_search_is_bounded(void **state)
 {
         enum { N = 4 * SEARCH_STEPS };
@@ -641,25 +746,50 @@ static void a_standing_is_that_of_the_search_for_a_victim(void **state)
         assert_true(s.least_density == 0);
 }
 
-static void the_coldest_of_a_group_is_that_of_any_list(void **state)
+static void what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age(void **state)
+{
+        enum { ITEMS = 512 };
+        _cleanup_(evict_freep) struct evict *e = make(ITEMS, 2);
+        uint32_t seed = 3;
+
+        for (uint32_t i = 0; i < ITEMS; i++)
+                evict_insert_known(e, i, i % 2, 4096, i + 1, EVICT_NO_USE, EVICT_PLACE_UNKNOWN);
+        assert_true(evict_worth(e, ITEMS - 1, true) == 1);
+        assert_true(evict_worth(e, ITEMS - 11, true) == 1.0 / 11);
+        /* Before anything is known the younger is worth more as well. */
+        assert_true(evict_worth(e, 1, false) < evict_worth(e, 2, false));
+        /* A few are used over and over; the rest comes once and goes. */
+        for (unsigned n = 0; n < 100000; n++) {
+                uint32_t item = random_below(&seed, 32);
+
+                if (n % 4 == 0) {
+                        evict_touch(e, item, item % 2, EVICT_NO_USE);
+                        continue;
+                }
+                item = 32 + n % (ITEMS - 32);
+                evict_remove_victim(e, item, 1000 + n - (ITEMS - 32));
+                evict_insert_known(e, item, item % 2, 4096, 1000 + n, EVICT_NO_USE,
+                                   EVICT_PLACE_UNKNOWN);
+        }
+        (void)victim(e); /* learns */
+        for (uint32_t i = 32; i < ITEMS; i++)
+                assert_true(evict_worth(e, i % 32, false) > 2 * evict_worth(e, i, false));
+        /* A cost counts, but not by recency. */
+        double before = evict_worth(e, 0, false), recency = evict_worth(e, 0, true);
+
+        evict_set_cost(e, 0, 9);
+        assert_true(evict_worth(e, 0, false) > 10 * before);
+        assert_true(evict_worth(e, 0, true) == recency);
+        assert_true(evict_slab_gain(e, 0, 100, true) < 100 * recency);
+}
+
+static void what_is_remembered_is_counted(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 2);
         struct evict_stats stats;
 
-        assert_true(evict_coldest(e, 1, EVICT_NONE, NULL, NULL, 0) == UINT64_MAX);
         evict_insert_known(e, 0, 0, 1, 1, 7, EVICT_PLACE_UNKNOWN);
         evict_insert_known(e, 1, 0, 1, 2, 7, EVICT_PLACE_END);
-        assert_true(evict_coldest(e, 0, 1, NULL, NULL, 0) == evict_touched(e, 0));
-        evict_touch(e, 0, 0, 8);
-        assert_true(evict_coldest(e, 0, 0, NULL, NULL, 0) == evict_touched(e, 1));
-
-        /* What is pinned is not what could go: the class gives no slab away for it. */
-        {
-                uint32_t pinned = 1;
-
-                assert_true(evict_coldest(e, 0, 0, may_but_one, &pinned, 8) == evict_touched(e, 0));
-                assert_true(evict_coldest(e, 0, 0, may_but_one, &pinned, 0) == evict_touched(e, 0));
-        }
         evict_remove_victim(e, 1, 2);
         evict_insert_known(e, 1, 0, 1, 2, 8, EVICT_PLACE_UNKNOWN);
         evict_remove_victim(e, 0, 1);
@@ -716,10 +846,14 @@ int main(void)
                 cmocka_unit_test(what_is_final_goes_first),
                 cmocka_unit_test(a_circle_is_not_final),
                 cmocka_unit_test(the_hint_of_a_return_is_worth_what_such_hints_were),
+                cmocka_unit_test(a_cost_is_a_level_for_each_byte),
+                cmocka_unit_test(what_costs_more_stays_longer),
+                cmocka_unit_test(a_cost_stays_with_the_item_and_its_record),
                 cmocka_unit_test(a_search_is_bounded),
                 cmocka_unit_test(a_pinned_end_keeps_nothing_but_itself),
                 cmocka_unit_test(a_standing_is_that_of_the_search_for_a_victim),
-                cmocka_unit_test(the_coldest_of_a_group_is_that_of_any_list),
+                cmocka_unit_test(what_is_remembered_is_counted),
+                cmocka_unit_test(what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
                 cmocka_unit_test(the_same_calls_choose_the_same),
         };

@@ -132,6 +132,43 @@ static void a_class_takes_the_segment_of_another(void **state)
         stop();
 }
 
+/* The store is full of a model's chunks when another model takes over. A few of the old ones, some
+ * in each segment, are used on. What the new one uses over and over would fit beside them. */
+static void another_model_reaches_its_share_of_a_full_store(void **state)
+{
+        enum { OLD_LENGTH = 16384, NEW_LENGTH = 65536, NEW = 130, ROUNDS = 40 };
+        uint64_t n = 0, hits = 0, old_hits = 0, old_asked = 0;
+
+        start_limit(16 * MIB);
+        for (; stats().evictions == 0; n += 20)
+                put_range(n, 20, OLD_LENGTH);
+        for (unsigned round = 0; round < ROUNDS; round++) {
+                hits = old_hits = old_asked = 0;
+                for (uint64_t i = 0; i < NEW; i++) {
+                        uint64_t old = n - 1 - (i * 7 % (n / 20)) * 20;
+
+                        if (present(1000000 + i)) {
+                                touch(1000000 + i);
+                                hits++;
+                        } else {
+                                assert_int_equal(put(1000000 + i, NEW_LENGTH), 0);
+                        }
+                        old_asked++;
+                        if (present(old)) {
+                                touch(old);
+                                old_hits++;
+                        } else {
+                                assert_int_equal(put(old, OLD_LENGTH), 0);
+                        }
+                }
+        }
+        if (hits < NEW * 9 / 10 || old_hits < old_asked * 9 / 10)
+                fail_msg("%llu of %u chunks of the new model are there, %llu of %llu of the old",
+                         (unsigned long long)hits, (unsigned)NEW, (unsigned long long)old_hits,
+                         (unsigned long long)old_asked);
+        stop();
+}
+
 static int retain(uint64_t n, bool retained, uint64_t limit)
 {
         struct key k = key_of(n);
@@ -482,6 +519,7 @@ int main(int argc, char **argv)
                 TEST(the_coldest_leaves_first),
                 TEST(after_a_restart_the_later_of_a_second_leave_first),
                 TEST(a_class_takes_the_segment_of_another),
+                TEST(another_model_reaches_its_share_of_a_full_store),
                 TEST(what_is_pinned_stays_whatever_else_is_put),
                 TEST(pins_never_refuse_a_put),
                 TEST(small_chunks_may_fill_a_store_of_large_ones),

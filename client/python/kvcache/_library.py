@@ -56,7 +56,7 @@ REQUEST = struct.Struct("<IIIiIIiIQQQQQQiI")
 COMPLETION = struct.Struct("<QQiiQ")
 INFO = struct.Struct("<IIQQQQ16sQQ")
 
-# struct kvcache_entry in words of 8 bytes: key (4), data, length, range_offset, range_length, pieces, n_pieces | reserved.
+# struct kvcache_entry in words of 8 bytes: key (4), data, length, range_offset, range_length, pieces, n_pieces | cost_us.
 ENTRY_WORDS = 10
 # struct kvcache_result: status | tiers, length, chunk_length, data, lease, created_ms, crc32c | leases.
 RESULT_WORDS = 7

@@ -237,11 +237,12 @@ class Places:
 
 class Batch:
     """Keys with their places, packed once for any number of puts and gets. The keys and places of a batch do not change; the
-    bytes there may, whenever no request with it is in flight."""
+    bytes there may, whenever no request with it is in flight. `costs_us`: for puts, what computing each chunk again would take, in
+    microseconds of an engine; the daemon keeps what costs more for each byte for longer. 0: not said."""
 
     __slots__ = ("entries", "count", "readonly", "_keep")
 
-    def __init__(self, keys: KeysLike, places: PlacesLike) -> None:
+    def __init__(self, keys: KeysLike, places: PlacesLike, costs_us: Sequence[int] | None = None) -> None:
         keys = keys if type(keys) is Keys else Keys(keys)
         places = places if type(places) is Places else Places(places)
         n = self.count = keys.count
@@ -261,6 +262,11 @@ class Batch:
             first, step = pieces.buffer_info()[0], 16 * places.pieces
             entries[8::c.ENTRY_WORDS] = array("Q", range(first, first + n * step, step))
             entries[9::c.ENTRY_WORDS] = array("Q", [places.pieces]) * n
+        if costs_us is not None:
+            if len(costs_us) != n or not all(0 <= cost < 1 << 32 for cost in costs_us):
+                raise ArgumentError(f"{n} keys need so many costs, each below 2**32 microseconds")
+            pieces_of = entries[9] if n else 0
+            entries[9::c.ENTRY_WORDS] = array("Q", [pieces_of | int(cost) << 32 for cost in costs_us])
         self.entries = entries
         self.readonly = places.readonly
         self._keep = (places, pieces)

@@ -4,8 +4,9 @@
  * In this order: a free slot of the class, in a segment that it has or that is free; a segment that
  * is made but not prewritten yet; a new one, if the limit allows (the put waits for it); the
  * class's own coldest chunk; the coldest segment of another class, emptied. Every segment's worth
- * of evictions a class asks whether some segment of another class is colder, as a whole, than what
- * it evicts of its own, and then takes that: so classes follow what is in demand.
+ * of evictions a class asks whether what some segment of another class holds is worth less, in all,
+ * than what it evicts of its own would be in a segment more, and then takes that: so classes follow
+ * what is in demand, and a few chunks in use do not keep a segment of others.
  *
  * A class is of one tenant, so that a segment never has chunks of two. A tenant that is at its
  * limit gets a slot only for its own coldest chunks; below the limits tenants give way to each
@@ -20,9 +21,12 @@
  * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
  * eviction; when it is dropped its slot and record stay until the last pin goes. */
 #include <assert.h>
+#include <math.h>
 
 #include "checked.h"
 #include "store/volume/internal.h"
+
+enum { MAX_COMPARED = 256 }; /* segments, at a time */
 
 uint64_t chunk_offset(const struct volume *v, const struct chunk *c)
 {
@@ -160,67 +164,116 @@ static void evict_chunk(void *userdata, uint32_t i)
         remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
 }
 
-/* Does what is retained in the slab keep it from being taken for that class (-1: for none)? */
-static bool keeps_retained(const struct volume *v, uint32_t slab, int for_class)
+static bool is_same_tenant(const struct volume *v, unsigned class, unsigned other)
 {
-        unsigned class = (unsigned)slabs_slab_class(v->slabs, slab);
-
-        return for_class < 0 || slabs_class_group(v->slabs, class) ==
-                                        slabs_class_group(v->slabs, (unsigned)for_class);
+        return slabs_class_group(v->slabs, class) == slabs_class_group(v->slabs, other);
 }
 
-/* Time of the last touch of anything in the slab, or UINT64_MAX if there is I/O in it, if it is
- * not colder, or if what is retained keeps it. */
-static uint64_t slab_touched(struct volume *v, uint32_t slab, bool keeps, uint64_t colder_than)
+/* Is there no I/O in the slab, nor, if that keeps it, anything retained? */
+static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab);
-        uint64_t touched = 0;
 
         for (uint32_t i = 0; i < slots; i++) {
                 uint32_t chunk =
                         slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
 
-                if (chunk == SLAB_NOBODY)
-                        continue;
-                if (volume_chunk_at(v, chunk)->pins > 0)
-                        return UINT64_MAX;
-                if (is_retained(v, chunk)) {
-                        if (keeps)
-                                return UINT64_MAX;
-                        continue;
-                }
-                touched = MAX(touched, evict_touched(v->evict, chunk));
-                if (touched >= colder_than)
-                        return UINT64_MAX;
+                if (chunk != SLAB_NOBODY && (volume_chunk_at(v, chunk)->pins > 0 ||
+                                             (keep_retained && is_retained(v, chunk))))
+                        return false;
         }
-        return touched;
+        return true;
 }
 
-uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
-                        uint64_t colder_than, bool even_retained)
+/* What the chunks of the slab are worth together, estimated from some of them, others each time. */
+static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
+{
+        uint32_t slots = slabs_slab_slots(v->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
+        uint32_t looked = 0;
+        double worth = 0;
+
+        for (uint32_t i = v->sample_phase++ % step; i < slots; i += step, looked++) {
+                uint32_t chunk =
+                        slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
+
+                if (chunk != SLAB_NOBODY && evict_contains(v->evict, chunk) &&
+                    !is_retained(v, chunk))
+                        worth += evict_worth(v->evict, chunk, by_recency);
+        }
+        return looked > 0 ? worth * slots / looked : 0;
+}
+
+/* A segment of another class, in which the caller's chunks would fit? */
+static bool is_candidate(const struct volume *v, uint32_t slab, int except_class,
+                         uint64_t min_bytes)
+{
+        const struct segment *seg = v->segments[slab];
+        int class = slabs_slab_class(v->slabs, slab);
+
+        return class >= 0 && class != except_class && seg->fd >= 0 && seg->bytes >= min_bytes &&
+               !seg->syncing && !seg->prewriting && !seg->handing_over;
+}
+
+static uint32_t empty_slab(struct volume *v, uint32_t slab)
+{
+        if (slab == UINT32_MAX)
+                return slab;
+        slabs_reclaim(v->slabs, slab, evict_chunk, v);
+        v->stats.slab_moves++;
+        return slab;
+}
+
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes, bool even_retained)
 {
         uint32_t taken = UINT32_MAX;
+        double least = INFINITY;
 
         for (uint32_t i = 0; i < slabs_added(v->slabs); i++) {
-                const struct segment *seg = v->segments[i];
-                int class = slabs_slab_class(v->slabs, i);
-                uint64_t touched;
+                double worth;
+                bool keep;
 
-                if (class < 0 || class == except_class || seg->fd < 0 || seg->bytes < min_bytes ||
-                    seg->syncing || seg->prewriting || seg->handing_over)
+                if (!is_candidate(v, i, except_class, min_bytes))
                         continue;
-                touched = slab_touched(v, i, !even_retained && keeps_retained(v, i, except_class),
-                                       colder_than);
-                if (touched < colder_than) {
+                keep = !even_retained && except_class >= 0 &&
+                       is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, i),
+                                      (unsigned)except_class);
+                worth = slab_worth(v, i, true);
+                if (worth < least && is_movable(v, i, keep)) {
                         taken = i;
-                        colder_than = touched;
+                        least = worth;
                 }
         }
-        if (taken == UINT32_MAX)
-                return taken;
-        slabs_reclaim(v->slabs, taken, evict_chunk, v);
-        v->stats.slab_moves++;
-        return taken;
+        return empty_slab(v, taken);
+}
+
+/* Empties a segment of another class that is worth less than one more would be to the class of the
+ * victim. Of its own tenant's, by what was learned and by costs; of another tenant's by recency, as
+ * no client is to gain room from others by what it says. */
+static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
+{
+        uint32_t slots = (uint32_t)(v->segment_bytes / bytes), n = slabs_added(v->slabs);
+        double gain[] = { evict_slab_gain(v->evict, victim, slots, false),
+                          evict_slab_gain(v->evict, victim, slots, true) };
+        uint32_t taken = UINT32_MAX;
+        double least = 1;
+
+        for (uint32_t k = 0; k < MIN(n, (uint32_t)MAX_COMPARED); k++) {
+                uint32_t i = v->compare_at = (v->compare_at + 1) % n;
+                double part;
+                bool same;
+
+                if (!is_candidate(v, i, (int)class, bytes))
+                        continue;
+                same = is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, i), class);
+                if (gain[!same] <= 0)
+                        continue;
+                part = slab_worth(v, i, !same) / gain[!same];
+                if (part < least && is_movable(v, i, same)) {
+                        taken = i;
+                        least = part;
+                }
+        }
+        return empty_slab(v, taken) != UINT32_MAX;
 }
 
 /* A pinned chunk of the class, or else a segment of what is pinned. */
@@ -229,8 +282,8 @@ static bool evict_retained_for(struct volume *v, unsigned class)
         uint32_t victim = evict_retained_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
 
         if (victim == EVICT_NONE)
-                return room_take_slab(v, (int)class, slabs_class_bytes(v->slabs, class), UINT64_MAX,
-                                      true) != UINT32_MAX;
+                return room_take_slab(v, (int)class, slabs_class_bytes(v->slabs, class), true) !=
+                       UINT32_MAX;
         evict_chunk(v, victim);
         return true;
 }
@@ -242,14 +295,11 @@ static bool evict_for(struct volume *v, unsigned class)
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
 
         if (victim == EVICT_NONE)
-                return room_take_slab(v, (int)class, bytes, UINT64_MAX, false) != UINT32_MAX ||
+                return room_take_slab(v, (int)class, bytes, false) != UINT32_MAX ||
                        evict_retained_for(v, class);
         if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
                 v->class_evictions[class] = 0;
-                if (room_take_slab(
-                            v, (int)class, bytes,
-                            evict_coldest(v->evict, class, victim, may_evict, v, STORE_MAX_PASSED),
-                            false) != UINT32_MAX)
+                if (take_cheaper_slab(v, class, victim, bytes))
                         return true;
         }
         evict_chunk(v, victim);

@@ -132,6 +132,11 @@ bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_s
         return volume_chunk_at(v, ref.index)->pins > 0;
 }
 
+unsigned volume_cost(const struct volume *v, struct store_ref ref)
+{
+        return group_of(v, ref) >= 0 ? evict_cost(v->evict, ref.index) : EVICT_COST_UNKNOWN;
+}
+
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint)
 {
         return group_of(v, ref) >= 0 ? evict_hint(v->evict, ref.index, hint) : true;

@@ -161,7 +161,8 @@ struct volume {
         struct tenant_room *tenants; /* by number, all that there can be; touched as they come */
         uint64_t cut_slots;          /* in segments that have a class */
         uint64_t used_slots;
-        uint64_t pins, lent_pins; /* of all chunks; those of them that are loans */
+        uint64_t pins, lent_pins;          /* of all chunks; those of them that are loans */
+        uint32_t sample_phase, compare_at; /* of slabs, when they are compared */
         uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
                                                        others' */
 
@@ -318,8 +319,7 @@ int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
 /* Empties the coldest slab of another class (-1: of any) that no I/O is in, nor, but for
  * even_retained, what keeps it for its tenant. Its number, or UINT32_MAX. */
-uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes,
-                        uint64_t colder_than, bool even_retained);
+uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes, bool even_retained);
 /* The chunk has its slot: charges its tenant. */
 void room_charge(struct volume *v, const struct chunk *c);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */

@@ -182,6 +182,7 @@ struct store_put {
         uint32_t length;
         uint32_t crc;
         uint8_t hint;    /* enum evict_hint, that came before it was handed over */
+        uint8_t cost;    /* evict_cost_level() */
         bool durable;    /* complete only after a sync */
         bool of_one;     /* store_sync(): of the chunk `ref`; else of all there are */
         uint32_t tried;  /* the store's: volumes, by bit */

@@ -146,6 +146,7 @@ uint64_t volume_displaced(const struct volume *v);
 void volume_touch(struct volume *v, struct store_ref ref, uint32_t use);
 int volume_turn(const struct volume *v, struct store_ref ref, uint32_t use);
 bool volume_explain(const struct volume *v, struct store_ref ref, struct evict_standing *ret);
+unsigned volume_cost(const struct volume *v, struct store_ref ref);
 bool volume_hint(struct volume *v, struct store_ref ref, enum evict_hint hint);
 /* 0, STORE_MISS: the ref is stale. */
 int volume_retain(struct volume *v, struct store_ref ref, bool retained);
