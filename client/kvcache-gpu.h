@@ -192,7 +192,7 @@ struct kvcache_gpu_block {
         struct kvcache_key key;
         uint64_t block;    /* of the layout */
         uint32_t tokens;   /* 0: all of a page */
-        uint32_t reserved; /* 0 */
+        uint32_t cost_us;  /* put: as of struct kvcache_entry; 0: not said */
 };
 
 enum {

@@ -298,8 +298,10 @@ struct batch *batch_new(struct kvcache_gpu *gpu, struct operation *op, int part,
         memset(b->borrowed, 0, b->n * sizeof(b->borrowed[0]));
         memset(b->entries, 0, b->n * sizeof(b->entries[0]));
         memset(b->results, 0, b->n * sizeof(b->results[0]));
-        for (uint32_t i = 0; i < b->n; i++)
+        for (uint32_t i = 0; i < b->n; i++) {
                 b->entries[i].key = op->blocks[b->first + i].key;
+                b->entries[i].cost_us = op->blocks[b->first + i].cost_us;
+        }
         op->next += b->n;
         op->unissued++;
         return b;

@@ -21,7 +21,7 @@
 
 enum {
         REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_request, user_data),
-        BLOCK_MIN = ABI_BYTES_TO(struct kvcache_gpu_block, reserved),
+        BLOCK_MIN = ABI_BYTES_TO(struct kvcache_gpu_block, cost_us),
         COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
         /* What gives no notice is asked after so often: a stream that has failed does not run its
          * notice, and settling has none. */
@@ -209,8 +209,7 @@ static int operation_take_blocks(struct kvcache_gpu *gpu, struct operation *op,
                 struct layout_part part = op->layers;
 
                 if (abi_copy_in(b, sizeof(*b), abi_at(q->blocks, q->block_size, i), q->block_size) <
-                            0 ||
-                    b->reserved != 0)
+                    0)
                         return gpu_fail(gpu, -E2BIG, "block %zu is of a newer library", i);
                 part.tokens = b->tokens;
                 if (b->block >= op->layout.blocks || layout_part_check(&op->layout, &part) < 0)

@@ -2,6 +2,7 @@
 """vLLM's tier under the recorded contracts of vLLM 0.26 and 0.33, against a real daemon; vLLM is not needed. The scenarios are
 those that tests/engines/vllm_check.py runs over the real managers."""
 
+import json
 import pathlib
 import sys
 import types
@@ -118,6 +119,18 @@ def test_what_is_no_time_is_no_hint(make, daemon, params):
     host.reset()
     vllm_scenarios.check_load(host, "b", keys)
     assert (hinted(daemon, "final"), hinted(daemon, "return")) == before
+
+
+def test_a_store_says_what_the_chunks_cost(make, daemon):
+    """Two chunks' tokens at a known rate of prefill; the daemon's policy has it, to half a power of two."""
+    host = make(prefill_tokens_per_s=1000.0)
+    keys = vllm_scenarios.keys_of("cost", 2)
+    vllm_scenarios.store(host, "a", keys)
+    expected = 1e9 * host.tier._tokens[0] / 1000.0 / host.row
+    name = host.tier._transfers._namespaces[0].name
+    said = json.loads(harness.ctl("stat", "--json", "-n", name, *(identity.parts_of(k, 1)[0].hex() for k in keys), daemon=daemon).stdout)
+    for key in said["keys"]:
+        assert min(expected, 6.4) / 1.5 < key["eviction"]["memory"]["cost_ns_per_byte"] < 1.5 * min(expected, 6.4), key
 
 
 def test_rates_are_learned(make):

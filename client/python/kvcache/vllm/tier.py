@@ -249,7 +249,14 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         rows = getattr(job, "chunk_ids", None)
         if rows is None:
             rows = job.block_ids
-        self._transfers.submit(job.job_id, is_load, job.keys, rows)
+        self._transfers.submit(job.job_id, is_load, job.keys, rows, 0 if is_load else self._cost_us(job))
+
+    def _cost_us(self, job: Any) -> int:
+        """What prefill of one of its chunks takes, as far as it is known; 0: it is not."""
+        group = identity.group_of(next(iter(job.keys))) if job.keys else len(self._policies)
+        if group >= len(self._policies) or not self._policies[group].prefill:
+            return 0
+        return min(int(1e6 * self._tokens[group] / self._policies[group].prefill), 2**32 - 1)
 
     def submit_load(self, job_metadata: Any) -> None:
         self._loads[job_metadata.job_id] = job_metadata.req_context.req_id

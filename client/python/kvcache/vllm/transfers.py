@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, ArgumentError, Client, Error, Namespace, status_ok
+from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, ArgumentError, Batch, Client, Error, Namespace, status_ok
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -45,8 +45,9 @@ class Report(NamedTuple):
 
 
 class _Job:
-    def __init__(self, number: int, is_load: bool, keys: list[bytes], rows: list[int]) -> None:
+    def __init__(self, number: int, is_load: bool, keys: list[bytes], rows: list[int], cost_us: int) -> None:
         self.number, self.is_load, self.keys, self.rows = number, is_load, keys, rows
+        self.cost_us = cost_us            # of computing the chunk of a key again; 0: not known
         self.bad: set[int] = set()        # indices of keys
         self.unsettled: set[int] = set()  # of those, whose rows the daemon may still reach
         self.requests = 0                 # that were not answered yet
@@ -227,9 +228,10 @@ class Transfers:
 
     # --- jobs ---
 
-    def submit(self, number: int, is_load: bool, keys: Sequence[bytes], rows: Sequence[int]) -> None:
-        """Never raises, never waits: a job that cannot go out has failed, and poll() says so."""
-        job = _Job(number, is_load, list(keys), [int(r) for r in rows])
+    def submit(self, number: int, is_load: bool, keys: Sequence[bytes], rows: Sequence[int], cost_us: int = 0) -> None:
+        """Never raises, never waits: a job that cannot go out has failed, and poll() says so. `cost_us`: of a store, what computing
+        one of the chunks again would take."""
+        job = _Job(number, is_load, list(keys), [int(r) for r in rows], cost_us)
         if not self._well or not self._lock.acquire(blocking=False):
             self._fail(job)
             return
@@ -261,7 +263,8 @@ class Transfers:
                 if job.is_load:
                     self._namespaces[group].submit_get(names, places, tag=tag)
                 else:
-                    self._namespaces[group].submit_put(names, places, self.ack, tag=tag)
+                    costs = [job.cost_us * length // self.row_bytes] * len(names)
+                    self._namespaces[group].submit_put(Batch(names, places, costs), None, self.ack, tag=tag)
                 job.requests += 1
                 self._jobs[job.number] = job
         if job.requests == 0:
