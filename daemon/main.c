@@ -15,6 +15,7 @@
 #include "units.h"
 #include "build-config.h"
 #include "config/config.h"
+#include "report/http-token.h"
 #include "server.h"
 
 #define DEFAULT_CONFIG KVCACHE_SYSCONFDIR "/kvcache.yaml"
@@ -102,6 +103,8 @@ static int check_all(const struct server_params *params)
 {
         struct config_error error = { .each = say_error };
         struct config *config = params->config;
+        struct http_token token;
+        char why[256];
         char errors[UNITS_TEXT];
         int r;
 
@@ -113,6 +116,12 @@ static int check_all(const struct server_params *params)
                         r = config_check_host(config, &error);
                 if (r == 0)
                         r = config_check_places(config, warn, &error);
+                if (r == 0 && strcmp(config->listen.http, "off") != 0 &&
+                    (r = http_token_read(&token, config->http.token_file, why)) < 0) {
+                        snprintf(error.text, sizeof(error.text), "%s", why);
+                        r = config_note(&error, r);
+                }
+                explicit_bzero(&token, sizeof(token));
         }
         if (r == -ENOMEM)
                 return fail_config(r, &error);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads the configuration again, on SIGHUP and for RELOAD, and has the parts take what may change
- * while running. On the loop thread, which reads one file of at most CONFIG_MAX_FILE bytes; keeps
- * nothing.
+ * while running. On the loop thread, which reads one file of at most CONFIG_MAX_FILE bytes and that
+ * of http.token_file; keeps nothing.
  *
  * A configuration that is wrong changes nothing: each error is in the log and in the answer. So is
  * each key that changed, and each that needs a restart. */
@@ -77,12 +77,15 @@ static void apply(struct server *s)
         scrub = server_scrub(s);
         store_set_scrub(s->service.store, &scrub);
         if (s->http)
-                http_set_limits(s->http, (unsigned)c->limits.http_connections, c->limits.http_ms);
+                http_set_limits(s->http, (unsigned)c->limits.http_connections, c->limits.http_ms,
+                                c->limits.http_rate);
 }
 
 /* 0, or what is wrong: then `answer` has each error. */
-static int load(struct server *s, struct config *next, struct answer *answer)
+static int load(struct server *s, struct config *next, struct http_token *token,
+                struct answer *answer)
 {
+        char why[256];
         struct config_error error = { .each = say_error, .userdata = answer };
         int r = config_load_all(next, s->params->config_path, s->params->config_must_exist, environ,
                                 s->params->sets, s->params->n_sets, say_warning, &error);
@@ -91,6 +94,8 @@ static int load(struct server *s, struct config *next, struct answer *answer)
                 r = config_reload_check(s->config, next, &error);
         if (r < 0 && answer->n_errors == 0)
                 say_error(answer, error.text);
+        if (r == 0 && s->http && (r = http_token_read(token, next->http.token_file, why)) < 0)
+                say_error(answer, why);
         return r;
 }
 
@@ -111,6 +116,7 @@ int server_reload(struct server *s, char **ret_json)
         struct answer answer;
         const struct config_report report = { .say = say_change, .userdata = &answer };
         char settings[UNITS_TEXT], errors[UNITS_TEXT];
+        struct http_token token = { 0 };
         struct config next;
         bool refused;
 
@@ -120,7 +126,7 @@ int server_reload(struct server *s, char **ret_json)
         object = answer.object;
         notify_reloading();
         config_init(&next);
-        refused = load(s, &next, &answer) < 0;
+        refused = load(s, &next, &token, &answer) < 0;
         if (refused) {
                 s->sources.config_reloads_refused++;
                 log_error("reload: %s: nothing was changed",
@@ -129,9 +135,13 @@ int server_reload(struct server *s, char **ret_json)
                 unsigned changed = config_reload(s->config, &next, &report);
 
                 apply(s);
+                if (s->http && http_set_token(s->http, &token))
+                        say_change(&answer, CONFIG_APPLIED,
+                                   "http.token_file: the token is another one now");
                 s->sources.config_reloads++;
                 log_info("reload: %s changed", units_count(changed, "setting", settings));
         }
+        explicit_bzero(&token, sizeof(token));
         config_fini(&next);
         notify_ready();
         if (!ret_json)

@@ -428,6 +428,8 @@ int server_start_http(struct server *s)
         struct http_params params = {
                 .address = c->listen.http,
                 .inherited_fd = s->inherited.http,
+                .allow_remote = c->http.allow_remote,
+                .rate = c->limits.http_rate,
                 .max_connections = (unsigned)c->limits.http_connections,
                 .deadline_ms = c->limits.http_ms,
                 .made = &s->sources.loop[METRICS_LOOP_HTTP],
@@ -442,7 +444,14 @@ int server_start_http(struct server *s)
 
         if (strcmp(c->listen.http, "off") == 0 && params.inherited_fd < 0)
                 return 0;
+        r = http_token_read(&params.token, c->http.token_file, error);
+        if (r < 0) {
+                int status = server_fail(r, "http.token_file", error);
+
+                return r == -EACCES ? status : EXIT_STATUS_CONFIG;
+        }
         r = http_start(&s->http, s->base, &params, error);
+        explicit_bzero(&params.token, sizeof(params.token));
         if (r == -EADDRINUSE && !config_given(c, "listen.http")) {
                 log_warning("%s: going on without metrics over HTTP (set listen.http to another "
                             "address)",
@@ -459,6 +468,11 @@ int server_start_http(struct server *s)
                 snprintf(error + n, sizeof(error) - n,
                          ": set listen.http to another address, or to off");
         }
+        if (r == 0 && http_is_remote(s->http) && !http_needs_token(s->http))
+                log_warning(
+                        "listen.http: %s: all who can reach it read the metrics and the status; "
+                        "http.token_file would have them need a token",
+                        http_address(s->http));
         return r < 0 ? server_fail(r, "listen.http", error) : 0;
 }
 

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The units: systemd-analyze verify prints nothing (it exits 0 on keys it does not know), the service's exposure is at
-# most 2.0, and sysusers and tmpfiles take their snippets. Exit 77 where there is no systemd-analyze.
+# The units: systemd-analyze verify prints nothing (it exits 0 on keys it does not know), with and without the example of a
+# drop-in; the service's exposure is at most 2.0; and sysusers and tmpfiles take their snippets. Exit 77 where there is no systemd-analyze.
 #
-#   check-units.sh SERVICE SOCKET SYSUSERS TMPFILES DAEMON
+#   check-units.sh SERVICE SOCKET SYSUSERS TMPFILES DROPIN DAEMON
 #
 # SERVICE names the daemon where it will be installed; DAEMON, the one that was built, stands in for it, and for kvcachectl.
 set -u
 
-service=$1 socket=$2 sysusers=$3 tmpfiles=$4 daemon=$5
+service=$1 socket=$2 sysusers=$3 tmpfiles=$4 dropin=$5 daemon=$6
 limit=2.0
 
 command -v systemd-analyze >/dev/null 2>&1 || { echo "skipped: no systemd-analyze"; exit 77; }
@@ -20,9 +20,10 @@ complain() { echo "FAILED: $*"; failed=1; }
 # exec_start FILE: the path of the program that the unit starts
 exec_start() { sed -n 's/^ExecStart=\([^ ]*\).*/\1/p' "$1"; }
 
-# verify NAME SERVICE: what systemd says about the pair of units, in a folder of their own
+# verify NAME SERVICE [DROPIN]: what systemd says about the pair of units, in a folder of their own
 verify() {
-        mkdir -p "$work/$1"
+        mkdir -p "$work/$1/kvcache.service.d"
+        [ -z "${3-}" ] || cp "$3" "$work/$1/kvcache.service.d/"
         sed "s|^\\(Exec[A-Z][a-z]*\\)=[^ ]*|\\1=$daemon|" "$2" >"$work/$1/kvcache.service"
         cp "$socket" "$work/$1/kvcache.socket"
         systemd-analyze verify --man=no "$work/$1/kvcache.service" "$work/$1/kvcache.socket" 2>&1
@@ -40,6 +41,11 @@ said=$(verify good "$service")
 # The check itself must notice: a key that systemd does not know, and a value that it does not take.
 { cat "$service"; printf '\n[Service]\nNoSuchKey=yes\n'; } >"$work/bad.service"
 [ -n "$(verify unknown "$work/bad.service")" ] || complain "verify does not notice an unknown key"
+
+said=$(verify remote "$service" "$dropin")
+[ -z "$said" ] || complain "systemd-analyze verify, with the drop-in: $said"
+{ cat "$dropin"; printf 'NoSuchKey=yes\n'; } >"$work/bad.conf"
+[ -n "$(verify unknown-in-dropin "$service" "$work/bad.conf")" ] || complain "verify does not see the drop-in"
 
 grep -q '^PrivateUsers=' "$service" && complain "PrivateUsers= hides the uids of the clients"
 

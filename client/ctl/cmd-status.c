@@ -45,7 +45,10 @@ static void print_head(cJSON *status)
         if (section_text(status, "socket", text, sizeof(text)))
                 section_line("socket", "%s", text);
         if (section_text(status, "http", text, sizeof(text)))
-                section_line("http", "%s", text);
+                section_line("http", "%s%s", text,
+                             cJSON_IsTrue(cJSON_GetObjectItem(status, "http_token"))
+                                     ? ", with a token"
+                                     : "");
         if (section_text(status, "instance", text, sizeof(text)))
                 section_line("instance", "%s", text);
         cJSON_ArrayForEach(one, degraded)

@@ -42,7 +42,7 @@ const struct config_row config_tenant_rows[] = {
 const unsigned config_n_tenant_rows = ARRAY_SIZE(config_tenant_rows);
 static_assert(ARRAY_SIZE(config_tenant_rows) <= CONFIG_MAX_TENANT_ROWS, "each row has its place");
 
-typedef char *member_SOCKET, *member_HTTP, *member_CHOICE, *member_TENANT;
+typedef char *member_SOCKET, *member_HTTP, *member_FILE, *member_CHOICE, *member_TENANT;
 typedef uint32_t member_MODE;
 typedef struct config_strings member_PATHS, member_NAMES;
 typedef uint64_t member_BYTES, member_COUNT, member_TIME;
@@ -270,6 +270,7 @@ static void rows_fini(void *object, const struct config_row *rows, unsigned n)
                 switch (rows[i].type) {
                 case CONFIG_SOCKET:
                 case CONFIG_HTTP:
+                case CONFIG_FILE:
                 case CONFIG_CHOICE:
                 case CONFIG_TENANT:
                         free(*(char **)config_member(object, &rows[i]));
@@ -462,6 +463,17 @@ int config_check(const struct config *c, struct config_error *ret_error)
                                             "%slimits.leased_bytes: %s is more than memory.pool, "
                                             "which is %s",
                                             config_where(c, "limits.leased_bytes", where), a, b));
+                if (r < 0)
+                        return r;
+        }
+        if (config_http_is_remote(c->listen.http) && !c->http.allow_remote) {
+                r = config_note(
+                        ret_error,
+                        config_fail(ret_error, -EINVAL,
+                                    "%slisten.http: \"%s\" would be seen from other hosts; "
+                                    "set http.allow_remote: true if that is meant, or write "
+                                    "a loopback address, as in \"127.0.0.1:9750\"",
+                                    config_where(c, "listen.http", where), c->listen.http));
                 if (r < 0)
                         return r;
         }

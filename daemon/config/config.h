@@ -62,6 +62,10 @@ struct config {
                 uint32_t mode; /* listen.mode: octal permissions of the socket */
         } listen;
         struct {
+                bool allow_remote; /* http.allow_remote: listen.http need not be loopback */
+                char *token_file;  /* http.token_file: a path, or "off" */
+        } http;
+        struct {
                 struct config_strings path; /* store.path: one or a list; empty: decided */
                 uint64_t limit;   /* store.limit: bytes; 0 (auto): min(1/2 of free space, 64 GiB) */
                 uint64_t segment; /* store.segment: bytes of a data file, wished */
@@ -121,7 +125,8 @@ struct config {
                                      no timeout */
                 uint64_t drain_ms; /* limits.drain: at SIGTERM, for what is not on disk yet */
                 uint64_t http_connections; /* limits.http_connections */
-                uint64_t http_ms; /* limits.http: absolute deadline of an HTTP connection */
+                uint64_t http_ms;   /* limits.http: absolute deadline of an HTTP connection */
+                uint64_t http_rate; /* limits.http_rate: pages a second of an address; 0: any */
         } limits;
         struct {
                 char *level;  /* log.level */

@@ -20,6 +20,7 @@
 enum config_type {
         CONFIG_SOCKET, /* char *: a path that fits a socket address */
         CONFIG_HTTP,   /* char * */
+        CONFIG_FILE,   /* char *: the path of a file, or "off" */
         CONFIG_MODE,   /* uint32_t */
         CONFIG_PATHS,  /* struct config_strings */
         CONFIG_NAMES,  /* struct config_strings */
@@ -73,6 +74,9 @@ void config_note_given(struct config *c, unsigned row);
 bool config_text_is_clean(const char *text);
 /* Is it what the row takes, or a list of it has? 0, -EINVAL and one sentence. */
 int config_check_text(const struct config_row *row, const char *text, char why[static CONFIG_WHY]);
+
+/* Of a value of listen.http: an address that other hosts can reach. */
+bool config_http_is_remote(const char *text);
 
 /* One more tenant, all "auto" and without a name. -ENOMEM. */
 int config_tenant_add(struct config *c, struct config_tenant **ret);

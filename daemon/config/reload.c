@@ -19,6 +19,7 @@ static bool row_equal(const void *a, const void *b, const struct config_row *row
         switch (row->type) {
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
+        case CONFIG_FILE:
         case CONFIG_CHOICE:
         case CONFIG_TENANT:
                 return strcmp(*(char *const *)ma, *(char *const *)mb) == 0;
@@ -151,11 +152,16 @@ unsigned config_reload(struct config *c, const struct config *next,
                         report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
                         continue;
                 }
-                /* what may change while running is one word or number: its text says all of it */
+                /* what may change while running is one word, number or path: its text says all of
+                 * it */
                 if (to_auto && row->offset == offsetof(struct config, limits.leased_bytes))
                         c->limits.leased_bytes = c->memory.pool / 4;
                 else
-                        r = config_assign(c, i, to, false, why);
+                        r = config_assign(c, i,
+                                          row->type == CONFIG_FILE
+                                                  ? *(char *const *)config_member(next, row)
+                                                  : to, /* which may be in quotes */
+                                          false, why);
                 if (r < 0) {
                         snprintf(text, sizeof(text), "%s stays %.160s: %s", row->name, from, why);
                         report->say(report->userdata, CONFIG_KEPT, text);

@@ -100,7 +100,8 @@ static enum where where_is(const char *text, size_t n)
         return ntohl(in.s_addr) >> 24 == IN_LOOPBACKNET ? LOOPBACK : ELSEWHERE;
 }
 
-/* Refuses all that http.c refuses before it asks the system. */
+/* Refuses all that http.c refuses before it asks the system, but for addresses that other hosts can
+ * reach: config_check(). */
 static int check_http(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         const char *colon = strrchr(text, ':'), *port = colon ? colon + 1 : text;
@@ -140,20 +141,32 @@ static int check_http(const struct config_row *row, const char *text, char why[s
         if (units_parse_count(port, &number) < 0 || number > 65535 || strlen(port) > 5)
                 return config_refuse(why, "%s: the port in %s is not a number from 0 to 65535",
                                      row->name, quoted);
-        switch (where_is(text, host)) {
-        case LOOPBACK:
+        return where_is(text, host) != NOWHERE
+                       ? 0
+                       : config_refuse(why,
+                                       "%s: %s has no address in front of the port; 127.0.0.1, "
+                                       "[::1] and localhost are",
+                                       row->name, quoted);
+}
+
+bool config_http_is_remote(const char *text)
+{
+        const char *colon = strrchr(text, ':');
+
+        return strncmp(text, "unix:", 5) != 0 && colon &&
+               where_is(text, (size_t)(colon - text)) == ELSEWHERE;
+}
+
+static int check_file(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        char quoted[CONFIG_QUOTED];
+
+        if (strcmp(text, "off") == 0)
                 return 0;
-        case ELSEWHERE:
-                return config_refuse(why,
-                                     "%s: %s would be seen from other hosts; write a loopback "
-                                     "address, as in \"127.0.0.1:%s\", and put a proxy in front",
-                                     row->name, quoted, port);
-        default:
-                return config_refuse(why,
-                                     "%s: %s has no address in front of the port; 127.0.0.1, [::1] "
-                                     "and localhost are",
-                                     row->name, quoted);
-        }
+        if (text[0] != '/' && text[0] != '~')
+                return config_refuse(why, "%s: %s is neither a path that begins with / nor off",
+                                     row->name, config_quote(text, quoted));
+        return check_path(row, text, why);
 }
 
 static int check_name(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
@@ -195,6 +208,8 @@ int config_check_text(const struct config_row *row, const char *text, char why[s
                 return check_socket(row, text, why);
         case CONFIG_HTTP:
                 return check_http(row, text, why);
+        case CONFIG_FILE:
+                return check_file(row, text, why);
         case CONFIG_TENANT:
                 return check_tenant(row, text, why);
         case CONFIG_PATHS:

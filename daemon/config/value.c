@@ -405,6 +405,7 @@ static int assign_value(void *object, const struct config_row *row, const char *
         switch (row->type) {
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
+        case CONFIG_FILE:
         case CONFIG_TENANT:
                 r = config_check_text(row, text, why);
                 return r < 0 ? r : assign_text(member, text);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes the socket of listen.http, or takes one that was inherited: on a loopback address or a
- * path, and on no other. Failures: one line in `ret_error` with the cause. */
+ * path, and on another address only where that is allowed (http.allow_remote). Failures: one line
+ * in `ret_error` with the cause. */
 #include "report/http-socket.h"
 
 #include <arpa/inet.h>
@@ -67,7 +68,7 @@ static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *
                        : -EINVAL;
 }
 
-static int listen_tcp(const char *text, char ret_error[static 256])
+static int listen_tcp(const char *text, bool allow_remote, char ret_error[static 256])
 {
         _cleanup_(closep) int fd = -1;
         struct sockaddr_storage address;
@@ -82,10 +83,10 @@ static int listen_tcp(const char *text, char ret_error[static 256])
                          text);
                 return r;
         }
-        if (!is_loopback((struct sockaddr *)&address)) {
+        if (!is_loopback((struct sockaddr *)&address) && !allow_remote) {
                 snprintf(ret_error, 256,
-                         "listen.http: %s is not a loopback address; put a proxy in front to be "
-                         "seen from outside",
+                         "listen.http: %s is not a loopback address, and http.allow_remote is not "
+                         "set",
                          text);
                 return -EPERM;
         }
@@ -159,7 +160,7 @@ static int listen_unix(struct http_socket *s, const char *path, char ret_error[s
 }
 
 /* Is it what it must be, and where does it listen? */
-static int describe(struct http_socket *s, int fd, char ret_error[static 256])
+static int describe(struct http_socket *s, int fd, bool allow_remote, char ret_error[static 256])
 {
         struct sockaddr_storage address = {};
         socklen_t length = sizeof(address);
@@ -187,9 +188,11 @@ static int describe(struct http_socket *s, int fd, char ret_error[static 256])
                          un->sun_path + !un->sun_path[0]);
                 return 0;
         }
-        if (!is_loopback((struct sockaddr *)&address)) {
+        s->remote = !is_loopback((struct sockaddr *)&address);
+        if (s->remote && !allow_remote) {
                 snprintf(ret_error, 256,
-                         "listen.http: the inherited socket is not on a loopback address");
+                         "listen.http: the inherited socket is not on a loopback address, and "
+                         "http.allow_remote is not set");
                 return -EPERM;
         }
         if (address.ss_family == AF_INET) {
@@ -208,7 +211,7 @@ static int describe(struct http_socket *s, int fd, char ret_error[static 256])
 }
 
 int http_socket_open(struct http_socket *ret, int inherited_fd, const char *address,
-                     char ret_error[static 256])
+                     bool allow_remote, char ret_error[static 256])
 {
         _cleanup_(closep) int own_fd = -1;
         int r;
@@ -217,11 +220,11 @@ int http_socket_open(struct http_socket *ret, int inherited_fd, const char *addr
         if (inherited_fd < 0) {
                 own_fd = strncmp(address, "unix:", 5) == 0
                                  ? listen_unix(ret, address + 5, ret_error)
-                                 : listen_tcp(address, ret_error);
+                                 : listen_tcp(address, allow_remote, ret_error);
                 if (own_fd < 0)
                         return own_fd;
         }
-        r = describe(ret, inherited_fd < 0 ? own_fd : inherited_fd, ret_error);
+        r = describe(ret, inherited_fd < 0 ? own_fd : inherited_fd, allow_remote, ret_error);
         if (r < 0)
                 return r;
         return inherited_fd < 0 ? TAKE_FD(own_fd) : inherited_fd;

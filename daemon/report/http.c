@@ -13,6 +13,12 @@
  * request, one reply, "Connection: close": a persistent connection would only occupy a place until
  * its deadline.
  *
+ * Who may ask: the iteration after the accept charges the connection to its address (http-peers.c),
+ * and one that would take more than the address's share is refused like one over the cap. A request
+ * for a page is counted against the address's rate, then its token is compared. The probes are
+ * neither counted nor refused: to answer them costs no more than to refuse them, and a supervisor
+ * would restart a daemon that does not answer.
+ *
  * A page: its request waits on its conn until on_work() has made the page, at the earliest in the
  * next iteration; all that wait for the same page then share one text. If the connection of a
  * waiting request ends, evhttp frees the request, or this file if evhttp has detached it.
@@ -37,6 +43,7 @@
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "report/http-peers.h"
 #include "report/http-socket.h"
 #include "report/page.h"
 
@@ -47,6 +54,8 @@ enum {
         ANSWERS_AT_ONCE = 4,
         PAUSE_FACTOR = 19, /* after a page that took so long, so many times that */
 };
+/* Those that evhttp has no name for. */
+enum { STATUS_UNAUTHORIZED = 401, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
 enum page { PAGE_HTML, PAGE_STATUS, PAGE_METRICS, PAGE_OPENMETRICS };
@@ -64,6 +73,7 @@ struct conn {
         struct bufferevent *bev;         /* referenced */
         struct evhttp_connection *evcon; /* NULL until the turn after its accept */
         struct event *event;
+        struct http_peer *peer; /* NULL: no IP address, or not known yet */
         bool refused;
         struct list_node waits;     /* in http.waiting or http.answering while there is `req` */
         struct evhttp_request *req; /* for a page; NULL: none waits */
@@ -85,6 +95,7 @@ struct http {
         struct http_params params;
         struct http_stats stats;
         struct http_socket socket;
+        struct http_peers peers;
 };
 
 /* evhttp takes the listener's user data for itself: this is how its error callback finds the rest.
@@ -101,6 +112,8 @@ static struct conn *conn_free(struct conn *c)
         list_unlink(&c->waits);
         if (!c->refused)
                 c->http->n_conns--;
+        if (c->peer)
+                http_peer_close(c->peer);
         if (c->event)
                 event_free(c->event);
         if (c->bev)
@@ -136,6 +149,22 @@ static void conn_refuse(struct conn *c)
         evhttp_connection_free(c->evcon); /* and with it, by conn_closed(), c */
 }
 
+/* Charges it to its address. False: that has its share of the connections. */
+static bool conn_admit(struct conn *c)
+{
+        const struct http *h = c->http;
+        struct sockaddr_storage address = {};
+        unsigned others = h->n_conns - 1, max = h->params.max_connections;
+        unsigned left = others < max ? max - others : 0;
+
+        if (getpeername(bufferevent_getfd(c->bev), (struct sockaddr *)&address,
+                        &(socklen_t){ sizeof(address) }) < 0)
+                return true; /* it ends by itself */
+        c->peer = http_peers_open(&c->http->peers, (struct sockaddr *)&address, clock_mono_ns());
+        /* Three quarters of all, or three times what is left: there is always some for another. */
+        return !c->peer || !c->peer->remote || c->peer->open - 1 < (uint64_t)3 * left;
+}
+
 /* First in the turn after the accept, then at the deadline. */
 static void conn_event(evutil_socket_t fd, short what, void *userdata)
 {
@@ -154,6 +183,10 @@ static void conn_event(evutil_socket_t fd, short what, void *userdata)
                 }
                 c->evcon = evcon;
                 evhttp_connection_set_closecb(c->evcon, conn_closed, c);
+                if (!c->refused && !conn_admit(c)) {
+                        c->refused = true;
+                        c->http->n_conns--;
+                }
                 if (c->refused) {
                         conn_refuse(c);
                         return;
@@ -270,7 +303,8 @@ static void reply(struct http *h, struct evhttp_request *req, int code, const ch
                 if (evbuffer_add_reference(body, text->bytes, bytes, free_text, text) < 0)
                         text_unref(text);
         }
-        evhttp_send_reply(req, code, NULL, NULL);
+        evhttp_send_reply(req, code, code == STATUS_TOO_MANY_REQUESTS ? "Too Many Requests" : NULL,
+                          NULL);
 }
 
 /* Swallows `bytes`. NULL: no memory, also if there were no bytes. */
@@ -391,13 +425,26 @@ static char *status_text(struct http *h, size_t *ret_n)
         return text;
 }
 
+static bool is_authorized(const struct http *h, struct evhttp_request *req)
+{
+        return http_token_matches(
+                &h->params.token,
+                evhttp_find_header(evhttp_request_get_input_headers(req), "Authorization"));
+}
+
+/* Without the token, the first line alone: what is degraded names volumes and errors. */
 static void reply_probe(struct http *h, struct evhttp_request *req,
                         bool (*probe)(void *userdata, const char **ret_text), const char *yes,
                         const char *no)
 {
         const char *text = NULL;
         bool fine = probe(h->params.userdata, &text);
+        _cleanup_(freep) char *line = NULL;
 
+        if (text && !is_authorized(h, req)) {
+                line = strndup(text, strcspn(text, "\n"));
+                text = line; /* without memory one word */
+        }
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
 
@@ -503,23 +550,59 @@ static void on_work(evutil_socket_t fd, short what, void *userdata)
                 work_in(h, 0);
 }
 
-static void wait_for_page(struct http *h, struct evhttp_request *req, enum page page)
+static void wait_for_page(struct conn *c, struct evhttp_request *req, enum page page)
+{
+        struct http *h = c->http;
+
+        c->req = req;
+        c->page = page;
+        list_append(&h->waiting, &c->waits);
+        if (!evtimer_pending(h->work, NULL))
+                work_in(h, 0);
+}
+
+/* NULL: it has none, see make_bev(), or has a request already. */
+static struct conn *find_conn(struct http *h, struct evhttp_request *req)
 {
         const struct evhttp_connection *evcon = evhttp_request_get_connection(req);
 
         list_for_each (&h->conns, n) {
                 struct conn *c = container_of(n, struct conn, node);
 
-                if (c->evcon != evcon || c->req)
-                        continue;
-                c->req = req;
-                c->page = page;
-                list_append(&h->waiting, &c->waits);
-                if (!evtimer_pending(h->work, NULL))
-                        work_in(h, 0);
-                return;
+                if (c->evcon == evcon && !c->req)
+                        return c;
         }
-        reply(h, req, HTTP_INTERNAL, "text/plain; charset=utf-8", NULL); /* see make_bev() */
+        return NULL;
+}
+
+static void handle_page(struct http *h, struct evhttp_request *req, const char *path)
+{
+        struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
+        struct conn *c = find_conn(h, req);
+
+        if (!c) {
+                reply(h, req, HTTP_INTERNAL, "text/plain; charset=utf-8", NULL);
+        } else if (c->peer && !http_peer_request(c->peer, h->params.rate, clock_mono_ns())) {
+                h->stats.over_rate++;
+                evhttp_add_header(headers, "Retry-After", "1");
+                reply_text(h, req, STATUS_TOO_MANY_REQUESTS,
+                           "more requests per second than limits.http_rate");
+        } else if (!is_authorized(h, req)) {
+                h->stats.unauthorized++;
+                evhttp_add_header(headers, "WWW-Authenticate", "Bearer realm=\"kvcache\"");
+                reply_text(h, req, STATUS_UNAUTHORIZED,
+                           "this needs the token of http.token_file, as \"Authorization: Bearer "
+                           "TOKEN\"; /healthz and /readyz do not");
+        } else if (!path || !*path || strcmp(path, "/") == 0) {
+                wait_for_page(c, req, PAGE_HTML);
+        } else if (strcmp(path, "/metrics") == 0) {
+                wait_for_page(c, req, metrics_page(req));
+        } else if (strcmp(path, "/status") == 0) {
+                wait_for_page(c, req, PAGE_STATUS);
+        } else {
+                reply_text(h, req, HTTP_NOTFOUND,
+                           "not found; there are /, /status, /metrics, /healthz and /readyz");
+        }
 }
 
 /* Every request ends here. */
@@ -533,19 +616,12 @@ static void handle_request(struct evhttp_request *req, void *userdata)
         if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
                 reply_text(h, req, HTTP_BADMETHOD, "only GET and HEAD are answered here");
-        } else if (!path || !*path || strcmp(path, "/") == 0) {
-                wait_for_page(h, req, PAGE_HTML);
-        } else if (strcmp(path, "/metrics") == 0) {
-                wait_for_page(h, req, metrics_page(req));
-        } else if (strcmp(path, "/status") == 0) {
-                wait_for_page(h, req, PAGE_STATUS);
-        } else if (strcmp(path, "/healthz") == 0) {
+        } else if (path && strcmp(path, "/healthz") == 0) {
                 reply_probe(h, req, h->params.is_healthy, "ok", "not healthy");
-        } else if (strcmp(path, "/readyz") == 0) {
+        } else if (path && strcmp(path, "/readyz") == 0) {
                 reply_probe(h, req, h->params.is_ready, "ready", "not ready");
         } else {
-                reply_text(h, req, HTTP_NOTFOUND,
-                           "not found; there are /, /status, /metrics, /healthz and /readyz");
+                handle_page(h, req, path);
         }
 }
 
@@ -569,6 +645,7 @@ struct http *http_stop(struct http *h)
                                        node)); /* those in their first turn */
         text_unref(h->text);
         http_socket_remove(&h->socket);
+        explicit_bzero(&h->params.token, sizeof(h->params.token));
         free(h);
         return NULL;
 }
@@ -595,7 +672,8 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
         list_init(&h->answering);
         list_append(&all_https, &h->node);
 
-        fd = http_socket_open(&h->socket, params->inherited_fd, params->address, ret_error);
+        fd = http_socket_open(&h->socket, params->inherited_fd, params->address,
+                              params->allow_remote, ret_error);
         if (fd < 0)
                 return fd;
         if (params->inherited_fd < 0)
@@ -648,8 +726,27 @@ void http_get_stats(const struct http *h, struct http_stats *ret)
         ret->open = h->n_conns;
 }
 
-void http_set_limits(struct http *h, unsigned max_connections, uint64_t deadline_ms)
+bool http_is_remote(const struct http *h)
 {
+        return h->socket.remote;
+}
+
+bool http_needs_token(const struct http *h)
+{
+        return h->params.token.n > 0;
+}
+
+bool http_set_token(struct http *h, const struct http_token *token)
+{
+        bool other = !http_token_equal(&h->params.token, token);
+
+        h->params.token = *token;
+        return other;
+}
+
+void http_set_limits(struct http *h, unsigned max_connections, uint64_t deadline_ms, uint64_t rate)
+{
+        h->params.rate = rate;
         h->params.max_connections = max_connections;
         h->params.deadline_ms = deadline_ms;
 }

@@ -99,6 +99,7 @@ enum metrics_descriptor {
         METRICS_FD_CLOSING,
         METRICS_DESCRIPTORS,
 };
+enum { METRICS_HTTP_401, METRICS_HTTP_429, METRICS_HTTP_REFUSED };
 enum { METRICS_VOLUMES = 16, METRICS_VOLUME_NAME = 256 };
 /* The largest ones; then the sum of all others. */
 enum { METRICS_NAMESPACES = 20, METRICS_NAMESPACE_SERIES, METRICS_NAMESPACE_NAME = 832 };

@@ -335,6 +335,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_health(root, from);
         cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
+        cJSON_AddBoolToObject(root, "http_token", from->http && http_needs_token(from->http));
         add_io(root, from->service->io, &store);
         add_pool(root, from->service, &s);
         add_lookups(root, from, &s);
@@ -366,8 +367,8 @@ static void print_status(const struct status_sources *from, const struct tenant 
 
 /* --- for http and dispatch --- */
 
-/* HTTP clients are not authenticated: where there are several tenants, they do not get the names of
- * namespaces. */
+/* HTTP clients are no user of a tenant, whether they have a token or not: where there are several
+ * tenants, they do not get the names of namespaces. */
 static struct status_namespaces seen_by_http(const struct status_sources *from)
 {
         return (struct status_namespaces){ .named = from->service->n_tenants == 1 };
@@ -454,7 +455,8 @@ void status_log_started(const struct status_sources *from)
                          quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,
                          units_bytes(pool_bytes(service->tenants[i].pool), pool));
         census_log_started(service->census);
-        log_info("ready: socket %s, HTTP %s, memory pool %s", from->config->listen.socket,
+        log_info("ready: socket %s, HTTP %s%s, memory pool %s", from->config->listen.socket,
                  from->http ? http_address(from->http) : "off",
+                 from->http && http_needs_token(from->http) ? " with a token" : "",
                  units_bytes(pool_bytes(service->tenants[0].pool), pool));
 }

@@ -33,9 +33,9 @@ def free_port():
 
 
 class Prometheus:
-    """Scrapes {job: {instance: port}}; `rules` is the text of a file of rules, as it is to run."""
+    """Scrapes {job: {instance: port}}; `rules` is the text of a file of rules, as it is to run; `token_file` that of the daemons."""
 
-    def __init__(self, directory, jobs, rules="", interval_ms=250):
+    def __init__(self, directory, jobs, rules="", interval_ms=250, token_file=None):
         self.program = shutil.which("prometheus")
         if not self.program:
             pytest.skip("prometheus is not installed")
@@ -43,11 +43,12 @@ class Prometheus:
         self.port = free_port()
         self.directory.mkdir()
         (self.directory / "rules.yaml").write_text(rules or "groups: []\n")
+        authorization = {"authorization": {"credentials_file": str(token_file)}} if token_file else {}
         (self.directory / "prometheus.yaml").write_text(json.dumps({
             "global": {"scrape_interval": f"{interval_ms}ms", "scrape_timeout": f"{interval_ms}ms",
                        "evaluation_interval": f"{interval_ms}ms"},
             "rule_files": [str(self.directory / "rules.yaml")],
-            "scrape_configs": [{"job_name": job, "static_configs": [
+            "scrape_configs": [{"job_name": job, **authorization, "static_configs": [
                 {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": name}} for name, port in targets.items()]}
                 for job, targets in jobs.items()]}))
 

@@ -16,6 +16,8 @@ static void printed_is_read_back_the_same(void **state)
         static const char *const sets[] = {
                 "listen.socket=/run/a \"quoted\" \\ path: #1",
                 "listen.http=[::1]:80",
+                "http.allow_remote=true",
+                "http.token_file=/run/a \"quoted\" \\ path: #1",
                 "listen.mode=0007",
                 "store.limit=1073741825",
                 "store.segment=3MiB",

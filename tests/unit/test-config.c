@@ -559,6 +559,35 @@ static void keys_that_contradict_each_other_are_refused(void **state)
         assert_int_equal(config_check(&config, &fault), 0);
 }
 
+static void an_address_that_other_hosts_reach_must_be_allowed(void **state)
+{
+        static const char *const addresses[] = { "0.0.0.0:9750", "192.0.2.1:0", "[::]:9750",
+                                                 "[2001:db8::1]:9750", "[::ffff:127.0.0.1]:1" };
+
+        for (size_t i = 0; i < ARRAY_SIZE(addresses); i++) {
+                char text[128], expected[256];
+
+                snprintf(text, sizeof(text), "listen.http: '%s'\n", addresses[i]);
+                assert_int_equal(load(text), 0);
+                assert_int_equal(config_check(&config, &fault), -EINVAL);
+                snprintf(expected, sizeof(expected),
+                         "t:1:14: listen.http: \"%s\" would be seen from other hosts; set "
+                         "http.allow_remote: true if that is meant, or write a loopback address, "
+                         "as in \"127.0.0.1:9750\"",
+                         addresses[i]);
+                assert_string_equal(fault.text, expected);
+                snprintf(text, sizeof(text), "listen.http: '%s'\nhttp: {allow_remote: true}\n",
+                         addresses[i]);
+                assert_int_equal(load(text), 0);
+                assert_int_equal(config_check(&config, &fault), 0);
+        }
+        assert_int_equal(load("http: {allow_remote: true, token_file: /etc/x}\n"), 0);
+        assert_true(config.http.allow_remote);
+        assert_string_equal(config.http.token_file, "/etc/x");
+        assert_int_equal(load("listen.http: localhost:1\n"), 0);
+        assert_int_equal(config_check(&config, &fault), 0);
+}
+
 static void reload_takes_what_may_change_and_tells_the_rest(void **state)
 {
         struct config next;
@@ -641,6 +670,7 @@ int main(void)
                 CASE(a_list_on_the_command_line_may_have_brackets),
                 CASE(later_sources_win),
                 CASE(keys_that_contradict_each_other_are_refused),
+                CASE(an_address_that_other_hosts_reach_must_be_allowed),
                 CASE(reload_takes_what_may_change_and_tells_the_rest),
         };
 

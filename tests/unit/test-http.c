@@ -31,6 +31,7 @@ enum { TIMEOUT_S = 20, BIG = 8 * 1024 * 1024 };
 /* What the daemon would be. */
 static struct {
         bool ready, healthy, big;
+        const char *degraded; /* what /readyz says while it is ready */
         const char *status;
         unsigned slow_ms; /* how long a status takes */
 } fake;
@@ -61,6 +62,8 @@ static bool is_ready(void *userdata, const char **ret_why_not)
 {
         if (!fake.ready)
                 *ret_why_not = "reading the <tables>";
+        else if (fake.degraded)
+                *ret_why_not = fake.degraded;
         return fake.ready;
 }
 
@@ -71,11 +74,14 @@ static bool is_healthy(void *userdata, const char **ret_why_not)
         return fake.healthy;
 }
 
+static bool allow_remote;
+
 static int start_at(const char *address, int inherited_fd)
 {
         struct http_params params = {
                 .address = address,
                 .inherited_fd = inherited_fd,
+                .allow_remote = allow_remote,
                 .max_connections = 8,
                 .deadline_ms = 60000,
                 .print_metrics = print_metrics,
@@ -93,6 +99,7 @@ static int setup_base(void **state)
         signal(SIGPIPE, SIG_IGN);
         fake.ready = fake.healthy = true;
         fake.big = false;
+        fake.degraded = NULL;
         fake.status =
                 "{\"version\": \"0.1\", \"store\": {\"used_bytes\": 3072, \"path\": \"<b>&\"}}";
         base = event_base_new();
@@ -111,11 +118,15 @@ static int teardown(void **state)
         return 0;
 }
 
+static bool any_address; /* it listens on 0.0.0.0 */
+
 static uint16_t port(void)
 {
         unsigned n = 0;
 
-        assert_int_equal(sscanf(http_address(http), "http://127.0.0.1:%u", &n), 1);
+        assert_int_equal(sscanf(http_address(http),
+                                any_address ? "http://0.0.0.0:%u" : "http://127.0.0.1:%u", &n),
+                         1);
         assert_in_range(n, 1, 65535);
         return (uint16_t)n;
 }
@@ -396,6 +407,131 @@ static void one_connection_serves_one_request(void **state)
         assert_int_equal(stats().requests, 1);
 }
 
+static const char right_token[] = "0123456789abcdef~token";
+
+static void set_token(void)
+{
+        struct http_token token = { .n = sizeof(right_token) - 1 };
+
+        memcpy(token.bytes, right_token, token.n);
+        assert_true(http_set_token(http, &token));
+        assert_false(http_set_token(http, &token));
+        assert_true(http_needs_token(http));
+}
+
+static void pages_need_the_token_and_the_probes_do_not(void **state)
+{
+        static const char *const pages[] = { "/", "/?x", "/status", "/metrics", "/nothing" };
+        static const char *const wrong[] = {
+                "",
+                "Authorization:\r\n",
+                "Authorization: Bearer\r\n",
+                "Authorization: Bearer \r\n",
+                "Authorization: 0123456789abcdef~token\r\n",
+                "Authorization: Basic 0123456789abcdef~token\r\n",
+                "Authorization: Bearer0123456789abcdef~token\r\n",
+                "Authorization: Bearer 0123456789abcdef~toke\r\n",
+                "Authorization: Bearer 0123456789abcdef~token2\r\n",
+                "Authorization: Bearer 0123456789abcdef ~token\r\n",
+                "Authorization: Bearer 0123456789ABCDEF~token\r\n",
+                "X-Authorization: Bearer 0123456789abcdef~token\r\n",
+        };
+        static const char *const right[] = {
+                "Authorization: Bearer 0123456789abcdef~token\r\n",
+                "authorization: bearer   0123456789abcdef~token  \r\n",
+        };
+        char request[512];
+
+        set_token();
+        for (size_t i = 0; i < ARRAY_SIZE(pages); i++)
+                for (size_t j = 0; j < ARRAY_SIZE(wrong); j++) {
+                        _cleanup_(freep) char *reply = NULL;
+
+                        snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n",
+                                 pages[i], wrong[j]);
+                        reply = ask(request);
+                        assert_code(reply, 401);
+                        assert_has(reply, "WWW-Authenticate: Bearer realm=\"kvcache\"\r\n");
+                        assert_null(strstr(reply, "0123456789"));
+                }
+        assert_int_equal(stats().unauthorized, ARRAY_SIZE(pages) * ARRAY_SIZE(wrong));
+        for (size_t i = 0; i < ARRAY_SIZE(pages); i++)
+                for (size_t j = 0; j < ARRAY_SIZE(right); j++) {
+                        _cleanup_(freep) char *reply = NULL;
+
+                        snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n",
+                                 pages[i], right[j]);
+                        reply = ask(request);
+                        assert_code(reply, i < 4 ? 200 : 404);
+                }
+        for (size_t i = 0; i < 2; i++) {
+                _cleanup_(freep) char *reply = NULL;
+
+                reply = ask(i == 0 ? "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+                                   : "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+                assert_code(reply, 200);
+        }
+        assert_int_equal(stats().unauthorized, ARRAY_SIZE(pages) * ARRAY_SIZE(wrong));
+}
+
+static void a_token_as_long_as_the_headers_may_be_is_only_wrong(void **state)
+{
+        char request[4096 + 128];
+        size_t n = (size_t)sprintf(request, "GET /status HTTP/1.1\r\nAuthorization: Bearer ");
+        _cleanup_(freep) char *reply = NULL;
+
+        set_token();
+        memset(request + n, '0', 4096);
+        strcpy(request + n + 4096, "\r\n\r\n");
+        reply = ask(request);
+        assert_code(reply, 401);
+}
+
+static void a_probe_says_its_first_line_alone_without_the_token(void **state)
+{
+        _cleanup_(freep) char *open = NULL, *without = NULL, *with = NULL;
+
+        fake.degraded = "ready\ndegraded: volume /secret is failed";
+        open = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_string_equal(body(open), "ready\ndegraded: volume /secret is failed\n");
+        set_token();
+        without = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_code(without, 200);
+        assert_string_equal(body(without), "ready\n");
+        with = ask("GET /readyz HTTP/1.1\r\n"
+                   "Authorization: Bearer 0123456789abcdef~token\r\n\r\n");
+        assert_string_equal(body(with), "ready\ndegraded: volume /secret is failed\n");
+}
+
+static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **state)
+{
+        unsigned refused = 0;
+
+        http_set_limits(http, 8, 60000, 2);
+        for (unsigned i = 0; i < 6; i++) {
+                _cleanup_(freep) char *reply = NULL, *probe = NULL;
+
+                reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+                if (strncmp(reply, "HTTP/1.1 429 Too Many Requests\r\n", 32) == 0) {
+                        refused++;
+                        assert_has(reply, "Retry-After: 1\r\n");
+                } else {
+                        assert_code(reply, 200);
+                }
+                probe = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+                assert_code(probe, 200);
+        }
+        /* Two at once; more only if this took longer than half a second. */
+        assert_in_range(refused, 1, 4);
+        assert_int_equal(stats().over_rate, refused);
+        http_set_limits(http, 8, 60000, 0);
+        for (unsigned i = 0; i < 10; i++) {
+                _cleanup_(freep) char *reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+
+                assert_code(reply, 200);
+        }
+}
+
 /* Whatever comes in: the connection ends, and the next client is served. */
 static void garbage_costs_only_its_connection(void **state)
 {
@@ -454,7 +590,7 @@ static void a_silent_client_is_cut_by_the_deadline(void **state)
         _cleanup_(closep) int fd = -1;
         _cleanup_(freep) char *heard = NULL;
 
-        http_set_limits(http, 8, 50);
+        http_set_limits(http, 8, 50, 0);
         fd = client();
         heard = hear(fd);
         assert_string_equal(heard, "");
@@ -467,7 +603,7 @@ static void a_trickling_client_is_cut_by_the_deadline(void **state)
         _cleanup_(closep) int fd = -1;
         uint64_t began, until, sent = 0;
 
-        http_set_limits(http, 8, 150);
+        http_set_limits(http, 8, 150, 0);
         fd = client();
         began = clock_mono_ns();
         until = began + (uint64_t)TIMEOUT_S * 1000000000u;
@@ -490,7 +626,7 @@ static void a_client_that_does_not_read_is_cut_by_the_deadline(void **state)
         _cleanup_(freep) char *after = NULL;
 
         fake.big = true;
-        http_set_limits(http, 8, 150);
+        http_set_limits(http, 8, 150, 0);
         fd = client();
         assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){ 4096 }, sizeof(int)), 0);
         say(fd, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -498,7 +634,7 @@ static void a_client_that_does_not_read_is_cut_by_the_deadline(void **state)
         WAIT_FOR(stats().deadlines == 1);
 
         fake.big = false;
-        http_set_limits(http, 8, 60000);
+        http_set_limits(http, 8, 60000, 0);
         after = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_code(after, 200);
 }
@@ -517,7 +653,7 @@ static void connections_over_the_cap_are_refused_and_places_come_back(void **sta
 {
         int fds[3];
 
-        http_set_limits(http, 3, 60000);
+        http_set_limits(http, 3, 60000, 0);
         for (unsigned i = 0; i < 3; i++)
                 fds[i] = client();
         WAIT_FOR(stats().connections == 3);
@@ -607,7 +743,7 @@ static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
         first = client();
         (void)!send(first, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
         WAIT_FOR(stats().requests == 1);
-        http_set_limits(http, 8, 100);
+        http_set_limits(http, 8, 100, 0);
         second = client();
         third = client();
         (void)!send(second, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
@@ -708,6 +844,18 @@ static void running_out_of_descriptors_does_not_spin(void **state)
         assert_code(reply, 200);
 }
 
+static int listening(uint32_t address, int type, bool listens)
+{
+        struct sockaddr_in in = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(address) };
+        int fd = socket(AF_INET, type, 0);
+
+        assert_true(fd >= 0);
+        assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof(in)), 0);
+        if (listens)
+                assert_int_equal(listen(fd, 8), 0);
+        return fd;
+}
+
 static void only_loopback_addresses_are_taken(void **state)
 {
         static const struct {
@@ -748,9 +896,34 @@ static void only_loopback_addresses_are_taken(void **state)
         http = http_stop(http);
         assert_int_equal(start_at("127.3.2.1:0", -1), 0);
         assert_int_equal(strncmp(http_address(http), "http://127.3.2.1:", 17), 0);
+        assert_false(http_is_remote(http));
         http = http_stop(http);
         if (start_at("[::1]:0", -1) == 0)
                 assert_int_equal(strncmp(http_address(http), "http://[::1]:", 13), 0);
+}
+
+static void other_addresses_are_taken_if_they_are_allowed(void **state)
+{
+        _cleanup_(freep) char *reply = NULL, *again = NULL;
+        unsigned n = 0;
+        int fd;
+
+        allow_remote = true;
+        assert_int_equal(start_at("8.8.8.8:80", -1), -EADDRNOTAVAIL);
+        assert_int_equal(start_at("example.org:80", -1), -EINVAL);
+        assert_int_equal(start_at("0.0.0.0:0", -1), 0);
+        assert_true(http_is_remote(http));
+        assert_int_equal(sscanf(http_address(http), "http://0.0.0.0:%u", &n), 1);
+        any_address = true;
+        reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_code(reply, 200);
+        http = http_stop(http);
+
+        fd = listening(INADDR_ANY, SOCK_STREAM, true);
+        assert_int_equal(start_at(NULL, fd), 0);
+        again = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_code(again, 200);
+        any_address = allow_remote = false;
 }
 
 static void a_busy_port_is_reported(void **state)
@@ -833,18 +1006,6 @@ static void a_unix_socket_is_served_and_its_file_removed(void **state)
         rmdir(dir);
 }
 
-static int listening(uint32_t address, int type, bool listens)
-{
-        struct sockaddr_in in = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(address) };
-        int fd = socket(AF_INET, type, 0);
-
-        assert_true(fd >= 0);
-        assert_int_equal(bind(fd, (struct sockaddr *)&in, sizeof(in)), 0);
-        if (listens)
-                assert_int_equal(listen(fd, 8), 0);
-        return fd;
-}
-
 static void an_inherited_socket_is_checked_and_served(void **state)
 {
         _cleanup_(freep) char *reply = NULL;
@@ -879,6 +1040,10 @@ int main(void)
                 SERVED(head_has_the_length_and_no_body),
                 SERVED(other_paths_and_methods_are_refused),
                 SERVED(one_connection_serves_one_request),
+                SERVED(pages_need_the_token_and_the_probes_do_not),
+                SERVED(a_token_as_long_as_the_headers_may_be_is_only_wrong),
+                SERVED(a_probe_says_its_first_line_alone_without_the_token),
+                SERVED(more_pages_than_the_rate_are_refused_and_the_probes_never),
                 SERVED(garbage_costs_only_its_connection),
                 SERVED(oversized_headers_are_refused),
                 SERVED(a_silent_client_is_cut_by_the_deadline),
@@ -892,6 +1057,7 @@ int main(void)
                 SERVED(stopping_closes_what_is_open),
                 SERVED(running_out_of_descriptors_does_not_spin),
                 ALONE(only_loopback_addresses_are_taken),
+                ALONE(other_addresses_are_taken_if_they_are_allowed),
                 ALONE(a_busy_port_is_reported),
                 ALONE(a_unix_socket_is_served_and_its_file_removed),
                 ALONE(an_inherited_socket_is_checked_and_served),

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The IP addresses that HTTP has to do with, in a table of fixed size, so that one of them can take
+ * neither all connections nor all pages.
+ *
+ * Runs on the loop thread; the table is the server's. An address keeps its place while it has a
+ * connection or has requested more than has been earned since; another address may have the place
+ * after that, and nothing is lost. If all places are taken, further addresses share one.
+ *
+ * The rate: each request costs 1/rate of a second, due_ns is when all of them are paid, and it may
+ * be a second ahead. */
+#include "report/http-peers.h"
+
+#include <string.h>
+
+#include "checked.h"
+
+#define NS_PER_S UINT64_C(1000000000)
+
+/* False: it has no IP address, as a Unix socket. */
+static bool identify(const struct sockaddr *address, struct in6_addr *ret, bool *ret_remote)
+{
+        static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+        *ret = (struct in6_addr){};
+        if (address->sa_family == AF_INET) {
+                memcpy(ret->s6_addr, mapped, sizeof(mapped));
+                memcpy(ret->s6_addr + 12, &((const struct sockaddr_in *)address)->sin_addr, 4);
+        } else if (address->sa_family == AF_INET6) {
+                *ret = ((const struct sockaddr_in6 *)address)->sin6_addr;
+        } else {
+                return false;
+        }
+        if (IN6_IS_ADDR_V4MAPPED(ret)) {
+                *ret_remote = ret->s6_addr[12] != 127;
+                return true;
+        }
+        *ret_remote = !IN6_IS_ADDR_LOOPBACK(ret);
+        /* A host may have any address of its network, and change it as it likes. */
+        if (*ret_remote)
+                memset(ret->s6_addr + 8, 0, 8);
+        return true;
+}
+
+struct http_peer *http_peers_open(struct http_peers *p, const struct sockaddr *address,
+                                  uint64_t now_ns)
+{
+        struct http_peer *peer = NULL;
+        struct in6_addr wanted;
+        bool remote;
+
+        if (!identify(address, &wanted, &remote))
+                return NULL;
+        for (unsigned i = 0; i < p->n; i++) {
+                struct http_peer *other = &p->of[i];
+
+                if (memcmp(&other->address, &wanted, sizeof(wanted)) == 0) {
+                        other->open++;
+                        return other;
+                }
+                if (!peer && other->open == 0 && other->due_ns <= now_ns)
+                        peer = other;
+        }
+        if (!peer && p->n < HTTP_PEERS - 2)
+                peer = &p->of[p->n++];
+        if (peer) {
+                *peer = (struct http_peer){ .address = wanted, .remote = remote };
+        } else {
+                peer = &p->of[HTTP_PEERS - 1 - !remote];
+                peer->remote = remote;
+        }
+        peer->open++;
+        return peer;
+}
+
+void http_peer_close(struct http_peer *peer)
+{
+        peer->open--;
+}
+
+bool http_peer_request(struct http_peer *peer, uint64_t rate, uint64_t now_ns)
+{
+        uint64_t cost_ns = rate > 0 ? NS_PER_S / rate : 0;
+
+        if (rate == 0)
+                return true;
+        peer->due_ns = MAX(peer->due_ns, now_ns);
+        if (peer->due_ns + cost_ns > now_ns + NS_PER_S)
+                return false;
+        peer->due_ns += cost_ns;
+        return true;
+}
