@@ -20,6 +20,7 @@ missing() {
         done
         [ $tests = 1 ] || return
         pkg-config --exists cmocka 2>/dev/null || echo libcmocka-dev
+        /usr/bin/python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
         for python in /usr/bin/python3 python3; do
                 "$python" -c 'import pytest, xdist' 2>/dev/null && return
         done

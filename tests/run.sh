@@ -15,6 +15,8 @@ usage: tests/run.sh [OPTIONS]
   --gpu                  instead, what only a GPU can show (tests/gpu/on-gpu.sh); skipped where there is none
   --engines              instead, the engines' own code (vLLM, SGLang, LMCache, llama.cpp) over a real daemon, on the CPU
                          (tests/engines/run.sh); skipped where there is no package index
+  --containers           instead, the Containerfile in a chroot, and what it makes under runc as conf/kubernetes/ has it
+                         (tests/containers/run.sh); needs root, debootstrap and a mirror of Debian, else it is skipped
   --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --werror               a warning of the compiler is an error
@@ -39,7 +41,7 @@ wrong_usage() {
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
-sanitize='' long=0 install=1 gpu=0 engines=0 build='' setup='' campaign='' count='' seed=''
+sanitize='' long=0 install=1 gpu=0 engines=0 containers=0 build='' setup='' campaign='' count='' seed=''
 while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
@@ -47,6 +49,7 @@ while [ $# -gt 0 ]; do
         --long) long=1 ;;
         --gpu) gpu=1 ;;
         --engines) engines=1 ;;
+        --containers) containers=1 ;;
         --campaign) [ $# -gt 1 ] || wrong_usage "--campaign needs a name"; campaign=$2; shift ;;
         --campaign=*) campaign=${1#*=} ;;
         --count) [ $# -gt 1 ] || wrong_usage "--count needs a number"; count=$2; shift ;;
@@ -81,6 +84,19 @@ for modules in pytest,xdist pytest; do
                 [ -n "$python" ] && "$python" -c "import $modules" 2>/dev/null && break 2
         done
 done
+
+# It builds for itself, from the sources.
+if [ $containers = 1 ]; then
+        if [ $install = 1 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+                env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends debootstrap runc python3-yaml \
+                        >/dev/null 2>&1 </dev/null
+        fi
+        sh "$root/tests/containers/run.sh" "$build/containers"
+        case $? in
+        0 | 77) exit 0 ;;
+        *) exit 1 ;;
+        esac
+fi
 
 # --- build ---
 

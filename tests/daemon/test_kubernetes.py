@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Containerfile and conf/kubernetes/ agree with each other, and with the daemon. What they make is run by tests/containers/."""
+
+import json
+import re
+import subprocess
+
+import pytest
+
+import harness
+
+yaml = pytest.importorskip("yaml", reason="python3-yaml is not installed")
+
+FOLDER = harness.SOURCE / "conf/kubernetes"
+CONTAINERFILE = (harness.SOURCE / "Containerfile").read_text()
+FILES = {path.stem: yaml.safe_load(path.read_text()) for path in sorted(FOLDER.glob("*.yaml"))}
+CONFIG = yaml.safe_load(FILES["configmap"]["data"]["kvcache.yaml"])
+POD = FILES["daemonset"]["spec"]["template"]["spec"]
+DAEMON = POD["containers"][0]
+
+
+def test_every_file_is_one_object_of_its_kind():
+    assert {name: (f["apiVersion"], f["kind"]) for name, f in FILES.items()} == {
+        "configmap": ("v1", "ConfigMap"), "daemonset": ("apps/v1", "DaemonSet"), "engine": ("v1", "Pod"),
+        "podmonitor": ("monitoring.coreos.com/v1", "PodMonitor")}
+    for name, f in FILES.items():
+        assert f["metadata"]["name"] == ("engine" if name == "engine" else "kvcache")
+    labels = FILES["daemonset"]["spec"]["template"]["metadata"]["labels"]
+    for selector in (FILES["daemonset"]["spec"]["selector"], FILES["podmonitor"]["spec"]["selector"]):
+        assert selector["matchLabels"].items() <= labels.items()
+    assert {f["metadata"].get("namespace") for n, f in FILES.items() if n != "engine"} == {"kvcache"}
+
+
+def test_the_configuration_is_one_that_the_daemon_takes(tmp_path, directory):
+    path = tmp_path / "kvcache.yaml"
+    path.write_text(FILES["configmap"]["data"]["kvcache.yaml"])
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef\n")
+    token.chmod(0o440)
+    # What is of this machine: the pod's directories, and its memory and disk.
+    here = {"listen.socket": directory / "s", "store.path": directory / "store", "http.token_file": token, "memory.pool": "16MiB",
+            "store.limit": "64MiB"}
+    command = [str(harness.DAEMON), "--config", str(path), "--check-config"]
+    said = subprocess.run(command + [x for k, v in here.items() for x in ("--set", f"{k}={v}")], capture_output=True, text=True,
+                          timeout=60)
+    assert (said.returncode, said.stdout) == (0, "configuration ok\n"), said.stderr
+    for key in here:
+        section, name = key.split(".")
+        assert name in CONFIG[section], "the file gives each of these itself"
+
+
+def test_addresses_paths_and_users_agree():
+    port = int(CONFIG["listen"]["http"].rsplit(":", 1)[1])
+    assert f"EXPOSE {port}\n" in CONTAINERFILE
+    assert DAEMON["ports"] == [{"name": "http", "containerPort": port}]
+    for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        assert DAEMON[probe]["httpGet"] == {"path": path, "port": "http"}
+    endpoint, = FILES["podmonitor"]["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("http", "/metrics")
+
+    uid = int(re.search(r"^USER (\d+):\1$", CONTAINERFILE, re.M)[1])
+    assert f"--uid {uid} " in CONTAINERFILE and f"--gid {uid} " in CONTAINERFILE
+    assert (DAEMON["securityContext"]["runAsUser"], DAEMON["securityContext"]["runAsGroup"]) == (uid, uid)
+    assert POD["securityContext"]["fsGroup"] == uid
+    engine = FILES["engine"]["spec"]
+    assert engine["securityContext"]["supplementalGroups"] == [uid] and engine["securityContext"]["runAsUser"] not in (0, uid)
+    prepare = POD["initContainers"][0]
+    assert f"{uid}:{uid}" in prepare["command"][2] and prepare["image"] == DAEMON["image"]
+
+    version = re.search(r"version : '([\d.]+)'", (harness.SOURCE / "meson.build").read_text())[1]
+    assert DAEMON["image"] == f"kvcache:{version}"
+
+
+def test_what_is_mounted_is_what_the_configuration_names():
+    mounts = {m["name"]: m for m in DAEMON["volumeMounts"]}
+    volumes = {v["name"]: v for v in POD["volumes"]}
+    assert mounts.keys() == volumes.keys() and {m["name"] for m in POD["initContainers"][0]["volumeMounts"]} <= mounts.keys()
+    socket = CONFIG["listen"]["socket"]
+    assert socket.rsplit("/", 1)[0] == mounts["run"]["mountPath"] == volumes["run"]["hostPath"]["path"]
+    assert CONFIG["store"]["path"] == mounts["store"]["mountPath"] == volumes["store"]["hostPath"]["path"]
+    assert DAEMON["args"] == ["--config", mounts["config"]["mountPath"] + "/kvcache.yaml"]
+    assert volumes["config"]["configMap"]["name"] == FILES["configmap"]["metadata"]["name"]
+    credentials = FILES["podmonitor"]["spec"]["podMetricsEndpoints"][0]["authorization"]["credentials"]
+    assert CONFIG["http"]["token_file"] == f"{mounts['token']['mountPath']}/{credentials['key']}"
+    assert volumes["token"]["secret"] == {"secretName": credentials["name"], "defaultMode": 0o440}
+
+    engine = FILES["engine"]["spec"]
+    assert engine["containers"][0]["env"] == [{"name": "KVCACHE_SOCKET", "value": socket}]
+    mount, = engine["containers"][0]["volumeMounts"]
+    assert mount["mountPath"] == socket.rsplit("/", 1)[0] and mount["readOnly"] is True
+    assert engine["volumes"][0]["hostPath"]["path"] == volumes["run"]["hostPath"]["path"]
+
+
+def test_the_pod_may_do_no_more_than_it_needs():
+    security = DAEMON["securityContext"]
+    assert security["runAsNonRoot"] is True and security["readOnlyRootFilesystem"] is True
+    assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}
+    assert security["seccompProfile"] == {"type": "Localhost", "localhostProfile": "kvcache/seccomp.json"}
+    assert not {"hostPID", "hostIPC", "hostNetwork"} & POD.keys() and POD["automountServiceAccountToken"] is False
+    # In a user namespace of its own the daemon would not know its clients.
+    assert POD.get("hostUsers", True) is True
+    # Time to write what is not on disk, and to wait for the devices.
+    defaults = {k: int(re.search(rf"^ROW\(TIME, {k}, .*\"(\d+)s\"", (harness.SOURCE / "daemon/config/config.def").read_text(), re.M)[1])
+                for k in ("limits, drain", "io, hang")}
+    assert POD["terminationGracePeriodSeconds"] > sum(defaults.values())
+
+
+def test_the_seccomp_profile_is_complete_and_has_io_uring():
+    profile = json.loads((FOLDER / "seccomp.json").read_text())
+    # What the runtime takes from a file of its own; conditions, as Docker's profiles have them, would be ignored.
+    assert profile.keys() == {"defaultAction", "defaultErrnoRet", "architectures", "syscalls"}
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    allowed = set()
+    for rule in profile["syscalls"]:
+        assert {"names", "action"} <= rule.keys() <= {"names", "action", "args", "errnoRet"}
+        if rule["action"] == "SCMP_ACT_ALLOW":
+            allowed |= set(rule["names"])
+    assert {"io_uring_setup", "io_uring_enter", "io_uring_register", "memfd_create", "sendmsg", "recvmsg", "execve"} <= allowed
+    assert not allowed & {"mount", "setns", "unshare", "ptrace", "bpf", "kexec_load", "init_module", "keyctl", "userfaultfd", "clone3"}
+    unit = (harness.SOURCE / "systemd/kvcache.service.in").read_text()
+    for name in re.findall(r"^SystemCallFilter=(io_uring_setup .*)$", unit, re.M)[0].split():
+        assert name in allowed, f"{name} is allowed by the unit"
+
+
+def test_the_page_explains_what_is_in_the_files():
+    page = (FOLDER / "README.md").read_text()
+    for path in FOLDER.iterdir():
+        if path.name != "README.md":
+            assert f"({path.name})" in page, f"{path.name} is not explained"
+    for word in ("fsGroup", "initContainers", "startupProbe", "defaultMode", "supplementalGroups", "terminationGracePeriodSeconds"):
+        assert f"`{word}" in page
