@@ -25,8 +25,7 @@ static unsigned bucket_of(uint64_t value)
         return MIN(bucket, (unsigned)HISTOGRAM_BUCKETS - 1);
 }
 
-/* The largest value that the bucket holds. */
-static uint64_t bucket_edge(unsigned bucket)
+uint64_t histogram_bucket_edge(unsigned bucket)
 {
         unsigned shift;
 
@@ -95,7 +94,7 @@ uint64_t histogram_quantile(const struct histogram *h, double quantile)
         for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
                 seen += h->buckets[i];
                 if (seen >= rank)
-                        return MIN(bucket_edge(i), h->max);
+                        return MIN(histogram_bucket_edge(i), h->max);
         }
         return h->max;
 }
@@ -106,7 +105,7 @@ uint64_t histogram_at_most(const struct histogram *h, uint64_t edge)
 
         /* Not h->count where `max` is below the edge: what comes later may lie above the edge in
          * the bucket that it cuts, and this would fall. */
-        for (unsigned i = 0; i < HISTOGRAM_BUCKETS && bucket_edge(i) <= edge; i++)
+        for (unsigned i = 0; i < HISTOGRAM_BUCKETS && histogram_bucket_edge(i) <= edge; i++)
                 seen += h->buckets[i];
         return seen;
 }

@@ -24,6 +24,8 @@ void histogram_add_to_sum(struct histogram *h, uint64_t sum);
 void histogram_merge(struct histogram *to, const struct histogram *from);
 /* Upper edge of the bucket in which the quantile (0..1) lies, at most `max`; 0 when empty. */
 uint64_t histogram_quantile(const struct histogram *h, double quantile);
+/* The largest value that the bucket holds. */
+uint64_t histogram_bucket_edge(unsigned bucket);
 /* How many values are at most `edge`: those of the buckets that end there or before. It never falls
  * as values are added. */
 uint64_t histogram_at_most(const struct histogram *h, uint64_t edge);

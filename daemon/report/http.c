@@ -58,7 +58,7 @@ enum {
 enum { STATUS_UNAUTHORIZED = 401, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
-enum page { PAGE_HTML, PAGE_STATUS, PAGE_METRICS, PAGE_OPENMETRICS };
+enum page { PAGE_HTML, PAGE_STATUS, PAGE_METRICS, PAGE_OPENMETRICS, PAGE_PROTOBUF };
 
 /* What several replies send. */
 struct shared_text {
@@ -357,8 +357,8 @@ static char *text_close(struct text *t)
 }
 
 /* The quality that an Accept header gives to a media type, 0..1000; -1: not named. The best of
- * several wins. */
-static int accept_quality(const char *accept, const char *type)
+ * several wins. `parameter`: one that it must have, or "". */
+static int accept_quality(const char *accept, const char *type, const char *parameter)
 {
         size_t type_length = strlen(type);
         int best = -1;
@@ -367,7 +367,8 @@ static int accept_quality(const char *accept, const char *type)
                 const char *end = strchrnul(accept, ',');
                 const char *p = accept + strspn(accept, " \t");
 
-                if (strncasecmp(p, type, type_length) == 0 && strchr(" \t;,", p[type_length])) {
+                if (strncasecmp(p, type, type_length) == 0 && strchr(" \t;,", p[type_length]) &&
+                    memmem(p, (size_t)(end - p), parameter, strlen(parameter))) {
                         int quality = 1000;
 
                         for (p += type_length; p < end; p++) {
@@ -394,19 +395,23 @@ static int accept_quality(const char *accept, const char *type)
 static enum page metrics_page(struct evhttp_request *req)
 {
         const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
-        int wanted = accept_quality(accept, "application/openmetrics-text");
+        int text = accept_quality(accept, "text/plain", "");
+        int openmetrics = accept_quality(accept, "application/openmetrics-text", "");
+        int protobuf =
+                accept_quality(accept, "application/vnd.google.protobuf", "encoding=delimited");
 
-        return wanted > 0 && wanted >= accept_quality(accept, "text/plain") ? PAGE_OPENMETRICS
-                                                                            : PAGE_METRICS;
+        if (protobuf > 0 && protobuf >= MAX(openmetrics, text))
+                return PAGE_PROTOBUF;
+        return openmetrics > 0 && openmetrics >= text ? PAGE_OPENMETRICS : PAGE_METRICS;
 }
 
-static struct shared_text *make_metrics(struct http *h, bool openmetrics)
+static struct shared_text *make_metrics(struct http *h, enum http_metrics format)
 {
         struct text t;
         char *text = NULL;
 
         if (text_open(&t)) {
-                h->params.print_metrics(h->params.userdata, openmetrics, t.file);
+                h->params.print_metrics(h->params.userdata, format, t.file);
                 text = text_close(&t);
         }
         return text_share(text, t.n);
@@ -478,7 +483,9 @@ static struct shared_text *make_page(struct http *h, enum page page)
                 status = status_text(h, &n);
                 return text_share(status, n);
         default:
-                return make_metrics(h, page == PAGE_OPENMETRICS);
+                return make_metrics(h, page == PAGE_PROTOBUF      ? HTTP_METRICS_PROTOBUF
+                                       : page == PAGE_OPENMETRICS ? HTTP_METRICS_OPENMETRICS
+                                                                  : HTTP_METRICS_TEXT);
         }
 }
 
@@ -489,6 +496,8 @@ static void reply_page(struct conn *c)
                 [PAGE_STATUS] = "application/json; charset=utf-8",
                 [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
                 [PAGE_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                [PAGE_PROTOBUF] = "application/vnd.google.protobuf; "
+                                  "proto=io.prometheus.client.MetricFamily; encoding=delimited",
         };
         struct evhttp_request *req = TAKE_PTR(c->req);
 

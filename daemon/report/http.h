@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The HTTP side, by evhttp, on TCP (loopback, unless other addresses are allowed) or a Unix socket:
- * /metrics (Prometheus text;
- * OpenMetrics when Accept asks for it), /healthz, /readyz, /status (JSON), / (a page for people).
- * GET and HEAD only. One request a connection.
+ * /metrics (Prometheus text; OpenMetrics or protobuf when Accept asks for it), /healthz, /readyz,
+ * /status (JSON), / (a page for people). GET and HEAD only. One request a connection.
  *
  * evhttp has neither an absolute deadline nor a connection cap; this module adds both. It gets a
  * snapshot through the callbacks, and knows nothing else of the daemon. Loop thread. The process
@@ -27,6 +26,8 @@
 
 struct http;
 
+enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PROTOBUF };
+
 struct http_params {
         const char *address; /* "127.0.0.1:9750", "[::1]:9750", "unix:/path" */
         int inherited_fd; /* a listening socket from systemd, swallowed on success; -1: bind address
@@ -38,7 +39,7 @@ struct http_params {
         uint64_t
                 deadline_ms; /* of a connection, from accept; then it is closed, whatever it does */
 
-        void (*print_metrics)(void *userdata, bool openmetrics, FILE *out);
+        void (*print_metrics)(void *userdata, enum http_metrics format, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
         /* What /readyz and /healthz say, either way, in lines without a newline at the end; NULL:
          * one word. Borrowed until the next call. */

@@ -190,12 +190,7 @@ static const struct row rows[] = {
 
 /* Edges of the buckets that a page shows. The text is part of a series' identity: both formats
  * print the same. */
-struct edge {
-        uint64_t value;
-        const char *le;
-};
-
-static const struct edge edges_seconds[] = {
+static const struct metrics_edge edges_seconds[] = {
         { 1000, "1e-06" },       { 2500, "2.5e-06" },   { 5000, "5e-06" },
         { 10000, "1e-05" },      { 25000, "2.5e-05" },  { 50000, "5e-05" },
         { 100000, "0.0001" },    { 250000, "0.00025" }, { 500000, "0.0005" },
@@ -205,7 +200,7 @@ static const struct edge edges_seconds[] = {
         { 10000000000, "10.0" },
 };
 
-static const struct edge edges_bytes[] = {
+static const struct metrics_edge edges_bytes[] = {
         { 512, "512.0" },           { 1024, "1024.0" },       { 2048, "2048.0" },
         { 4096, "4096.0" },         { 8192, "8192.0" },       { 16384, "16384.0" },
         { 32768, "32768.0" },       { 65536, "65536.0" },     { 131072, "131072.0" },
@@ -214,7 +209,7 @@ static const struct edge edges_bytes[] = {
         { 67108864, "67108864.0" },
 };
 
-static const struct edge edges_ages[] = {
+static const struct metrics_edge edges_ages[] = {
         { 1 * UINT64_C(1000000000), "1.0" },
         { 2 * UINT64_C(1000000000), "2.0" },
         { 4 * UINT64_C(1000000000), "4.0" },
@@ -384,7 +379,7 @@ static void format_labels(char ret[static LABELS_MAX], const char *labels, const
         }
 }
 
-static const struct edge *row_edges(const struct row *row, size_t *ret_n)
+static const struct metrics_edge *row_edges(const struct row *row, size_t *ret_n)
 {
         if (row->kind == AGES) {
                 *ret_n = ARRAY_SIZE(edges_ages);
@@ -398,7 +393,7 @@ static void print_histogram(FILE *out, const struct row *row, const char *value,
                             const struct histogram *h)
 {
         size_t n_edges;
-        const struct edge *edges = row_edges(row, &n_edges);
+        const struct metrics_edge *edges = row_edges(row, &n_edges);
         char labels[LABELS_MAX];
 
         format_labels(labels, row->label, value);
@@ -455,6 +450,44 @@ static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
         }
         if (openmetrics)
                 fputs("# EOF\n", out);
+}
+
+void metrics_visit(const struct metrics *s, const struct metrics_visitor *visitor, void *userdata)
+{
+        static const enum metrics_type types[] = {
+                [GAUGE] = METRICS_TYPE_GAUGE,         [COUNTER] = METRICS_TYPE_COUNTER,
+                [HISTOGRAM] = METRICS_TYPE_HISTOGRAM, [AGES] = METRICS_TYPE_HISTOGRAM,
+                [INFO] = METRICS_TYPE_GAUGE,
+        };
+
+        for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
+                struct metrics_buckets buckets = { .of_bytes = row_is_of_bytes(row) };
+                char name[128], labels[LABELS_MAX];
+
+                snprintf(name, sizeof(name), "%s%s%s", row->prefix, row->name, row_suffix(row));
+                visitor->family(userdata, name, row->help, types[row->kind]);
+                if (row->kind == INFO) {
+                        visitor->number(userdata, row_info(row, s), 1);
+                        continue;
+                }
+                buckets.of = row_edges(row, &buckets.n);
+                for (unsigned i = 0; i < row->n; i++) {
+                        const char *value = row->label ? row->value(s, i) : NULL;
+
+                        if (row->label && !value)
+                                continue;
+                        labels[0] = '\0';
+                        if (value)
+                                format_labels(labels, row->label, value);
+                        if (row_is_histogram(row)) {
+                                buckets.sum = row_sum(row, row_histogram(row, s, i));
+                                visitor->histogram(userdata, labels, row_histogram(row, s, i),
+                                                   &buckets);
+                        } else {
+                                visitor->number(userdata, labels, row_number(row, s, i));
+                        }
+                }
+        }
 }
 
 void metrics_print_prometheus(const struct metrics *s, FILE *out)

@@ -6,6 +6,7 @@
  * it, and read nothing else of the daemon. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -133,6 +134,31 @@ struct metrics {
 #undef METRICS_PROCESS_COUNTER
 #undef METRICS_INFO
 };
+
+enum metrics_type { METRICS_TYPE_COUNTER, METRICS_TYPE_GAUGE, METRICS_TYPE_HISTOGRAM };
+
+/* The edge of a bucket that a page shows, in what the histogram counts, and as the text formats
+ * have it in seconds or bytes. */
+struct metrics_edge {
+        uint64_t value;
+        const char *le;
+};
+
+struct metrics_buckets {
+        double sum;    /* in seconds or bytes */
+        bool of_bytes; /* it holds one less than each value; else nanoseconds */
+        const struct metrics_edge *of;
+        size_t n;
+};
+
+/* Each family by its full name, and after it its samples, with their labels as `a="x",b="y"`. */
+struct metrics_visitor {
+        void (*family)(void *userdata, const char *name, const char *help, enum metrics_type type);
+        void (*number)(void *userdata, const char *labels, double value);
+        void (*histogram)(void *userdata, const char *labels, const struct histogram *h,
+                          const struct metrics_buckets *buckets);
+};
+void metrics_visit(const struct metrics *s, const struct metrics_visitor *visitor, void *userdata);
 
 /* Text exposition format 0.0.4, or OpenMetrics 1.0.0 (ends with "# EOF"). HELP and TYPE for every
  * family, whether it has moved or not. Numbers are locale-independent. */

@@ -20,6 +20,7 @@
 #include "request/request.h"
 #include "report/sums.h"
 #include "report/http.h"
+#include "report/protobuf.h"
 #include "report/collect.h"
 #include "report/health.h"
 #include "session/session.h"
@@ -382,7 +383,7 @@ void status_print_status(void *userdata, FILE *out)
         print_status(from, NULL, &scope, out);
 }
 
-void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
+void status_print_metrics(void *userdata, enum http_metrics format, FILE *out)
 {
         static struct metrics stats; /* large; one thread */
         const struct status_sources *from = userdata;
@@ -390,7 +391,9 @@ void status_print_metrics(void *userdata, bool openmetrics, FILE *out)
 
         status_collect(from, NULL, &stats);
         status_collect_namespaces(from->service, &scope, &stats);
-        if (openmetrics)
+        if (format == HTTP_METRICS_PROTOBUF)
+                metrics_print_protobuf(&stats, out);
+        else if (format == HTTP_METRICS_OPENMETRICS)
                 metrics_print_openmetrics(&stats, out);
         else
                 metrics_print_prometheus(&stats, out);

@@ -7,13 +7,14 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "report/http.h"
 #include "report/sources.h"
 #include "wire.h"
 
 struct client;
 
 /* `userdata` of these is a struct status_sources: callbacks for http and dispatch. */
-void status_print_metrics(void *userdata, bool openmetrics, FILE *out);
+void status_print_metrics(void *userdata, enum http_metrics format, FILE *out);
 void status_print_status(
         void *userdata,
         FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */

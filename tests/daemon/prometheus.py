@@ -33,13 +33,14 @@ def free_port():
 
 
 class Prometheus:
-    """Scrapes {job: {instance: port}}; `rules` is the text of a file of rules, as it is to run; `token_file` that of the daemons."""
+    """Scrapes {job: {instance: port}}; `rules` is the text of a file of rules, as it is to run; `token_file` that of the daemons,
+    `features` what it has to be asked for."""
 
-    def __init__(self, directory, jobs, rules="", interval_ms=250, token_file=None):
+    def __init__(self, directory, jobs, rules="", interval_ms=250, token_file=None, features=()):
         self.program = shutil.which("prometheus")
         if not self.program:
             pytest.skip("prometheus is not installed")
-        self.directory, self.jobs = directory, jobs
+        self.directory, self.jobs, self.features = directory, jobs, features
         self.port = free_port()
         self.directory.mkdir()
         (self.directory / "rules.yaml").write_text(rules or "groups: []\n")
@@ -56,7 +57,8 @@ class Prometheus:
         self.log = open(self.directory / "log", "wb")
         self.process = subprocess.Popen(
             [self.program, f"--config.file={self.directory}/prometheus.yaml", f"--storage.tsdb.path={self.directory}/data",
-             f"--web.listen-address=127.0.0.1:{self.port}", "--query.lookback-delta=5s"],
+             f"--web.listen-address=127.0.0.1:{self.port}", "--query.lookback-delta=5s",
+             *(f"--enable-feature={feature}" for feature in self.features)],
             stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=harness.die_with_parent)
         try:
             count = sum(len(targets) for targets in self.jobs.values())

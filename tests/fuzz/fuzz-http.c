@@ -31,9 +31,9 @@ static struct http *http;
 static struct sockaddr_un where = { .sun_family = AF_UNIX };
 static const char *status = "{}";
 
-static void print_metrics(void *userdata, bool openmetrics, FILE *out)
+static void print_metrics(void *userdata, enum http_metrics format, FILE *out)
 {
-        fputs(openmetrics ? "# EOF\n" : "kvcache_ready 1\n", out);
+        fputs(format == HTTP_METRICS_OPENMETRICS ? "# EOF\n" : "kvcache_ready 1\n", out);
 }
 
 static void print_status(void *userdata, FILE *out)

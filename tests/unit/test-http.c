@@ -40,12 +40,12 @@ static struct event_base *base;
 static struct http *http;
 static char error[256];
 
-static void print_metrics(void *userdata, bool openmetrics, FILE *out)
+static void print_metrics(void *userdata, enum http_metrics format, FILE *out)
 {
         assert_ptr_equal(userdata, &fake);
         for (int i = 0; fake.big && i < BIG / 64; i++)
                 fprintf(out, "# %061d\n", i);
-        fputs(openmetrics ? "# EOF\n" : "kvcache_ready 1\n", out);
+        fputs(format == HTTP_METRICS_OPENMETRICS ? "# EOF\n" : "kvcache_ready 1\n", out);
 }
 
 static unsigned n_statuses; /* made so far */
