@@ -9,6 +9,8 @@
 #include "key.h"
 #include "request/request.h"
 #include "request/memory.h"
+#include "report/history-collect.h"
+#include "report/history.h"
 #include "report/http.h"
 #include "session/listener.h"
 #include "io/liveness.h"
@@ -41,6 +43,7 @@ struct server {
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick;
         struct status_sources sources;
+        struct history history;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
         uint64_t staging_bytes_auto; /* half of the memory that was available at start */

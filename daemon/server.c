@@ -159,6 +159,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         bench_tick(s->service.bench, clock_mono_ns());
         learned_tick(s->learned, clock_mono_ns(), s->config->eviction.save_interval_ms);
         recorder_tick(&s->service, clock_mono_ns());
+        history_tick(&s->history, &s->sources, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
 }
@@ -543,6 +544,7 @@ int server_run(const struct server_params *params)
         if (status == 0) {
                 s.sources.ready = true;
                 status_log_started(&s.sources);
+                history_tick(&s.history, &s.sources, clock_mono_ns());
                 notify_ready();
                 on_status_line(-1, 0, &s);
                 turn(&s);

@@ -43,6 +43,7 @@
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "report/history.h"
 #include "report/http-peers.h"
 #include "report/http-socket.h"
 #include "report/page.h"
@@ -58,7 +59,14 @@ enum {
 enum { STATUS_UNAUTHORIZED = 401, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
-enum page { PAGE_HTML, PAGE_STATUS, PAGE_METRICS, PAGE_OPENMETRICS, PAGE_PROTOBUF };
+enum page {
+        PAGE_HTML,
+        PAGE_STATUS,
+        PAGE_HISTORY,
+        PAGE_METRICS,
+        PAGE_OPENMETRICS,
+        PAGE_PROTOBUF,
+};
 
 /* What several replies send. */
 struct shared_text {
@@ -471,6 +479,18 @@ static struct shared_text *make_html(struct http *h)
         return text_share(text, t.n);
 }
 
+static struct shared_text *make_history(struct http *h)
+{
+        struct text t;
+        char *text = NULL;
+
+        if (text_open(&t)) {
+                history_print(h->params.history, clock_mono_ns(), t.file);
+                text = text_close(&t);
+        }
+        return text_share(text, t.n);
+}
+
 static struct shared_text *make_page(struct http *h, enum page page)
 {
         size_t n;
@@ -479,6 +499,8 @@ static struct shared_text *make_page(struct http *h, enum page page)
         switch (page) {
         case PAGE_HTML:
                 return make_html(h);
+        case PAGE_HISTORY:
+                return make_history(h);
         case PAGE_STATUS:
                 status = status_text(h, &n);
                 return text_share(status, n);
@@ -494,6 +516,7 @@ static void reply_page(struct conn *c)
         static const char *const types[] = {
                 [PAGE_HTML] = "text/html; charset=utf-8",
                 [PAGE_STATUS] = "application/json; charset=utf-8",
+                [PAGE_HISTORY] = "application/json; charset=utf-8",
                 [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
                 [PAGE_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
                 [PAGE_PROTOBUF] = "application/vnd.google.protobuf; "
@@ -608,9 +631,12 @@ static void handle_page(struct http *h, struct evhttp_request *req, const char *
                 wait_for_page(c, req, metrics_page(req));
         } else if (strcmp(path, "/status") == 0) {
                 wait_for_page(c, req, PAGE_STATUS);
+        } else if (strcmp(path, "/history") == 0 && h->params.history) {
+                wait_for_page(c, req, PAGE_HISTORY);
         } else {
                 reply_text(h, req, HTTP_NOTFOUND,
-                           "not found; there are /, /status, /metrics, /healthz and /readyz");
+                           "not found; there are /, /status, /history, /metrics, /healthz and "
+                           "/readyz");
         }
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The HTTP side, by evhttp, on TCP (loopback, unless other addresses are allowed) or a Unix socket:
  * /metrics (Prometheus text; OpenMetrics or protobuf when Accept asks for it), /healthz, /readyz,
- * /status (JSON), / (a page for people). GET and HEAD only. One request a connection.
+ * /status and /history (JSON), / (a page for people). GET and HEAD only. One request a connection.
  *
  * evhttp has neither an absolute deadline nor a connection cap; this module adds both. It gets a
  * snapshot through the callbacks, and knows nothing else of the daemon. Loop thread. The process
@@ -24,6 +24,7 @@
 #include "base/histogram.h"
 #include "report/http-token.h"
 
+struct history;
 struct http;
 
 enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PROTOBUF };
@@ -45,7 +46,8 @@ struct http_params {
          * one word. Borrowed until the next call. */
         bool (*is_ready)(void *userdata, const char **ret_text);
         bool (*is_healthy)(void *userdata, const char **ret_text);
-        struct histogram *made; /* how long pages took, ns; NULL: not counted */
+        const struct history *history; /* NULL: /history is not served; changes between pages */
+        struct histogram *made;        /* how long pages took, ns; NULL: not counted */
         void *userdata;
 };
 

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "report/history.h"
 #include "report/http.h"
 
 enum { TIMEOUT_S = 20, BIG = 8 * 1024 * 1024 };
@@ -33,6 +34,7 @@ static struct {
         bool ready, healthy, big;
         const char *degraded; /* what /readyz says while it is ready */
         const char *status;
+        const struct history *history;
         unsigned slow_ms; /* how long a status takes */
 } fake;
 
@@ -84,6 +86,7 @@ static int start_at(const char *address, int inherited_fd)
                 .allow_remote = allow_remote,
                 .max_connections = 8,
                 .deadline_ms = 60000,
+                .history = fake.history,
                 .print_metrics = print_metrics,
                 .print_status = print_status,
                 .is_ready = is_ready,
@@ -100,6 +103,7 @@ static int setup_base(void **state)
         fake.ready = fake.healthy = true;
         fake.big = false;
         fake.degraded = NULL;
+        fake.history = NULL;
         fake.status =
                 "{\"version\": \"0.1\", \"store\": {\"used_bytes\": 3072, \"path\": \"<b>&\"}}";
         base = event_base_new();
@@ -354,6 +358,26 @@ static void the_page_stands_whatever_the_status_is(void **state)
                 assert_code(page, 200);
                 assert_has(page, "</html>\n");
         }
+}
+
+static void the_history_is_served_where_there_is_one(void **state)
+{
+        _cleanup_(freep) char *none = NULL, *reply = NULL;
+        static struct history history;
+        static struct history_counters counters;
+
+        none = ask("GET /history HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_code(none, 404);
+        http = http_stop(http);
+        fake.history = &history;
+        assert_int_equal(start_at("127.0.0.1:0", -1), 0);
+        history_add(&history, clock_mono_ns() - UINT64_C(5000000000), &counters);
+        counters.counters[HISTORY_PUT_BYTES] = UINT64_C(5) << 20;
+        history_add(&history, clock_mono_ns(), &counters);
+        reply = ask("GET /history HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_code(reply, 200);
+        assert_has(reply, "Content-Type: application/json");
+        assert_has(reply, "\"put_bytes\": 5242880, ");
 }
 
 static void head_has_the_length_and_no_body(void **state)
@@ -1037,6 +1061,7 @@ int main(void)
                 SERVED(health_and_readiness_say_why_not),
                 SERVED(the_page_shows_the_status_and_escapes_it),
                 SERVED(the_page_stands_whatever_the_status_is),
+                SERVED(the_history_is_served_where_there_is_one),
                 SERVED(head_has_the_length_and_no_body),
                 SERVED(other_paths_and_methods_are_refused),
                 SERVED(one_connection_serves_one_request),
