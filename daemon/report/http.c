@@ -59,8 +59,9 @@ enum {
 enum { STATUS_UNAUTHORIZED = 401, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
-enum page {
+enum page_kind {
         PAGE_HTML,
+        PAGE_HTML_PAUSED,
         PAGE_STATUS,
         PAGE_HISTORY,
         PAGE_METRICS,
@@ -85,7 +86,7 @@ struct conn {
         bool refused;
         struct list_node waits;     /* in http.waiting or http.answering while there is `req` */
         struct evhttp_request *req; /* for a page; NULL: none waits */
-        enum page page;
+        enum page_kind page;
 };
 
 struct http {
@@ -96,7 +97,7 @@ struct http {
         struct list_node conns;
         struct list_node waiting, answering; /* conns: for a page; for a reply with `text` */
         struct shared_text *text;            /* NULL: no request is being answered */
-        enum page page;                      /* of it */
+        enum page_kind page;                 /* of it */
         uint64_t next_page_ns;
         unsigned accepted; /* of this iteration */
         unsigned n_conns;  /* without the refused */
@@ -305,6 +306,7 @@ static void reply(struct http *h, struct evhttp_request *req, int code, const ch
         evhttp_add_header(headers, "Content-Length", length);
         evhttp_add_header(headers, "Cache-Control", "no-store");
         evhttp_add_header(headers, "X-Content-Type-Options", "nosniff");
+        evhttp_add_header(headers, "Referrer-Policy", "no-referrer");
         evhttp_add_header(headers, "Connection", "close");
         if (bytes > 0 && evhttp_request_get_command(req) != EVHTTP_REQ_HEAD) {
                 text->refs++;
@@ -400,7 +402,7 @@ static int accept_quality(const char *accept, const char *type, const char *para
         return best;
 }
 
-static enum page metrics_page(struct evhttp_request *req)
+static enum page_kind metrics_page(struct evhttp_request *req)
 {
         const char *accept = evhttp_find_header(evhttp_request_get_input_headers(req), "Accept");
         int text = accept_quality(accept, "text/plain", "");
@@ -461,19 +463,22 @@ static void reply_probe(struct http *h, struct evhttp_request *req,
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
 
-static struct shared_text *make_html(struct http *h)
+static struct shared_text *make_html(struct http *h, bool paused)
 {
         _cleanup_(freep) char *status = NULL;
-        const char *said = NULL;
+        struct page page = { .history = h->params.history,
+                             .now_ns = clock_mono_ns(),
+                             .unix_ms = clock_unix_ms(),
+                             .paused = paused };
         struct text t = {};
         char *text = NULL;
         size_t n;
-        bool ready;
 
-        status = status_text(h, &n);
-        ready = h->params.is_ready(h->params.userdata, &said);
+        page.status = status = status_text(h, &n);
+        page.ready = h->params.is_ready(h->params.userdata, &page.readiness);
+        page.healthy = h->params.is_healthy(h->params.userdata, &page.health);
         if (text_open(&t)) {
-                http_page(t.file, status, ready, said);
+                page_print(t.file, &page);
                 text = text_close(&t);
         }
         return text_share(text, t.n);
@@ -491,14 +496,15 @@ static struct shared_text *make_history(struct http *h)
         return text_share(text, t.n);
 }
 
-static struct shared_text *make_page(struct http *h, enum page page)
+static struct shared_text *make_page(struct http *h, enum page_kind page)
 {
         size_t n;
         char *status;
 
         switch (page) {
         case PAGE_HTML:
-                return make_html(h);
+        case PAGE_HTML_PAUSED:
+                return make_html(h, page == PAGE_HTML_PAUSED);
         case PAGE_HISTORY:
                 return make_history(h);
         case PAGE_STATUS:
@@ -515,6 +521,7 @@ static void reply_page(struct conn *c)
 {
         static const char *const types[] = {
                 [PAGE_HTML] = "text/html; charset=utf-8",
+                [PAGE_HTML_PAUSED] = "text/html; charset=utf-8",
                 [PAGE_STATUS] = "application/json; charset=utf-8",
                 [PAGE_HISTORY] = "application/json; charset=utf-8",
                 [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
@@ -524,9 +531,9 @@ static void reply_page(struct conn *c)
         };
         struct evhttp_request *req = TAKE_PTR(c->req);
 
-        if (c->page == PAGE_HTML)
+        if (c->page == PAGE_HTML || c->page == PAGE_HTML_PAUSED)
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Content-Security-Policy",
-                                  "default-src 'none'; style-src 'unsafe-inline'");
+                                  page_policy);
         reply(c->http, req, HTTP_OK, types[c->page], c->http->text);
 }
 
@@ -582,7 +589,7 @@ static void on_work(evutil_socket_t fd, short what, void *userdata)
                 work_in(h, 0);
 }
 
-static void wait_for_page(struct conn *c, struct evhttp_request *req, enum page page)
+static void wait_for_page(struct conn *c, struct evhttp_request *req, enum page_kind page)
 {
         struct http *h = c->http;
 
@@ -607,7 +614,8 @@ static struct conn *find_conn(struct http *h, struct evhttp_request *req)
         return NULL;
 }
 
-static void handle_page(struct http *h, struct evhttp_request *req, const char *path)
+static void handle_page(struct http *h, struct evhttp_request *req, const char *path,
+                        const char *query)
 {
         struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
         struct conn *c = find_conn(h, req);
@@ -626,7 +634,8 @@ static void handle_page(struct http *h, struct evhttp_request *req, const char *
                            "this needs the token of http.token_file, as \"Authorization: Bearer "
                            "TOKEN\"; /healthz and /readyz do not");
         } else if (!path || !*path || strcmp(path, "/") == 0) {
-                wait_for_page(c, req, PAGE_HTML);
+                wait_for_page(c, req,
+                              query && strcmp(query, "paused") == 0 ? PAGE_HTML_PAUSED : PAGE_HTML);
         } else if (strcmp(path, "/metrics") == 0) {
                 wait_for_page(c, req, metrics_page(req));
         } else if (strcmp(path, "/status") == 0) {
@@ -646,6 +655,7 @@ static void handle_request(struct evhttp_request *req, void *userdata)
         struct http *h = userdata;
         const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
         const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
+        const char *query = uri ? evhttp_uri_get_query(uri) : NULL;
         enum evhttp_cmd_type command = evhttp_request_get_command(req);
 
         if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
@@ -656,7 +666,7 @@ static void handle_request(struct evhttp_request *req, void *userdata)
         } else if (path && strcmp(path, "/readyz") == 0) {
                 reply_probe(h, req, h->params.is_ready, "ready", "not ready");
         } else {
-                handle_page(h, req, path);
+                handle_page(h, req, path, query);
         }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The HTTP side, by evhttp, on TCP (loopback, unless other addresses are allowed) or a Unix socket:
  * /metrics (Prometheus text; OpenMetrics or protobuf when Accept asks for it), /healthz, /readyz,
- * /status and /history (JSON), / (a page for people). GET and HEAD only. One request a connection.
+ * /status and /history (JSON), / (a page for people; /?paused
+ * does not reload itself). GET and HEAD only. One request a connection.
  *
  * evhttp has neither an absolute deadline nor a connection cap; this module adds both. It gets a
  * snapshot through the callbacks, and knows nothing else of the daemon. Loop thread. The process

@@ -1,314 +1,662 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See page.h. */
+/* The layout of the page; see page.h. What it shows it reads from the JSON of /status, so that both
+ * say the same, and takes nothing for granted there: what is missing or of another type is shown as
+ * "–" or left out. Its length is bounded whatever the status holds. */
 #include "report/page.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include <cjson/cJSON.h>
 
-#include "units.h"
 #include "checked.h"
+#include "report/details.h"
+#include "report/history.h"
+#include "report/html.h"
+#include "report/plot.h"
+#include "report/style.h"
 
-enum { PAGE_DEPTH = 8 };
+enum { REASONS_MAX = 24, VOLUMES_MAX = 16, TENANTS_MAX = 16, NAME_SHOWN = 80, REASON_SHOWN = 500 };
+#define SLOW_S 1.0 /* an operation that has been at a device for so long is worth a word */
+#define GAP    " · "
 
-static void page_text(FILE *out, const char *text)
+const char page_policy[] = "default-src 'none'; style-src '" STYLE_HASH "'; base-uri 'none'; "
+                           "form-action 'none'; frame-ancestors 'none'";
+
+/* --- the status --- */
+
+static const cJSON *member(const cJSON *o, const char *name)
 {
-        for (; text && *text; text++) {
-                if (*text == '<')
-                        fputs("&lt;", out);
-                else if (*text == '>')
-                        fputs("&gt;", out);
-                else if (*text == '&')
-                        fputs("&amp;", out);
-                else if (*text == '"')
-                        fputs("&quot;", out);
-                else
-                        fputc(*text, out);
-        }
+        return cJSON_IsObject(o) ? cJSON_GetObjectItemCaseSensitive(o, name) : NULL;
 }
 
-static bool ends_with(const char *text, const char *end)
+/* NULL: there is no such array, which is one without elements. */
+static const cJSON *array(const cJSON *o, const char *name)
 {
-        size_t n = strlen(text), m = strlen(end);
+        const cJSON *item = member(o, name);
 
-        return n > m && memcmp(text + n - m, end, m + 1) == 0;
+        return cJSON_IsArray(item) ? item : NULL;
 }
 
-/* "pool_used_bytes" as "pool used": the value carries the unit. */
-static void page_name(FILE *out, const char *name, bool drop_unit)
+/* NAN: there is no such number. Of {"used": 1, "limit": 2} it is what is used. */
+static double number(const cJSON *o, const char *name)
 {
-        size_t n = strlen(name);
+        const cJSON *item = member(o, name);
 
-        if (ends_with(name, "_unix_ms")) {
-                n -= strlen("_unix_ms");
-        } else if (drop_unit) {
-                const char *last = strrchr(name, '_');
-
-                if (last)
-                        n = (size_t)(last - name);
-        }
-        for (size_t i = 0; i < n; i++) {
-                char c[2] = { name[i] == '_' ? ' ' : name[i], '\0' };
-
-                page_text(out, c);
-        }
+        if (cJSON_IsObject(item))
+                item = member(item, "used");
+        return cJSON_IsNumber(item) && isfinite(item->valuedouble) ? item->valuedouble : NAN;
 }
 
-static void page_bytes(FILE *out, double bytes)
+static double limit_of(const cJSON *o, const char *name)
 {
-        char text[UNITS_TEXT];
-
-        fprintf(out, "<span title=\"%.0f bytes\">%s</span>", bytes,
-                bytes >= 0 && bytes < 1.8e19 ? units_bytes((uint64_t)bytes, text) : "–");
+        return number(member(o, name), "limit");
 }
 
-static void page_seconds(FILE *out, double s)
+static const char *text(const cJSON *o, const char *name)
 {
-        if (s < 1e-3)
-                fprintf(out, "%.0f µs", s * 1e6);
-        else if (s < 1)
-                fprintf(out, "%.1f ms", s * 1e3);
-        else if (s < 120)
-                fprintf(out, "%.1f s", s);
-        else if (s < 7200)
-                fprintf(out, "%.0f min", s / 60);
-        else if (s < 172800)
-                fprintf(out, "%.1f h", s / 3600);
-        else
-                fprintf(out, "%.1f days", s / 86400);
+        const cJSON *item = member(o, name);
+
+        return cJSON_IsString(item) ? item->valuestring : "";
 }
 
-/* Whole numbers with thin gaps between thousands. */
-static void page_number(FILE *out, double x)
+static double ratio(const cJSON *o, const char *of, const char *all)
 {
-        char digits[32];
-        size_t n;
-
-        if (x != floor(x) || fabs(x) > 1e15) {
-                fprintf(out, "%.4g", x);
-                return;
-        }
-        n = (size_t)snprintf(digits, sizeof(digits), "%.0f", fabs(x));
-        if (x < 0)
-                fputs("−", out);
-        for (size_t i = 0; i < n; i++)
-                fprintf(out, "%s%c", i > 0 && (n - i) % 3 == 0 ? "&#8239;" : "", digits[i]);
+        return number(o, all) > 0 ? number(o, of) / number(o, all) : NAN;
 }
 
-/* Names that are there for who reads them in older versions: the other one says it better. */
-static bool is_older_name(const cJSON *item)
+/* Of lookups, or of gets where nothing was looked up. */
+static double hit_ratio(const cJSON *o)
+{
+        double lookups = ratio(o, "lookup_found_keys", "lookup_keys");
+
+        return isfinite(lookups) ? lookups : ratio(o, "get_found_keys", "get_keys");
+}
+
+/* --- health --- */
+
+const char *page_advice(const char *reason)
 {
         static const struct {
-                const char *name, *better;
-        } names[] = { { "used_bytes", "reserved_bytes" }, { "payload_bytes", "live_bytes" } };
+                const char *reason, *advice;
+        } known[] = {
+                { "store_offline", "Chunks are kept in memory only. Get one of the volumes below "
+                                   "to work, and take it "
+                                   "back into use with <code>kvcachectl device resume</code>." },
+                { "volume_failed",
+                  "Its chunks are misses meanwhile. <code>dmesg</code> and <code>smartctl "
+                  "-a</code> "
+                  "have what the device says; replace it, or mend its mount, then resume the "
+                  "volume." },
+                { "volume_hung",
+                  "Its chunks are misses meanwhile. <code>dmesg</code> has what the driver says; "
+                  "reset or replace the device, and once it answers resume the volume." },
+                { "volume_suspended",
+                  "An admin took it out of use. Resume it when the work on it is done." },
+                { "volume_resuming",
+                  "Nothing is to be done: its tables are being read, about a second for a million "
+                  "chunks." },
+                { "volume_full",
+                  "It serves what it has, and evicts to make room. Remove what does not belong on "
+                  "that file system (<code>df</code>), or set <code>store.limit</code> to what it "
+                  "can hold." },
+                { "io_fallback",
+                  "All works, and costs more CPU. Permit io_uring (<code>sysctl "
+                  "kernel.io_uring_disabled=0</code>; in a container, its seccomp profile), or set "
+                  "<code>io.backend: posix</code> if that is meant, and restart." },
+                { "io_buffered",
+                  "Reads and writes cost more memory and CPU. Place the store on a file system "
+                  "with "
+                  "O_DIRECT, such as XFS or ext4, or set <code>io.direct: off</code> if that is "
+                  "meant." },
+                { "io_unregistered",
+                  "All works, and costs more CPU. Set <code>LimitMEMLOCK=infinity</code> in the "
+                  "unit (<code>--ulimit memlock=-1</code> in a container), and restart." },
+                { "pool_short", "The pool grows as memory becomes available. Free some, or set "
+                                "<code>memory.pool</code> to what the host has." },
+                { "http_off",
+                  "Set <code>listen.http</code> to an address that is free, and restart." },
+        };
 
-        for (size_t i = 0; item->string && i < ARRAY_SIZE(names); i++)
-                if (strcmp(item->string, names[i].name) == 0)
-                        for (const cJSON *o = item; o; o = o->next)
-                                if (o->string && strcmp(o->string, names[i].better) == 0)
-                                        return true;
-        return false;
+        for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+                if (strcmp(known[i].reason, reason) == 0)
+                        return known[i].advice;
+        return NULL;
 }
 
-static void page_time(FILE *out, double unix_ms)
+static void print_reason(FILE *out, const char *why, const char *advice)
 {
-        time_t t = (time_t)(unix_ms / 1e3);
-        char text[32];
-        struct tm tm;
-
-        if (unix_ms <= 0)
-                fputs("never", out);
-        else if (unix_ms < 1e15 && gmtime_r(&t, &tm) &&
-                 strftime(text, sizeof(text), "%Y-%m-%d %H:%M:%S UTC", &tm) > 0)
-                fputs(text, out);
-        else
-                fprintf(out, "%.0f", unix_ms);
+        fputs("<li><b>", out);
+        html_text_short(out, why, REASON_SHOWN);
+        fprintf(out, "</b>%s</li>\n", advice ? advice : "");
 }
 
-/* The unit of a number follows from its name: "used_bytes", "bytes", "bytes_put"; "uptime_seconds".
- */
-static bool is_bytes(const char *name)
+/* The first line of what /readyz says. */
+static void print_state(FILE *out, const struct page *page)
 {
-        return ends_with(name, "_bytes") || strcmp(name, "bytes") == 0 ||
-               strncmp(name, "bytes_", 6) == 0;
+        const char *said = page->readiness ? page->readiness : page->ready ? "ready" : "not ready";
+        char line[256];
+
+        snprintf(line, sizeof(line), "%.*s", (int)strcspn(said, "\n"), said);
+        html_text(out, line);
 }
 
-static bool names_its_unit(const cJSON *item)
+static void print_health(FILE *out, const struct page *page, const cJSON *status)
 {
-        return cJSON_IsNumber(item) && item->string &&
-               (ends_with(item->string, "_bytes") || ends_with(item->string, "_seconds"));
-}
+        const cJSON *list = array(status, "degraded"), *one;
+        int n = cJSON_GetArraySize(list), shown = 0;
+        bool fine = page->ready && page->healthy && n == 0;
 
-static bool is_table(const cJSON *item)
-{
-        return cJSON_IsArray(item) && cJSON_IsObject(item->child);
-}
-
-static void page_object(FILE *out, const cJSON *object, unsigned depth);
-
-/* `of_bytes`: it belongs to an object of bytes, "stored_bytes": {"used": 1, "limit": 2, "refused":
- * 3}, of which "refused" counts requests. */
-static void page_value(FILE *out, const cJSON *item, bool of_bytes, unsigned depth)
-{
-        const char *name = item && item->string ? item->string : "";
-
-        if (cJSON_IsObject(item) || cJSON_IsArray(item))
-                page_object(out, item, depth + 1);
-        else if (cJSON_IsString(item))
-                page_text(out, item->valuestring);
-        else if (cJSON_IsBool(item))
-                fputs(cJSON_IsTrue(item) ? "yes" : "no", out);
-        else if (!cJSON_IsNumber(item))
-                fputs("–", out);
-        else if (strcmp(name, "pid") == 0)
-                fprintf(out, "%.0f", item->valuedouble);
-        else if (ends_with(name, "_unix_ms") || strcmp(name, "last_pass_ms") == 0)
-                page_time(out, item->valuedouble);
-        else if (is_bytes(name) || (of_bytes && strcmp(name, "refused") != 0))
-                page_bytes(out, item->valuedouble);
-        else if (ends_with(name, "_seconds"))
-                page_seconds(out, item->valuedouble);
-        else if (ends_with(name, "_ratio"))
-                fprintf(out, "%.1f %%", 100 * item->valuedouble);
-        else
-                page_number(out, item->valuedouble);
-}
-
-/* An array of objects: the members of the first are the columns. */
-static void page_table(FILE *out, const cJSON *array, unsigned depth)
-{
-        const cJSON *row, *column;
-
-        fputs("<table>\n<tr>", out);
-        cJSON_ArrayForEach(column, array->child)
+        fprintf(out, "<section class=\"health %s\" aria-label=\"Health\"><h2>%s <span>",
+                fine          ? "ok"
+                : page->ready ? "warn"
+                              : "bad",
+                fine          ? "✓"
+                : page->ready ? "⚠"
+                              : "✕");
+        print_state(out, page);
+        fprintf(out, "%s</span></h2>\n<ul>\n", n > 0 ? ", degraded" : "");
+        if (!page->healthy)
+                print_reason(out, page->health ? page->health : "not healthy",
+                             "Requests that need that thread wait. <code>dmesg</code> says whether "
+                             "the kernel or a device is stuck; a supervisor that asks "
+                             "<code>/healthz</code> restarts the daemon.");
+        cJSON_ArrayForEach(one, list)
         {
-                if (is_older_name(column))
-                        continue;
-                fputs("<th>", out);
-                page_name(out, column->string, names_its_unit(column));
-                fputs("</th>", out);
+                if (shown++ == REASONS_MAX)
+                        break;
+                print_reason(out, text(one, "text"), page_advice(text(one, "reason")));
         }
-        fputs("</tr>\n", out);
-        cJSON_ArrayForEach(row, array)
-        {
-                fputs("<tr>", out);
-                cJSON_ArrayForEach(column, array->child)
-                {
-                        if (is_older_name(column))
-                                continue;
-                        fputs("<td>", out);
-                        page_value(out, cJSON_GetObjectItemCaseSensitive(row, column->string),
-                                   false, depth);
-                        fputs("</td>", out);
-                }
-                fputs("</tr>\n", out);
-        }
-        fputs("</table>\n", out);
+        if (!status)
+                print_reason(out, "the status cannot be shown",
+                             "There was no memory for it: is the host short of memory?");
+        fputs("</ul></section>\n", out);
 }
 
-/* An object, or an array, as a table of two columns. At the top, what is large gets a section of
- * its own below. */
-static void page_object(FILE *out, const cJSON *object, unsigned depth)
-{
-        const cJSON *item;
-        bool table = false;
+/* --- the most important numbers --- */
 
-        if (depth > PAGE_DEPTH) {
-                fputs("…", out);
+static void print_tiles(FILE *out, const struct page *page, const cJSON *status)
+{
+        const cJSON *totals = member(status, "totals"), *store = member(status, "store"),
+                    *pool = member(status, "pool"), *sessions = member(status, "sessions"),
+                    *writes = member(status, "writes");
+        uint64_t counted[HISTORY_COUNTERS] = { 0 };
+        double recent = -1;
+
+        if (page->history) {
+                for (unsigned i = 0; i < HISTORY_COUNTERS; i++)
+                        counted[i] = history_sum(page->history, page->now_ns, i);
+                recent = history_hit_ratio(counted);
+        }
+        fputs("<dl class=\"tiles\">\n<div><dt>Hit ratio, 15 min</dt><dd>", out);
+        html_ratio(out, recent >= 0 ? recent : NAN);
+        fputs("<small class=\"soft\">since startup ", out);
+        html_ratio(out, number(totals, "hit_ratio"));
+        if (text(totals, "hit_ratio_of")[0]) {
+                fputs(" of ", out);
+                html_text_short(out, text(totals, "hit_ratio_of"), NAME_SHOWN);
+        }
+        fputs("</small></dd></div>\n<div><dt>Chunks on disk</dt><dd>", out);
+        html_number(out, number(store, "chunks"));
+        fputs("<small class=\"soft\">", out);
+        html_bytes(out, number(store, "live_bytes"));
+        fputs("</small></dd></div>\n<div><dt>Chunks in memory</dt><dd>", out);
+        html_number(out, number(pool, "chunks"));
+        fputs("<small class=\"soft\">", out);
+        html_bytes(out, number(pool, "live_bytes"));
+        fputs("</small></dd></div>\n<div><dt>Clients</dt><dd>", out);
+        html_number(out, number(sessions, "connections"));
+        fputs("<small class=\"soft\">leases: ", out);
+        html_number(out, number(sessions, "leases"));
+        fputs("</small></dd></div>\n<div><dt>Not on disk yet</dt><dd>", out);
+        html_bytes(out, number(pool, "unwritten_bytes"));
+        fputs("<small class=\"soft\">accepted puts</small></dd></div>\n"
+              "<div><dt>Written, 24 h</dt><dd>",
+              out);
+        html_bytes(out, number(writes, "day_bytes"));
+        fputs("<small class=\"soft\">", out);
+        if (number(writes, "budget_bytes") > 0) {
+                fputs("of a budget of ", out);
+                html_bytes(out, number(writes, "budget_bytes"));
+        } else {
+                fputs("no budget set", out);
+        }
+        fputs("</small></dd></div>\n</dl>\n", out);
+}
+
+/* --- memory and volumes --- */
+
+static void print_part(FILE *out, const char *class, const char *name, double bytes)
+{
+        fprintf(out,
+                "<li><svg aria-hidden=\"true\"><rect class=\"%s\" width=\"12\" height=\"12\"/>%s"
+                "</svg> %s ",
+                class,
+                strcmp(class, "reserved") == 0
+                        ? "<rect fill=\"url(#hatch)\" width=\"12\" height=\"12\"/>"
+                        : "",
+                name);
+        html_bytes(out, bytes);
+        fputs("</li>", out);
+}
+
+/* The bar, and the same in words. */
+static void print_space(FILE *out, double live, double reserved, double limit)
+{
+        plot_bar(out, live, reserved, limit);
+        fputs("<ul class=\"parts\">", out);
+        print_part(out, "live", "live", live);
+        print_part(out, "reserved", "reserved", reserved);
+        print_part(out, "track", "limit", limit);
+        fputs("</ul>\n", out);
+}
+
+static void print_pool(FILE *out, const cJSON *pool)
+{
+        double populated = number(pool, "populated_bytes"), bytes = number(pool, "bytes");
+
+        fputs("<section class=\"card\"><div class=\"head\"><h3>Memory pool</h3></div>\n", out);
+        print_space(out, number(pool, "live_bytes"), number(pool, "used_bytes"), bytes);
+        fputs("<p class=\"soft\">chunks: ", out);
+        html_number(out, number(pool, "chunks"));
+        fputs(GAP "leased: ", out);
+        html_bytes(out, number(pool, "leased_bytes"));
+        if (populated < bytes) {
+                fputs(GAP "backed by memory so far: ", out);
+                html_bytes(out, populated);
+        }
+        fputs("</p></section>\n", out);
+}
+
+static void print_errors(FILE *out, const cJSON *errors)
+{
+        static const char *const kinds[] = { "read", "write", "sync" };
+        bool any = false;
+        double all = 0;
+
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++)
+                all += fmax(number(errors, kinds[i]), 0);
+        if (!(all > 0)) {
+                fputs("no errors", out);
                 return;
         }
-        if (is_table(object)) {
-                page_table(out, object, depth);
-                return;
+        fputs("<b class=\"warn\">⚠ errors:", out);
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+                if (!(number(errors, kinds[i]) > 0))
+                        continue;
+                fputs(any ? ", " : " ", out);
+                any = true;
+                html_number(out, number(errors, kinds[i]));
+                fprintf(out, " %s", kinds[i]);
         }
-        cJSON_ArrayForEach(item, object)
+        fputs("</b>", out);
+}
+
+static void print_volume(FILE *out, const cJSON *volume)
+{
+        const char *path = text(volume, "volume"), *state = text(volume, "state"),
+                   *reason = text(volume, "reason");
+        bool up = strcmp(state, "up") == 0, by_hand = strcmp(state, "suspended") == 0,
+             resuming = strcmp(state, "resuming") == 0;
+        double oldest = number(volume, "oldest_operation_seconds");
+
+        fputs("<section class=\"card\"><div class=\"head\"><h3>", out);
+        html_text_short(out, path, 2 * NAME_SHOWN);
+        fprintf(out, "</h3><b class=\"%s\">%s ",
+                up                    ? "ok"
+                : by_hand || resuming ? "warn"
+                                      : "bad",
+                up                    ? "✓"
+                : by_hand || resuming ? "⚠"
+                                      : "✕");
+        html_text_short(out, state, NAME_SHOWN);
+        fputs("</b></div>\n", out);
+        print_space(out, number(volume, "live_bytes"), number(volume, "reserved_bytes"),
+                    number(volume, "limit_bytes"));
+        fputs("<p class=\"soft\">chunks: ", out);
+        html_number(out, number(volume, "chunks"));
+        fputs(GAP "under way: ", out);
+        html_number(out, number(volume, "pending"));
+        fputs(GAP, out);
+        print_errors(out, member(volume, "errors"));
+        if (cJSON_IsTrue(member(volume, "full")))
+                fputs(GAP "<b class=\"warn\">⚠ its file system is full</b>", out);
+        if (up && oldest >= SLOW_S) {
+                fputs(GAP "<b class=\"warn\">⚠ slow: an operation has been at the device for ",
+                      out);
+                html_seconds(out, oldest);
+                fputs("</b>", out);
+        }
+        fputs("</p>\n", out);
+        if (!up) {
+                fputs("<p class=\"soft\">", out);
+                html_text_short(out, reason, REASON_SHOWN);
+                fprintf(out, "%ssince ", reason[0] ? "; " : "");
+                html_time(out, number(volume, "since_unix_ms"));
+                fputs("</p>\n", out);
+        }
+        if (!up && !resuming) {
+                fputs("<p><code>kvcachectl device resume ", out);
+                html_text_short(out, path, 2 * NAME_SHOWN);
+                fputs("</code></p>\n", out);
+        }
+        fputs("</section>\n", out);
+}
+
+static void print_more(FILE *out, double n)
+{
+        if (n > 0) {
+                fputs("<p class=\"soft\">and ", out);
+                html_number(out, n);
+                fputs(" more", out);
+        }
+}
+
+static void print_space_section(FILE *out, const cJSON *status)
+{
+        const cJSON *store = member(status, "store"), *volumes = array(store, "volumes"), *volume;
+        int n = cJSON_GetArraySize(volumes), shown = 0;
+
+        fputs("<section><h2>Memory and volumes</h2>\n<div class=\"grid\">\n", out);
+        print_pool(out, member(status, "pool"));
+        if (n > 1) {
+                fputs("<section class=\"card\"><div class=\"head\"><h3>All volumes</h3></div>\n",
+                      out);
+                print_space(out, number(store, "live_bytes"), number(store, "reserved_bytes"),
+                            number(store, "limit_bytes"));
+                fputs("<p class=\"soft\">chunks: ", out);
+                html_number(out, number(store, "chunks"));
+                fputs("</p></section>\n", out);
+        }
+        cJSON_ArrayForEach(volume, volumes)
         {
-                if (depth == 0 && (cJSON_IsObject(item) || is_table(item)))
-                        continue;
-                if (cJSON_IsString(item) && !item->valuestring[0])
-                        continue; /* "reason": none */
-                if (is_older_name(item))
-                        continue;
-                if (!table)
-                        fputs("<table>\n", out);
-                table = true;
-                fputs("<tr>", out);
-                if (item->string) {
-                        fputs("<th>", out);
-                        page_name(out, item->string, names_its_unit(item));
-                        fputs("</th>", out);
+                if (shown++ == VOLUMES_MAX)
+                        break;
+                print_volume(out, volume);
+        }
+        fputs("</div>\n", out);
+        if (n > VOLUMES_MAX) {
+                print_more(out, n - VOLUMES_MAX);
+                fputs("</p>\n", out);
+        }
+        fputs("</section>\n", out);
+}
+
+/* --- the last fifteen minutes --- */
+
+static double rate(const struct history_sample *s, enum history_counter of)
+{
+        return (double)s->counted[of] / ((double)s->span_ns / 1e9);
+}
+
+static double seconds_or_none(uint64_t ns)
+{
+        return ns > 0 ? (double)ns / 1e9 : NAN;
+}
+
+/* The first of them begins where nothing is known of before. */
+static unsigned collect_axis(const struct page *page, double ages_s[static HISTORY_SAMPLES],
+                             bool joined[static HISTORY_SAMPLES])
+{
+        const struct history_sample *s, *before = NULL;
+        unsigned n = 0;
+
+        for (; (s = history_get(page->history, page->now_ns, n)); before = s, n++) {
+                ages_s[n] = page->now_ns > s->end_ns ? (double)(page->now_ns - s->end_ns) / 1e9 : 0;
+                joined[n] = before && history_is_joined(before, s);
+        }
+        return n;
+}
+
+static void print_plots(FILE *out, const struct page *page)
+{
+        static const struct {
+                const char *title;
+                enum plot_unit unit;
+                const char *names[PLOT_LINES];
+                unsigned of[PLOT_LINES]; /* a counter or a latency */
+        } plots[] = {
+                { "Hit ratio", PLOT_RATIO, { "found" }, { 0 } },
+                { "Throughput",
+                  PLOT_BYTES_PER_SECOND,
+                  { "get", "put" },
+                  { HISTORY_GET_BYTES, HISTORY_PUT_BYTES } },
+                { "Disk",
+                  PLOT_BYTES_PER_SECOND,
+                  { "read", "written" },
+                  { HISTORY_DISK_READ_BYTES, HISTORY_DISK_WRITTEN_BYTES } },
+                { "Get latency of a key", PLOT_SECONDS, { "p50", "p99" }, { HISTORY_GET } },
+                { "Put latency of a key", PLOT_SECONDS, { "p50", "p99" }, { HISTORY_PUT } },
+                { "Evictions a second",
+                  PLOT_COUNT,
+                  { "memory", "disk" },
+                  { HISTORY_EVICTIONS_MEMORY, HISTORY_EVICTIONS_DISK } },
+        };
+        static double ages[HISTORY_SAMPLES], values[PLOT_LINES][HISTORY_SAMPLES]; /* one thread */
+        static bool joined[HISTORY_SAMPLES];
+        unsigned n = collect_axis(page, ages, joined);
+
+        fputs("<section><h2>The last 15 minutes</h2>\n<div class=\"grid\">\n", out);
+        for (size_t k = 0; k < ARRAY_SIZE(plots); k++) {
+                struct plot plot = { .title = plots[k].title,
+                                     .unit = plots[k].unit,
+                                     .sum = NAN,
+                                     .span_s = HISTORY_SPAN_S,
+                                     .n = n,
+                                     .ages_s = ages,
+                                     .joined = joined,
+                                     .current_s = 2 * HISTORY_INTERVAL_S };
+
+                for (; plot.n_lines < PLOT_LINES && plots[k].names[plot.n_lines]; plot.n_lines++)
+                        plot.lines[plot.n_lines] = (struct plot_line){ plots[k].names[plot.n_lines],
+                                                                       values[plot.n_lines] };
+                for (unsigned i = 0; i < n; i++) {
+                        const struct history_sample *s =
+                                history_get(page->history, page->now_ns, i);
+                        unsigned of = plots[k].of[0];
+
+                        if (plot.unit == PLOT_RATIO) {
+                                values[0][i] = history_hit_ratio(s->counted);
+                        } else if (plot.unit == PLOT_SECONDS) {
+                                values[0][i] = seconds_or_none(s->p50_ns[of]);
+                                values[1][i] = seconds_or_none(s->p99_ns[of]);
+                        } else {
+                                values[0][i] = rate(s, of);
+                                values[1][i] = rate(s, plots[k].of[1]);
+                        }
                 }
-                fputs("<td>", out);
-                page_value(out, item, object->string && is_bytes(object->string), depth);
+                if (plot.unit == PLOT_COUNT)
+                        plot.sum =
+                                (double)history_sum(page->history, page->now_ns, plots[k].of[0]) +
+                                (double)history_sum(page->history, page->now_ns, plots[k].of[1]);
+                plot_print(out, &plot);
+        }
+        fputs("</div></section>\n", out);
+}
+
+/* --- tenants and namespaces --- */
+
+static void print_of(FILE *out, const cJSON *o, const char *name,
+                     void (*print)(FILE *out, double value))
+{
+        double limit = limit_of(o, name);
+
+        fputs("<td class=\"num\">", out);
+        print(out, number(o, name));
+        if (isfinite(limit)) {
+                fputs(" of ", out);
+                print(out, limit);
+        }
+        fputs("</td>", out);
+}
+
+static void print_tenants(FILE *out, const cJSON *status)
+{
+        const cJSON *list = array(status, "tenants"), *tenant;
+        int n = cJSON_GetArraySize(list), shown = 0;
+
+        if (n < 2)
+                return; /* all that is shown is its own */
+        fputs("<section><h2>Tenants</h2>\n<div class=\"wide card\"><table class=\"list\">\n"
+              "<thead><tr><th scope=\"col\">tenant</th><th scope=\"col\" class=\"num\">memory</th>"
+              "<th scope=\"col\" class=\"num\">disk</th>"
+              "<th scope=\"col\" class=\"num\">hit ratio</th>"
+              "<th scope=\"col\" class=\"num extra\">got</th>"
+              "<th scope=\"col\" class=\"num extra\">put</th>"
+              "<th scope=\"col\" class=\"num extra\">clients</th>"
+              "<th scope=\"col\" class=\"num extra\">refused</th></tr></thead>\n<tbody>\n",
+              out);
+        cJSON_ArrayForEach(tenant, list)
+        {
+                if (shown++ == TENANTS_MAX)
+                        break;
+                fputs("<tr><th scope=\"row\"><bdi>", out);
+                html_text_short(out, text(tenant, "name"), NAME_SHOWN);
+                fputs("</bdi></th>", out);
+                print_of(out, tenant, "pool_bytes", html_bytes);
+                print_of(out, tenant, "stored_bytes", html_bytes);
+                fputs("<td class=\"num\">", out);
+                html_ratio(out, hit_ratio(tenant));
+                fputs("</td><td class=\"num extra\">", out);
+                html_bytes(out, number(tenant, "get_bytes"));
+                fputs("</td><td class=\"num extra\">", out);
+                html_bytes(out, number(tenant, "put_bytes"));
+                fputs("</td><td class=\"num extra\">", out);
+                html_number(out, number(tenant, "connections"));
+                fputs("</td><td class=\"num extra\">", out);
+                html_number(out, number(tenant, "refused"));
                 fputs("</td></tr>\n", out);
         }
-        if (table)
-                fputs("</table>\n", out);
-        else if (depth > 0)
-                fputs("–", out);
-        if (depth > 0)
-                return;
-        cJSON_ArrayForEach(item, object)
+        fputs("</tbody></table></div></section>\n", out);
+}
+
+static void print_namespace(FILE *out, const cJSON *ns)
+{
+        fputs("<tr><th scope=\"row\"><bdi>", out);
+        html_text_short(out, text(ns, "name"), NAME_SHOWN);
+        fputs("</bdi></th><td class=\"num\">", out);
+        html_bytes(out, number(ns, "bytes"));
+        fputs("</td><td class=\"num\">", out);
+        html_number(out, number(ns, "chunks"));
+        fputs("</td><td class=\"num\">", out);
+        html_ratio(out, hit_ratio(ns));
+        fputs("</td><td class=\"num extra\">", out);
+        html_bytes(out, number(ns, "chunk_bytes") > 0 ? number(ns, "chunk_bytes") : NAN);
+        fputs("</td><td class=\"num extra\">", out);
+        html_number(out, number(ns, "sessions"));
+        fputs("</td></tr>\n", out);
+}
+
+static void print_namespaces(FILE *out, const cJSON *status)
+{
+        const cJSON *list = array(status, "namespaces"), *usage = member(status, "namespace_usage"),
+                    *ns;
+        int n = cJSON_GetArraySize(list), shown = 0;
+        double count = fmax(number(usage, "count"), n);
+
+        fputs("<section><div class=\"head\"><h2>Namespaces</h2><span class=\"note\">", out);
+        html_number(out, count);
+        if (number(usage, "limit") > 0) {
+                fputs(" of at most ", out);
+                html_number(out, number(usage, "limit"));
+        }
+        fputs("</span></div>\n", out);
+        if (text(usage, "warning")[0]) {
+                fputs("<p><b class=\"warn\">⚠ ", out);
+                html_text_short(out, text(usage, "warning"), REASON_SHOWN);
+                fputs("</b></p>\n", out);
+        }
+        if (n > 0)
+                fputs("<div class=\"wide card\"><table class=\"list\">\n<thead><tr>"
+                      "<th scope=\"col\">namespace</th><th scope=\"col\" class=\"num\">bytes</th>"
+                      "<th scope=\"col\" class=\"num\">chunks</th>"
+                      "<th scope=\"col\" class=\"num\">hit ratio</th>"
+                      "<th scope=\"col\" class=\"num extra\">chunk size</th>"
+                      "<th scope=\"col\" class=\"num extra\">sessions</th></tr></thead>\n<tbody>\n",
+                      out);
+        cJSON_ArrayForEach(ns, list)
         {
-                if (!cJSON_IsObject(item) && !is_table(item))
-                        continue;
-                fputs("<section><h2>", out);
-                page_name(out, item->string ? item->string : "", false);
-                fputs("</h2>\n", out);
-                page_object(out, item, depth + 1);
-                fputs("</section>\n", out);
+                if (shown == PAGE_NAMESPACES)
+                        break;
+                print_namespace(out, ns);
+                shown++;
         }
+        if (n > 0)
+                fputs("</tbody></table></div>\n", out);
+        if (n > 0 && count > shown) {
+                print_more(out, count - shown);
+                fputs(": <code>kvcachectl namespace ls</code> lists all</p>\n", out);
+        } else if (n == 0 && count > 0) {
+                fputs("<p class=\"soft\">Their names are not shown over HTTP, since there are "
+                      "several tenants: <code>kvcachectl namespace ls</code> lists them</p>\n",
+                      out);
+        }
+        fputs("</section>\n", out);
 }
 
-/* Each line of what /readyz says; of those that are not fine, as such. */
-static void page_readiness(FILE *out, bool ready, const char *said)
+/* --- the whole --- */
+
+static void print_header(FILE *out, const struct page *page, const cJSON *status)
 {
-        const char *text = said ? said : ready ? "ready" : "not ready: no reason given";
-
-        for (bool fine = ready; *text; fine = false) {
-                int n = (int)strcspn(text, "\n");
-                char line[1024];
-
-                snprintf(line, sizeof(line), "%.*s", n, text);
-                fprintf(out, "<p%s>", fine ? "" : " class=\"no\"");
-                page_text(out, line);
-                fputs("</p>\n", out);
-                text += n + (text[n] != '\0');
-        }
+        fputs("<header><h1>kvcache-daemon ", out);
+        html_text_short(out, text(status, "version"), NAME_SHOWN);
+        fputs("</h1><span class=\"soft\">up ", out);
+        html_seconds(out, floor(number(status, "uptime_seconds")));
+        fputs(GAP, out);
+        html_time(out, (double)page->unix_ms);
+        fprintf(out, GAP "%s</span></header>\n",
+                page->paused ? "does not reload · <a href=\"./\">reload</a>"
+                             : "reloads every 10 s · <a href=\"?paused\">pause</a>");
 }
 
-void http_page(FILE *out, const char *status, bool ready, const char *said)
-{
-        cJSON *json = status ? cJSON_Parse(status) : NULL;
+static_assert(PAGE_RELOAD_S == 10, "print_header() says so");
 
-        fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta "
-              "charset=\"utf-8\"><title>kvcache-daemon</title>\n"
-              "<meta name=\"viewport\" content=\"width=device-width\"><style>\n"
-              ":root{color-scheme:light dark}\n"
-              "body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem "
-              "auto;padding:0 1rem}\n"
-              "h1{font-size:1.4rem;margin-bottom:.2rem} h2{font-size:1.05rem;margin:1.4rem "
-              "0 .3rem}\n"
-              "h2::first-letter{text-transform:uppercase}\n"
-              "table{border-collapse:collapse} td table{margin:0}\n"
-              "th,td{text-align:left;vertical-align:top;padding:.12rem 1.2rem .12rem 0}\n"
-              "th{font-weight:normal;opacity:.7;min-width:6rem} "
-              "th:first-child{min-width:11rem}\n"
-              "td{font-variant-numeric:tabular-nums;overflow-wrap:anywhere}\n"
-              "nav a{margin-right:1rem} .no{color:#c33}\n"
-              "</style></head><body>\n<h1>kvcache-daemon</h1>\n",
+void page_print(FILE *out, const struct page *page)
+{
+        cJSON *status = page->status ? cJSON_Parse(page->status) : NULL;
+
+        fputs("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
+              "<title>kvcache-daemon</title>\n"
+              "<meta name=\"viewport\" content=\"width=device-width\">\n",
               out);
-        page_readiness(out, ready, said);
-        fputs("<nav><a href=\"/status\">status (JSON)</a><a "
-              "href=\"/metrics\">metrics</a>"
-              "<a href=\"/healthz\">health</a><a href=\"/readyz\">readiness</a></nav>\n",
+        if (!page->paused)
+                fprintf(out, "<meta http-equiv=\"refresh\" content=\"%d\">\n", PAGE_RELOAD_S);
+        fputs("<style>" STYLE "</style></head><body>\n"
+              "<svg width=\"0\" height=\"0\" aria-hidden=\"true\" class=\"defs\"><defs><pattern "
+              "id=\"hatch\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\" "
+              "patternTransform=\"rotate(45)\"><path class=\"hatch\" "
+              "d=\"M0 0V5\"/></pattern></defs></svg>\n",
               out);
-        if (json)
-                page_object(out, json, 0);
-        else
-                fputs("<p class=\"no\">The status cannot be shown.</p>\n", out);
+        print_header(out, page, status);
+        fputs("<main>\n", out);
+        print_health(out, page, status);
+        if (status) {
+                print_tiles(out, page, status);
+                print_space_section(out, status);
+        }
+        if (page->history)
+                print_plots(out, page);
+        if (status) {
+                print_tenants(out, status);
+                print_namespaces(out, status);
+        }
+        fprintf(out,
+                "</main>\n<nav aria-label=\"Other pages\"><a href=\"status\">status (JSON)</a>"
+                "%s<a href=\"metrics\">metrics</a><a href=\"healthz\">health</a>"
+                "<a href=\"readyz\">readiness</a></nav>\n",
+                page->history ? "<a href=\"history\">history (JSON)</a>" : "");
+        if (status) {
+                fprintf(out, "<details%s><summary>The whole status</summary>\n",
+                        page->paused ? " open" : "");
+                if (!page->paused)
+                        fputs("<p class=\"soft\">It closes as the page reloads: <a "
+                              "href=\"?paused\">pause</a> to read it.</p>\n",
+                              out);
+                fputs("<div class=\"all\">\n", out);
+                details_print(out, status);
+                fputs("</div></details>\n", out);
+        }
         fputs("</body></html>\n", out);
-        cJSON_Delete(json);
+        cJSON_Delete(status);
 }

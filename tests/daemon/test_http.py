@@ -79,7 +79,7 @@ def test_ready_and_nothing_else_is_what_a_sound_daemon_says(web):
     assert (status["ready"], status["state"], status["health"], status["degraded"]) == (True, "ready", "ok", [])
     assert sum(v for n, v in web.metrics().items() if n.startswith("kvcache_degraded{")) == 0
     page = web.http("/")[2].decode()
-    assert "<p>ready</p>" in page and "starting" not in page
+    assert '<section class="health ok"' in page and "<span>ready</span>" in page and "starting" not in page
 
 
 @pytest.mark.parametrize("leg", harness.LEGS, ids=lambda leg: leg.name)

@@ -154,7 +154,7 @@ def test_a_match_and_its_get_are_one_hit_and_status_says_of_what(running):
         assert (totals["lookup_keys"], totals["lookup_found_keys"]) == (200, 50)
         assert ratio_line() == "25.0 % of the keys of lookups (50 of 200)"
         page = daemon.http("/")[2].decode()
-        assert "<th>hit ratio</th><td>25.0 %</td>" in page and "<th>hit ratio of</th><td>lookups</td>" in page
+        assert 'since startup <data value="0.25">25.0&#8239;%</data> of lookups' in page
 
 
 def test_counts_of_a_client_that_was_killed_stay(running):

@@ -360,9 +360,29 @@ static void the_page_stands_whatever_the_status_is(void **state)
         }
 }
 
+static void the_page_is_served_so_that_nothing_else_is_loaded(void **state)
+{
+        static const char *const paths[] = { "/", "/?paused", "/?paused=1" };
+
+        for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
+                _cleanup_(freep) char *page = NULL;
+                char request[128];
+
+                snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", paths[i]);
+                page = ask(request);
+                assert_code(page, 200);
+                assert_has(page, "Content-Security-Policy: default-src 'none'; style-src 'sha256-");
+                assert_has(page, "X-Content-Type-Options: nosniff\r\n");
+                assert_has(page, "Referrer-Policy: no-referrer\r\n");
+                assert_has(page, "Cache-Control: no-store\r\n");
+                assert_null(strstr(page, "unsafe"));
+                assert_true(!strstr(page, "http-equiv=\"refresh\"") == (i == 1));
+        }
+}
+
 static void the_history_is_served_where_there_is_one(void **state)
 {
-        _cleanup_(freep) char *none = NULL, *reply = NULL;
+        _cleanup_(freep) char *none = NULL, *reply = NULL, *page = NULL;
         static struct history history;
         static struct history_counters counters;
 
@@ -378,6 +398,8 @@ static void the_history_is_served_where_there_is_one(void **state)
         assert_code(reply, 200);
         assert_has(reply, "Content-Type: application/json");
         assert_has(reply, "\"put_bytes\": 5242880, ");
+        page = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert_has(page, "put <b>1 MiB/s</b>");
 }
 
 static void head_has_the_length_and_no_body(void **state)
@@ -1061,6 +1083,7 @@ int main(void)
                 SERVED(health_and_readiness_say_why_not),
                 SERVED(the_page_shows_the_status_and_escapes_it),
                 SERVED(the_page_stands_whatever_the_status_is),
+                SERVED(the_page_is_served_so_that_nothing_else_is_loaded),
                 SERVED(the_history_is_served_where_there_is_one),
                 SERVED(head_has_the_length_and_no_body),
                 SERVED(other_paths_and_methods_are_refused),
