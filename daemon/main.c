@@ -17,6 +17,7 @@
 #include "config/config.h"
 #include "report/http-token.h"
 #include "server.h"
+#include "suggest.h"
 
 #define DEFAULT_CONFIG KVCACHE_SYSCONFDIR "/kvcache.yaml"
 
@@ -47,10 +48,47 @@ static void print_help(void)
                "More in kvcache-daemon(8) and kvcache.yaml(5).\n");
 }
 
+enum { CHECK = 256, PRINT };
+static const struct option options[] = {
+        { "config", required_argument, NULL, 'c' },
+        { "set", required_argument, NULL, 's' },
+        { "check-config", no_argument, NULL, CHECK },
+        { "print-config", no_argument, NULL, PRINT },
+        { "help", no_argument, NULL, 'h' },
+        { "version", no_argument, NULL, 'V' },
+        {},
+};
+
 static int usage(void)
 {
         fprintf(stderr, "Try 'kvcache-daemon --help'.\n");
         return EXIT_STATUS_USAGE;
+}
+
+/* What getopt_long() has not taken: it answered '?', or ':' if an argument is missing. */
+static int wrong_option(int answer, const char *written)
+{
+        const char *name = strncmp(written, "--", 2) == 0 ? written + 2 : "";
+        struct suggestion meant = suggest_init(name);
+        size_t length = strcspn(name, "=");
+
+        if (answer == ':') {
+                fprintf(stderr, "kvcache-daemon: option '%s' needs an argument\n", written);
+                return usage();
+        }
+        for (const struct option *o = options; o->name; o++) {
+                if (strlen(o->name) == length && strncmp(o->name, name, length) == 0) {
+                        fprintf(stderr, "kvcache-daemon: option '--%s' takes no argument\n",
+                                o->name);
+                        return usage();
+                }
+                suggest_try(&meant, name, o->name);
+        }
+        fprintf(stderr, "kvcache-daemon: unknown option '%s'", written);
+        if (meant.text)
+                fprintf(stderr, "; did you mean \"--%s\"?", meant.text);
+        fputc('\n', stderr);
+        return usage();
 }
 
 static int finish_output(void)
@@ -166,16 +204,6 @@ static int run(const struct server_params *params, bool check, bool print)
 
 int main(int argc, char **argv)
 {
-        enum { CHECK = 256, PRINT };
-        static const struct option options[] = {
-                { "config", required_argument, NULL, 'c' },
-                { "set", required_argument, NULL, 's' },
-                { "check-config", no_argument, NULL, CHECK },
-                { "print-config", no_argument, NULL, PRINT },
-                { "help", no_argument, NULL, 'h' },
-                { "version", no_argument, NULL, 'V' },
-                {},
-        };
         struct config config;
         struct server_params params = { .config = &config, .config_path = DEFAULT_CONFIG };
         bool check = false, print = false;
@@ -187,7 +215,8 @@ int main(int argc, char **argv)
                 log_error("out of memory");
                 return EXIT_STATUS_FAILURE;
         }
-        while ((option = getopt_long(argc, argv, "c:s:hV", options, NULL)) >= 0) {
+        opterr = 0;
+        while ((option = getopt_long(argc, argv, ":c:s:hV", options, NULL)) >= 0) {
                 switch (option) {
                 case 'c':
                         params.config_path = optarg;
@@ -212,7 +241,7 @@ int main(int argc, char **argv)
                         return finish_output();
                 default:
                         free(params.sets);
-                        return usage();
+                        return wrong_option(option, argv[optind - 1]);
                 }
         }
         if (optind < argc) {

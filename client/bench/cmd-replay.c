@@ -35,7 +35,7 @@ enum {
 
 static const struct option_row replay_options[] = {
         { OPTION_SYNTHETIC, "synthetic", "KIND",
-          "generate a workload instead of reading a trace; KIND: chat" },
+          "generate a workload instead of reading a trace; KIND: chat", "chat" },
         { OPTION_SEED, "seed", "N",
           "seed of the synthetic workload, and part of every key: workloads\n"
           "with different seeds share nothing (default: 0)" },
@@ -49,7 +49,8 @@ static const struct option_row replay_options[] = {
           "number of connections, each with one request in progress (default: 1)" },
         { OPTION_ACK, "ack", "CLASS",
           "answer a put when its block is accepted (visible; the default), written\n"
-          "(survives a crash of the daemon) or durable (survives power loss)" },
+          "(survives a crash of the daemon) or durable (survives power loss)",
+          ACK_VALUES },
         { OPTION_ACKS, "acks", "FILE",
           "append each key to FILE as soon as its put is answered; `kvcachectl\n"
           "exists --from FILE` reads it" },

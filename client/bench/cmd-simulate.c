@@ -34,7 +34,8 @@ enum {
 static const struct option_row simulate_options[] = {
         { 'p', "policy", "LIST",
           "what to evict by: lru (leaf first), cq (count queues, learns), or opt, the\n"
-          "optimum of a cache that knows the future (default: lru,cq,opt)" },
+          "optimum of a cache that knows the future (default: lru,cq,opt)",
+          "lru cq opt" },
         { 'c', "capacity", "LIST",
           "sizes of the cache: blocks, or with % a share of the distinct blocks of the\n"
           "workload (default: 1%,5%,10%,20%,50%)" },
@@ -51,7 +52,7 @@ static const struct option_row simulate_options[] = {
         { 'r', "requests", "N",
           "simulate the first N requests (default: the whole trace; synthetic: 10,000)" },
         { OPTION_SYNTHETIC, "synthetic", "KIND",
-          "generate a workload instead of reading a trace; KIND: chat" },
+          "generate a workload instead of reading a trace; KIND: chat", "chat" },
         { OPTION_SEED, "seed", "N", "seed of the synthetic workload (default: 0)" },
         { OPTION_SVG, "svg", "FILE",
           "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"

@@ -3,11 +3,14 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checked.h"
+#include "color.h"
 #include "text.h"
 #include "human.h"
 #include "key.h"
@@ -59,8 +62,13 @@ int complain_list(int status, const char *format, va_list arguments)
 
         if (vasprintf(&message, format, arguments) < 0)
                 message = NULL;
-        if (!in_json || !message || !print_json_message(status, message))
-                fprintf(stderr, "%s: %s\n", tool_name, message ? message : "out of memory");
+        if (!in_json || !message || !print_json_message(status, message)) {
+                enum color color = status == EXIT_OK ? COLOR_WARNING : COLOR_BAD;
+                bool colored = color_wanted(stderr);
+
+                fprintf(stderr, "%s%s:%s %s\n", color_begin(color, colored), tool_name,
+                        color_end(color, colored), message ? message : "out of memory");
+        }
         return status;
 }
 
@@ -72,6 +80,16 @@ int complain(int status, const char *format, ...)
         complain_list(status, format, arguments);
         va_end(arguments);
         return status;
+}
+
+int complain_output(int error)
+{
+        if ((fcntl(STDOUT_FILENO, F_GETFL) & O_ACCMODE) == O_RDONLY) /* keep_standard_streams() */
+                complain(EXIT_LOCAL, "cannot write the output: standard output is closed");
+        else
+                complain(EXIT_LOCAL, "cannot write the output: %s", strerror(error));
+        clearerr(stdout);
+        return EXIT_LOCAL;
 }
 
 int complain_memory(void)
@@ -121,8 +139,8 @@ int complain_call(struct ctl *ctl, int r, const char *what)
 int complain_admin(const char *what)
 {
         return complain(EXIT_REFUSED,
-                        "%s: only an admin may: root, the daemon's own user, or whom its "
-                        "configuration names",
+                        "%s: only an admin may: root, the daemon's own user, and those whom its "
+                        "configuration names (access.admin_users, access.admin_groups)",
                         what);
 }
 
@@ -201,16 +219,19 @@ int ctl_connect(struct ctl *ctl)
         if (r == -ENOMEM)
                 return complain_memory();
         if (r == -ENOENT || r == -ECONNREFUSED)
-                return complain(EXIT_UNREACHABLE,
-                                "%s\nAnother socket is named by --socket or KVCACHE_SOCKET.",
-                                error);
+                return complain(
+                        EXIT_UNREACHABLE,
+                        "%s\nStart it (systemctl start kvcache, or kvcache-daemon), or name "
+                        "its socket with --socket or KVCACHE_SOCKET.",
+                        error);
         if (errno_unreachable(r))
                 return complain(EXIT_UNREACHABLE, "%s", error);
         if (r == -EACCES)
-                return complain(
-                        EXIT_REFUSED,
-                        "%s\nThis user may not talk to the daemon; is it in the group kvcache?",
-                        error);
+                return complain(EXIT_REFUSED,
+                                "%s\nThis user may not connect. A member of the socket's group "
+                                "may, usually "
+                                "kvcache: as root, \"usermod -aG kvcache USER\", and log in again.",
+                                error);
         return complain(EXIT_REFUSED, "%s", error);
 }
 

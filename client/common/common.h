@@ -60,6 +60,8 @@ int complain(int status, const char *format, ...) __attribute__((format(printf, 
 int complain_list(int status, const char *format, va_list arguments)
         __attribute__((format(printf, 2, 0)));
 int complain_memory(void);
+/* Of a write to standard output; main() does not report it once more. */
+int complain_output(int error);
 /* What a failed call (a negative errno) means, with the library's words. */
 int complain_call(struct ctl *ctl, int r, const char *what);
 /* EXIT_REFUSED, for -EACCES of a call that is for admins. */
@@ -100,6 +102,7 @@ enum { KEY_TEXT_BYTES = 65 };
 void key_print(const struct kvcache_key *key, char ret[static KEY_TEXT_BYTES]);
 
 /* "accepted", "written", "durable". */
+#define ACK_VALUES "accepted written durable"
 bool ack_parse(const char *text, enum kvcache_ack *ret);
 /* "memory, disk" */
 const char *tiers_text(uint32_t tiers);

@@ -8,18 +8,24 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "color.h"
 #include "common.h"
 #include "human.h"
 #include "units.h"
 #include "checked.h"
 #include "suggest.h"
 
-enum { MAX_OPTIONS = 96, HELP_COLUMN = 28 };
+/* Beyond what any command has. */
+enum { MAX_OPTIONS = 96, HELP_COLUMN = 28, OPTION_COLOR = 1 << 20 };
 
 static const struct option_row shared_options[] = {
         { 's', "socket", "PATH",
           "the daemon's socket (default: $KVCACHE_SOCKET, else the usual path)" },
         { 'j', "json", NULL, "print JSON, for programs" },
+        { OPTION_COLOR, "color", "WHEN",
+          "colour for what is wrong: auto (the default: on a terminal, unless\n"
+          "$NO_COLOR is set), always or never",
+          COLOR_VALUES },
         { 'h', "help", NULL, "print this help" },
         { 0 },
 };
@@ -75,7 +81,7 @@ int usage_error(const struct command *command, const char *format, ...)
 struct parser {
         struct option longs[MAX_OPTIONS + 1];
         char names[MAX_OPTIONS][OPTION_NAME_BYTES];
-        char letters[2 * MAX_OPTIONS + 2];
+        char letters[3 * MAX_OPTIONS + 2];
         unsigned n;
 };
 
@@ -101,7 +107,10 @@ static void parser_add(struct parser *p, const struct option_row *rows)
                 p->longs[p->n] =
                         (struct option){ .name = name, .has_arg = argument, .val = rows->id };
                 if (rows->id < OPTION_LONG)
-                        sprintf(end, "%c%s", rows->id, rows->argument ? ":" : "");
+                        sprintf(end, "%c%s", rows->id,
+                                argument == no_argument         ? ""
+                                : argument == optional_argument ? "::"
+                                                                : ":");
         }
 }
 
@@ -136,6 +145,11 @@ static int unknown_option(const struct command *command, const struct parser *p,
                 return usage_error(command, "unknown option '%s'; did you mean \"--%s\"?", option,
                                    meant.text);
         return usage_error(command, "unknown option '%s'", option);
+}
+
+int wrong_color(const struct command *command, const char *when)
+{
+        return usage_error(command, "--color: '%s' is not auto, always or never", when);
 }
 
 const struct option_row *options_shared(void)
@@ -193,6 +207,11 @@ int option_next(struct ctl *ctl, const struct command *command, int argc, char *
                 case 'j':
                         ctl->json = true;
                         break;
+                case OPTION_COLOR:
+                        if (color_set(optarg))
+                                break;
+                        ctl->exit_status = wrong_color(command, optarg);
+                        return -1;
                 case 'h':
                         command_print_help(command);
                         ctl->exit_status = EXIT_OK;

@@ -11,6 +11,8 @@ struct option_row {
         const char *name;     /* shorter than OPTION_NAME_BYTES */
         const char *argument; /* its name in --help; NULL: takes none; "[NAME]": =NAME or none */
         const char *help;     /* newlines start a new line */
+        const char *values;   /* the words that the argument may be, by spaces, for completion;
+                                 NULL: not known */
 };
 enum { OPTION_LONG = 256, OPTION_NAME_BYTES = 32 };
 
@@ -35,6 +37,9 @@ int option_next(struct ctl *ctl, const struct command *command, int argc, char *
 bool option_count(struct ctl *ctl, const char *name, const char *text, unsigned long long least,
                   unsigned long long most, unsigned long long *ret);
 bool option_bytes(struct ctl *ctl, const char *name, const char *text, unsigned long long *ret);
+
+/* Says that `when` is no argument of --color. Returns the status of wrong usage. */
+int wrong_color(const struct command *command, const char *when);
 
 /* The options that all commands share. */
 const struct option_row *options_shared(void);

@@ -2,10 +2,13 @@
 #include "tool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "checked.h"
+#include "color.h"
 #include "common.h"
 #include "completion.h"
 #include "suggest.h"
@@ -22,6 +25,7 @@ static void print_help(const struct tool *tool)
         printf("\nOptions of every command:\n"
                "  -s, --socket PATH   the daemon's socket; else $KVCACHE_SOCKET, else the default\n"
                "  -j, --json          print JSON, for programs\n"
+               "      --color WHEN    colour for what is wrong: auto (the default), always, never\n"
                "      --debug         explain more on standard error\n"
                "  -h, --help          help; \"%s COMMAND --help\" explains a command\n"
                "      --version       print the version\n\n"
@@ -64,7 +68,7 @@ static int unknown_command(const struct tool *tool, const char *name)
 
 static int unknown_option(const char *option)
 {
-        static const char *const known[] = { "--socket", "--json",     "--debug",
+        static const char *const known[] = { "--socket", "--json",     "--color",  "--debug",
                                              "--help",   "--no-debug", "--version" };
         struct suggestion meant = suggest_init(option);
 
@@ -76,6 +80,23 @@ static int unknown_option(const char *option)
         return usage_error(NULL, "unknown option '%s'", option);
 }
 
+/* Of "--socket PATH" and "--socket=PATH": true, with the argument in *ret, or NULL if it is
+ * missing; *i becomes the last word of the option. */
+static bool option_argument(int argc, char **argv, int *i, const char *name, const char *letter,
+                            const char **ret)
+{
+        size_t n = strlen(name);
+
+        if (strncmp(argv[*i], name, n) == 0 && argv[*i][n] == '=') {
+                *ret = argv[*i] + n + 1;
+                return true;
+        }
+        if (strcmp(argv[*i], name) != 0 && (!letter || strcmp(argv[*i], letter) != 0))
+                return false;
+        *ret = *i + 1 < argc ? argv[++*i] : NULL;
+        return true;
+}
+
 /* Options before the command. Returns the index of the command, or 0 with *ret_status set. */
 static int read_global_options(const struct tool *tool, struct ctl *ctl, int argc, char **argv,
                                int *ret_status)
@@ -84,7 +105,7 @@ static int read_global_options(const struct tool *tool, struct ctl *ctl, int arg
 
         *ret_status = EXIT_OK;
         for (i = 1; i < argc && argv[i][0] == '-'; i++) {
-                const char *option = argv[i];
+                const char *option = argv[i], *argument = option;
 
                 if (strcmp(option, "--json") == 0 || strcmp(option, "-j") == 0) {
                         ctl->json = true;
@@ -98,17 +119,19 @@ static int read_global_options(const struct tool *tool, struct ctl *ctl, int arg
                 } else if (strcmp(option, "--version") == 0) {
                         printf("%s " KVCACHE_BUILD_VERSION "\n", tool->name);
                         return 0;
-                } else if (strncmp(option, "--socket=", 9) == 0) {
-                        ctl->socket_path = option + 9;
-                } else if (strcmp(option, "--socket") == 0 || strcmp(option, "-s") == 0) {
-                        if (++i == argc) {
-                                *ret_status =
-                                        usage_error(NULL, "option '%s' needs an argument", option);
+                } else if (option_argument(argc, argv, &i, "--socket", "-s", &argument)) {
+                        ctl->socket_path = argument;
+                } else if (option_argument(argc, argv, &i, "--color", NULL, &argument)) {
+                        if (argument && !color_set(argument)) {
+                                *ret_status = wrong_color(NULL, argument);
                                 return 0;
                         }
-                        ctl->socket_path = argv[i];
                 } else {
                         *ret_status = unknown_option(option);
+                        return 0;
+                }
+                if (!argument) {
+                        *ret_status = usage_error(NULL, "option '%s' needs an argument", option);
                         return 0;
                 }
         }
@@ -146,16 +169,34 @@ static int run(const struct tool *tool, struct ctl *ctl, int argc, char **argv)
         return command->run(ctl, command, argc - first, argv + first);
 }
 
+/* A standard stream that is closed is opened such that using it fails: else the connection to the
+ * daemon would take its number, and what is printed would go there. */
+static void keep_standard_streams(void)
+{
+        for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+                if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+                        (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
+static int end_output(int status)
+{
+        bool failed = ferror(stdout); /* before, for a reason that is not known any more */
+
+        errno = failed ? EIO : 0;
+        return fflush(stdout) != 0 || failed ? complain_output(errno) : status;
+}
+
 int tool_main(const struct tool *tool, int argc, char **argv)
 {
         struct ctl ctl = { 0 };
         int status;
 
+        keep_standard_streams();
         complain_as(tool->name);
         if (argc == 3 && strcmp(argv[1], "--print-completion") == 0 &&
             strcmp(argv[2], "bash") == 0) {
                 completion_print_bash(tool->name, tool->commands, tool->n_commands, stdout);
-                return fflush(stdout) == 0 && !ferror(stdout) ? EXIT_OK : EXIT_LOCAL;
+                return end_output(EXIT_OK);
         }
         /* Known from the first message on, also of an option that stands before it. */
         for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -163,8 +204,5 @@ int tool_main(const struct tool *tool, int argc, char **argv)
                         complain_in_json(true);
         status = run(tool, &ctl, argc, argv);
         kvcache_close(ctl.kv);
-
-        if (fflush(stdout) != 0 || ferror(stdout))
-                status = complain(EXIT_LOCAL, "cannot write the output: %s", strerror(errno));
-        return status;
+        return end_output(status);
 }

@@ -7,13 +7,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "color.h"
 #include "commands.h"
 #include "common.h"
 #include "program.h"
 
 #define TOOL "kvcache-bench"
 
-enum { MOST_BEFORE = 6 }; /* the tool, four of its options, the command */
+enum { MOST_BEFORE = 7 }; /* the tool, four options and an argument, the command */
 
 static int run_bench(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
@@ -40,6 +41,8 @@ static int run_bench(struct ctl *ctl, const struct command *self, int argc, char
                 arguments[n++] = (char *)"--json";
         if (ctl->debug)
                 arguments[n++] = (char *)"--debug";
+        if (color_option())
+                arguments[n++] = (char *)color_option();
         arguments[n++] = (char *)"session";
         for (int i = 1; i < argc; i++)
                 arguments[n++] = argv[i];

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "commands.h"
 #include "common.h"
@@ -24,7 +25,8 @@ static const struct option_row put_options[] = {
           "it is, and a new one gets \"format=raw\"" },
         { OPTION_ACK, "ack", "CLASS",
           "answer when the chunk is accepted (visible), written (survives a crash\n"
-          "of the daemon; the default) or durable (survives power loss)" },
+          "of the daemon; the default) or durable (survives power loss)",
+          ACK_VALUES },
         { 0 },
 };
 
@@ -40,9 +42,9 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
         struct stat st;
 
         if (!in)
-                return complain(EXIT_BAD_INPUT, "%s: %s", path, strerror(errno));
+                return complain(EXIT_BAD_INPUT, "cannot read %s: %s", path, strerror(errno));
         if (fstat(fileno(in), &st) == 0 && S_ISDIR(st.st_mode))
-                return complain(EXIT_BAD_INPUT, "%s: %s", name, strerror(EISDIR));
+                return complain(EXIT_BAD_INPUT, "cannot read %s: %s", name, strerror(EISDIR));
         for (;;) {
                 if (n == room) {
                         uint8_t *p;
@@ -65,7 +67,8 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
                                 name, text);
                 }
                 if (ferror(in))
-                        return complain(EXIT_BAD_INPUT, "%s: %s", name, strerror(errno));
+                        return complain(EXIT_BAD_INPUT, "cannot read %s: %s", name,
+                                        strerror(errno));
                 if (feof(in))
                         break;
         }
@@ -112,7 +115,7 @@ static int open_for_put(struct ctl *ctl, const char *name, const char *fingerpri
 }
 
 /* What has been stored, for people or in JSON. */
-static int report_put(const struct ctl *ctl, const char *namespace_name,
+static int report_put(const struct ctl *ctl, const char *namespace_name, const char *key_text,
                       const struct kvcache_key *key, size_t bytes, int status)
 {
         char hex[KEY_TEXT_BYTES], text[HUMAN_BYTES];
@@ -123,22 +126,27 @@ static int report_put(const struct ctl *ctl, const char *namespace_name,
                 _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
 
                 cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddStringToObject(object, "name", key_text);
                 cJSON_AddStringToObject(object, "namespace", namespace_name);
                 cJSON_AddNumberToObject(object, "length", (double)bytes);
                 cJSON_AddStringToObject(object, "status", kvcache_status_name(status));
                 cJSON_AddBoolToObject(object, "existed", status == KVCACHE_EXISTS);
                 return print_json(object);
         }
+        print_safe(key_text, stdout);
         if (status == KVCACHE_EXISTS)
-                printf("%s  is stored already: the first put of a key wins\n", hex);
+                puts("  is stored already: the first put of a key wins");
+        else if (strstr(key_text, hex))
+                printf("  %s put\n", text);
         else
-                printf("%s  %s put\n", hex, text);
+                printf("  %s put, under %s\n", text, hex);
         return EXIT_OK;
 }
 
 /* Puts the file, or standard input, and reports it. */
 static int put_chunk(struct ctl *ctl, const char *namespace_name, const char *fingerprint,
-                     const struct kvcache_key *key, const char *file, enum kvcache_ack ack)
+                     const char *key_text, const struct kvcache_key *key, const char *file,
+                     enum kvcache_ack ack)
 {
         struct kvcache_info info = { .size = sizeof(info) };
         _cleanup_(freep) uint8_t *data = NULL;
@@ -167,7 +175,7 @@ static int put_chunk(struct ctl *ctl, const char *namespace_name, const char *fi
                 if (r)
                         return r;
         }
-        r = report_put(ctl, namespace_name, key, bytes, status);
+        r = report_put(ctl, namespace_name, key_text, key, bytes, status);
         return status == KVCACHE_NOT_DURABLE ? complain_status(status, "put") : r;
 }
 
@@ -199,7 +207,7 @@ static int run_put(struct ctl *ctl, const struct command *self, int argc, char *
                 return usage_error(self, "a key, and perhaps a file, are needed");
         if (key_parse(argv[first], &key) < 0)
                 return usage_error(self, "'%s' is not a key", argv[first]);
-        return put_chunk(ctl, namespace_name, fingerprint, &key,
+        return put_chunk(ctl, namespace_name, fingerprint, argv[first], &key,
                          first + 1 < argc ? argv[first + 1] : NULL, ack);
 }
 
@@ -224,17 +232,37 @@ static const struct option_row get_options[] = {
         { 0 },
 };
 
+static int write_file(const char *path, const void *data, size_t bytes)
+{
+        FILE *file = fopen(path, "we");
+        bool regular, written;
+        struct stat st;
+        int error;
+
+        if (!file)
+                return complain(EXIT_LOCAL, "cannot write %s: %s", path, strerror(errno));
+        regular = fstat(fileno(file), &st) == 0 && S_ISREG(st.st_mode);
+        written = fwrite(data, 1, bytes, file) == bytes && fflush(file) == 0;
+        error = errno;
+        if (fclose(file) != 0 && written) {
+                written = false;
+                error = errno;
+        }
+        if (written)
+                return EXIT_OK;
+        if (regular)
+                (void)unlink(path); /* a part of a chunk is not taken for one */
+        return complain(EXIT_LOCAL, "cannot write %s: %s", path, strerror(error));
+}
+
+/* NULL: standard output. */
 static int write_output(const char *path, const void *data, size_t bytes)
 {
-        _cleanup_(fclosep) FILE *file = path ? fopen(path, "we") : NULL;
-        FILE *out = path ? file : stdout;
-
-        if (!out)
-                return complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
-        if (fwrite(data, 1, bytes, out) != bytes || fflush(out) != 0)
-                return complain(EXIT_LOCAL, "%s: %s", path ? path : "standard output",
-                                strerror(errno));
-        return EXIT_OK;
+        if (path)
+                return write_file(path, data, bytes);
+        if (fwrite(data, 1, bytes, stdout) == bytes && fflush(stdout) == 0)
+                return EXIT_OK;
+        return complain_output(errno);
 }
 
 struct get_arguments {
@@ -291,16 +319,20 @@ static int get_chunk(struct ctl *ctl, const struct get_arguments *a, struct kvca
         if (ret->status == KVCACHE_INVALID && (a->offset || a->length))
                 return complain(EXIT_WRONG_USAGE, "%s: the chunk does not reach that far",
                                 a->key_text);
+        if (ret->status == KVCACHE_MISS)
+                return complain(EXIT_NOT_FOUND, "%s: not found in namespace '%s'", a->key_text,
+                                a->namespace_name);
         return complain_status(ret->status, a->key_text);
 }
 
-static int print_got(const struct kvcache_key *key, const struct kvcache_result *result)
+static int print_got(const struct get_arguments *a, const struct kvcache_result *result)
 {
         _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
         char hex[KEY_TEXT_BYTES];
 
-        key_print(key, hex);
+        key_print(&a->key, hex);
         cJSON_AddStringToObject(object, "key", hex);
+        cJSON_AddStringToObject(object, "name", a->key_text);
         cJSON_AddNumberToObject(object, "length", (double)result->length);
         cJSON_AddNumberToObject(object, "chunk_length", (double)result->chunk_length);
         cJSON_AddItemToObject(object, "from", tiers_json(result->tiers));
@@ -335,7 +367,7 @@ static int run_get(struct ctl *ctl, const struct command *self, int argc, char *
                 return r;
         r = write_output(a.output, result.data, result.length);
         kvcache_release(ctl->kv, &result.lease, 1);
-        return r == EXIT_OK && ctl->json ? print_got(&a.key, &result) : r;
+        return r == EXIT_OK && ctl->json ? print_got(&a, &result) : r;
 }
 
 const struct command command_get = {

@@ -17,7 +17,7 @@ enum { OPTION_TIER = OPTION_LONG, OPTION_FROM, OPTION_ALL, OPTION_YES };
 static const struct option_row evict_options[] = {
         NAMESPACE_OPTION,
         { OPTION_TIER, "tier", "TIER",
-          "memory: from memory only, what is on disk stays; all (the default)" },
+          "memory: from memory only, what is on disk stays; all (the default)", "memory all" },
         FROM_OPTION(OPTION_FROM),
         { OPTION_ALL, "all", NULL, "evict every chunk of the namespace that `ls` lists" },
         { 0 },
@@ -25,8 +25,32 @@ static const struct option_row evict_options[] = {
 
 struct eviction {
         uint32_t tiers;
+        cJSON *keys; /* with --json, of operands: what became of each; may be NULL */
+        bool each;   /* a line for every key */
         uint64_t evicted, missing, unwritten;
 };
+
+static void note_evicted(const struct eviction *e, const struct key_batch *batch, size_t i,
+                         int status)
+{
+        const char *what = status == KVCACHE_MISS            ? "missing"
+                           : status == KVCACHE_BUSY          ? "not on disk yet, and kept"
+                           : e->tiers == KVCACHE_TIER_MEMORY ? "evicted from memory"
+                                                             : "evicted";
+        char name[KEY_NAME_BYTES], hex[KEY_TEXT_BYTES];
+        cJSON *object;
+
+        if (e->keys) {
+                object = cJSON_CreateObject();
+                key_print(&batch->keys[i], hex);
+                cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddStringToObject(object, "name", batch->names[i]);
+                cJSON_AddStringToObject(object, "status", kvcache_status_name(status));
+                cJSON_AddItemToArray(e->keys, object);
+        } else if (e->each) {
+                printf("%s  %s\n", keys_name(batch, i, name), what);
+        }
+}
 
 static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *userdata)
 {
@@ -36,8 +60,10 @@ static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *user
 
         if (r)
                 return r;
-        for (size_t i = 0; i < batch->n; i++)
-                switch (results[i].status) {
+        for (size_t i = 0; i < batch->n; i++) {
+                int status = results[i].status;
+
+                switch (status) {
                 case KVCACHE_OK:
                         e->evicted++;
                         break;
@@ -48,8 +74,10 @@ static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *user
                         e->unwritten++;
                         break;
                 default:
-                        return complain_status(results[i].status, "evict");
+                        return complain_status(status, "evict");
                 }
+                note_evicted(e, batch, i, status);
+        }
         return EXIT_OK;
 }
 
@@ -101,6 +129,7 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
 {
         struct keys_wanted wanted = { .namespace_name = DEFAULT_NAMESPACE };
         struct eviction e = { .tiers = KVCACHE_TIER_ALL };
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
         const char *argument;
         bool all = false;
         char evicted[HUMAN_BYTES], missing[HUMAN_BYTES], unwritten[HUMAN_BYTES];
@@ -133,6 +162,11 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
                 return usage_error(self, "one of keys, --from FILE or --all is needed");
         wanted.operands = argv + first;
         wanted.n_operands = argc - first;
+        e.each = !all && !wanted.from;
+        if (ctl->json) {
+                object = cJSON_CreateObject();
+                e.keys = e.each ? cJSON_AddArrayToObject(object, "keys") : NULL;
+        }
         if (all)
                 r = evict_all(ctl, wanted.namespace_name, &e);
         else
@@ -140,13 +174,11 @@ static int run_evict(struct ctl *ctl, const struct command *self, int argc, char
         if (r)
                 return r;
         if (ctl->json) {
-                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
-
                 cJSON_AddNumberToObject(object, "evicted", (double)e.evicted);
                 cJSON_AddNumberToObject(object, "missing", (double)e.missing);
                 cJSON_AddNumberToObject(object, "unwritten", (double)e.unwritten);
                 r = print_json(object);
-        } else {
+        } else if (!e.each) {
                 human_count(e.evicted, evicted);
                 human_count(e.missing, missing);
                 human_count(e.unwritten, unwritten);

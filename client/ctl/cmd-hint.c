@@ -38,24 +38,31 @@ static int hint_keys(struct ctl *ctl, const struct key_batch *batch, void *userd
         return EXIT_OK;
 }
 
+static const char *const hint_actions[] = { "final", "return", NULL };
+
 /* `final`, or `return SECONDS`; *first becomes what follows. */
 static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, char **argv,
                       int *first, struct hint *ret)
 {
-        const char *kind = *first < argc ? argv[(*first)++] : "";
         unsigned long long seconds;
+        int kind;
 
-        if (strcmp(kind, "final") == 0)
-                return true;
-        if (strcmp(kind, "return") == 0 && *first < argc) {
-                if (!option_count(ctl, "hint return", argv[(*first)++], 1, UINT32_MAX, &seconds))
-                        return false;
-                ret->return_s = (uint32_t)seconds;
-                return true;
+        if (*first == argc) {
+                ctl->exit_status =
+                        usage_error(self, "'final' or 'return SECONDS' is needed before the keys");
+                return false;
         }
-        ctl->exit_status =
-                usage_error(self, "'final' or 'return SECONDS' is needed before the keys");
-        return false;
+        kind = action_index(ctl, self, argv[(*first)++]);
+        if (kind <= 0)
+                return kind == 0;
+        if (*first == argc) {
+                ctl->exit_status = usage_error(self, "'hint return': in how many seconds?");
+                return false;
+        }
+        if (!option_count(ctl, "hint return", argv[(*first)++], 1, UINT32_MAX, &seconds))
+                return false;
+        ret->return_s = (uint32_t)seconds;
+        return true;
 }
 
 static int run_hint(struct ctl *ctl, const struct command *self, int argc, char **argv)
@@ -102,5 +109,6 @@ const struct command command_hint = {
                 "is at most 4,096 keys in a row of one namespace.\n"
                 "\n" KEY_HELP,
         .options = hint_options,
+        .actions = hint_actions,
         .run = run_hint,
 };

@@ -31,12 +31,12 @@ struct existence {
         cJSON *keys, *missing_keys; /* with --json */
 };
 
-static void note_key(struct ctl *ctl, struct existence *e, const char *namespace_name,
-                     const struct kvcache_key *key, bool found, uint32_t tiers)
+static void note_key(struct ctl *ctl, struct existence *e, const struct key_batch *batch, size_t i,
+                     bool found, uint32_t tiers)
 {
-        char hex[KEY_TEXT_BYTES];
+        char hex[KEY_TEXT_BYTES], name[KEY_NAME_BYTES];
 
-        key_print(key, hex);
+        key_print(&batch->keys[i], hex);
         if (found)
                 e->found++;
         else
@@ -45,16 +45,18 @@ static void note_key(struct ctl *ctl, struct existence *e, const char *namespace
                 cJSON *object = cJSON_CreateObject();
 
                 cJSON_AddStringToObject(object, "key", hex);
+                cJSON_AddStringToObject(object, "name", batch->names[i]);
                 cJSON_AddBoolToObject(object, "found", found);
                 cJSON_AddItemToObject(object, "tiers", tiers_json(tiers));
                 cJSON_AddItemToArray(e->keys, object);
         } else if (e->each) {
-                printf("%s  %s\n", hex, found ? tiers_text(tiers) : "missing");
+                printf("%s  %s\n", keys_name(batch, i, name),
+                       found ? tiers_text(tiers) : "missing");
         } else if (!found && ctl->json && e->missing <= LISTED_MISSING) {
                 cJSON_AddItemToArray(e->missing_keys, cJSON_CreateString(hex));
         } else if (!found && !ctl->json && e->missing <= SHOWN_MISSING) {
                 fprintf(stderr, "missing: %s in ", hex);
-                print_safe(namespace_name, stderr);
+                print_safe(batch->namespace_name, stderr);
                 fputc('\n', stderr);
         }
 }
@@ -72,8 +74,7 @@ static int look_up(struct ctl *ctl, const struct key_batch *batch, void *userdat
 
                 if (status != KVCACHE_OK && status != KVCACHE_EXISTS && status != KVCACHE_MISS)
                         return complain_status(status, "exists");
-                note_key(ctl, e, batch->namespace_name, &batch->keys[i], status != KVCACHE_MISS,
-                         results[i].tiers);
+                note_key(ctl, e, batch, i, status != KVCACHE_MISS, results[i].tiers);
         }
         return EXIT_OK;
 }
@@ -134,9 +135,9 @@ static const struct option_row stat_options[] = {
 };
 
 struct stat_output {
-        struct text_table *table, *standings;
+        struct text_table *table, *standings, *keys;
         cJSON *array;
-        uint64_t missing;
+        uint64_t missing, named; /* how many are not called by their digits */
 };
 
 static const char *class_text(const struct kvcache_standing *s)
@@ -203,7 +204,7 @@ static const char *why_text(const struct kvcache_standing *s)
                                                        : "after what is worth less";
 }
 
-static void note_standing(struct stat_output *out, cJSON *to, const char *tier, const char *hex,
+static void note_standing(struct stat_output *out, cJSON *to, const char *tier, const char *name,
                           const struct kvcache_standing *s)
 {
         char age[HUMAN_BYTES], worth[HUMAN_BYTES];
@@ -214,7 +215,7 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
         if (!to) {
                 human_count(s->age, age);
                 worth_text(s, worth);
-                text_table_row(out->standings, hex, tier, class_text(s), age, worth, why_text(s));
+                text_table_row(out->standings, name, tier, class_text(s), age, worth, why_text(s));
                 return;
         }
         object = cJSON_AddObjectToObject(to, tier);
@@ -247,22 +248,25 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
         for (size_t i = 0; i < batch->n; i++) {
                 int status = results[i].status;
                 char hex[KEY_TEXT_BYTES], length[HUMAN_BYTES], created[HUMAN_BYTES], crc[16],
-                        leases[16];
+                        leases[16], room[KEY_NAME_BYTES];
+                const char *name = keys_name(batch, i, room);
                 cJSON *eviction = NULL;
 
                 key_print(&batch->keys[i], hex);
                 if (status == KVCACHE_MISS) {
                         out->missing++;
-                        complain(EXIT_NOT_FOUND, "%s: not found", hex);
+                        complain(EXIT_NOT_FOUND, "%s: not found in namespace '%s'", name,
+                                 batch->namespace_name);
                         continue;
                 }
                 if (status != KVCACHE_OK)
-                        return complain_status(status, hex);
+                        return complain_status(status, name);
                 snprintf(crc, sizeof(crc), "%08x", results[i].crc32c);
                 if (ctl->json) {
                         cJSON *object = cJSON_CreateObject();
 
                         cJSON_AddStringToObject(object, "key", hex);
+                        cJSON_AddStringToObject(object, "name", batch->names[i]);
                         cJSON_AddNumberToObject(object, "length", (double)results[i].length);
                         cJSON_AddItemToObject(object, "tiers", tiers_json(results[i].tiers));
                         cJSON_AddNumberToObject(object, "created_ms",
@@ -272,14 +276,18 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                         eviction = cJSON_AddObjectToObject(object, "eviction");
                         cJSON_AddItemToArray(out->array, object);
                 }
-                note_standing(out, eviction, "memory", hex, &results[i].memory);
-                note_standing(out, eviction, "disk", hex, &results[i].disk);
+                note_standing(out, eviction, "memory", name, &results[i].memory);
+                note_standing(out, eviction, "disk", name, &results[i].disk);
                 if (ctl->json)
                         continue;
                 units_bytes(results[i].length, length);
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
-                text_table_row(out->table, hex, length, tiers_text(results[i].tiers), created, crc,
+                if (!strstr(name, hex)) { /* "hex:..." says it, too */
+                        text_table_row(out->keys, name, hex);
+                        out->named++;
+                }
+                text_table_row(out->table, name, length, tiers_text(results[i].tiers), created, crc,
                                leases);
         }
         return EXIT_OK;
@@ -288,7 +296,8 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
 static int run_stat(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         struct keys_wanted wanted = { .namespace_name = DEFAULT_NAMESPACE };
-        _cleanup_(text_table_freep) struct text_table *table = NULL, *standings = NULL;
+        _cleanup_(text_table_freep) struct text_table *table = NULL, *standings = NULL,
+                                                      *keys = NULL;
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
         struct stat_output out = { 0 };
         const char *argument;
@@ -306,6 +315,8 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
         text_table_row(table, "key", "length", "where", "put at", "crc32c", "leases");
         out.standings = standings = text_table_new("lllrrl");
         text_table_row(standings, "key", "tier", "class", "age", "worth", "evicted");
+        out.keys = keys = text_table_new("ll");
+        text_table_row(keys, "key", "digits");
         object = cJSON_CreateObject();
         out.array = cJSON_AddArrayToObject(object, "keys");
         r = keys_walk(ctl, &wanted, stat_batch, &out);
@@ -317,6 +328,10 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
                 text_table_print(table, "", stdout);
                 putchar('\n');
                 text_table_print(standings, "", stdout);
+                if (out.named > 0) {
+                        putchar('\n');
+                        text_table_print(keys, "", stdout);
+                }
         }
         return r ? r : out.missing > 0 ? EXIT_NOT_FOUND : EXIT_OK;
 }
@@ -393,7 +408,8 @@ static int list_chunks(struct ctl *ctl, uint32_t namespace, uint64_t limit)
         }
         human_count(shown, count);
         units_bytes(bytes, text);
-        fflush(stdout);
+        if (fflush(stdout) != 0)
+                return complain_output(errno);
         fprintf(stderr, "%s chunk%s, %s%s\n", count, shown == 1 ? "" : "s", text,
                 cursor != 0 ? "; there are more" : "");
         return EXIT_OK;

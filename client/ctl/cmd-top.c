@@ -168,9 +168,8 @@ static int top_show(const struct top *top)
 {
         int r = top->ctl->json ? top_show_json(top) : top_show_text(top);
 
-        if (r == EXIT_OK && (fflush(stdout) != 0 || ferror(stdout)))
-                return EXIT_LOCAL; /* main() says so */
-        return r;
+        errno = 0;
+        return r == EXIT_OK && fflush(stdout) != 0 ? complain_output(errno) : r;
 }
 
 /* --- the loop --- */

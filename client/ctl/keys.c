@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "keys.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "keyfile.h"
+#include "text.h"
 
 enum { BATCH_KEYS = 4096 };
 
@@ -25,6 +27,8 @@ static int flush(struct walk *w)
 
         if (w->batch.n > 0)
                 r = w->each(w->ctl, &w->batch, w->userdata);
+        if (w->batch.names)
+                w->batch.names += w->batch.n;
         w->batch.n = 0;
         return r;
 }
@@ -59,6 +63,16 @@ static int add(struct walk *w, const char *namespace_name, const struct kvcache_
         }
         w->batch.keys[w->batch.n++] = *key;
         return w->batch.n == BATCH_KEYS ? flush(w) : EXIT_OK;
+}
+
+const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES])
+{
+        static_assert((int)KEY_NAME_BYTES >= (int)KEY_TEXT_BYTES, "digits fit");
+        if (!batch->names)
+                key_print(&batch->keys[i], room);
+        else
+                snprintf(room, KEY_NAME_BYTES, "%s", batch->names[i]);
+        return text_clean(room);
 }
 
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
@@ -134,6 +148,8 @@ int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn ea
         if (r)
                 return r;
 
+        if (!file)
+                w.batch.names = wanted->operands;
         for (int i = 0; i < wanted->n_operands; i++) {
                 struct kvcache_key key;
 

@@ -11,6 +11,7 @@ struct key_batch {
         bool namespace_missing; /* then there is no handle */
         uint32_t namespace_handle;
         struct kvcache_key *keys;
+        char *const *names; /* how the operands were typed; NULL: the keys are of a file */
         size_t n;
 };
 
@@ -30,6 +31,11 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
  * Complains in the name of `command`. */
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
+
+/* How key `i` of the batch is called for people: as it was typed, else its digits. Safe for a
+ * terminal; the text is in `room`. */
+enum { KEY_NAME_BYTES = 128 };
+const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES]);
 
 struct keys_wanted {
         const char *namespace_name; /* of the operands, and of a line without one */

@@ -139,6 +139,13 @@ static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret
         return 0;
 }
 
+static bool is_socket(const char *path)
+{
+        struct stat st;
+
+        return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
+}
+
 /* The socket that was asked for, else the first of the usual ones that a process listens on. */
 static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
 {
@@ -159,7 +166,9 @@ static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
                 if (r < 0)
                         return handle_fail(kv, r, "cannot connect to %.255s: %s%s", asked,
                                            handle_strerror(r, reason, sizeof(reason)),
-                                           r == -ENOENT || r == -ECONNREFUSED
+                                           r == -ECONNREFUSED && !is_socket(asked)
+                                                   ? " (that is not a socket)"
+                                           : r == -ENOENT || r == -ECONNREFUSED
                                                    ? " (is kvcache-daemon running?)"
                                                    : "");
                 return 0;
@@ -258,14 +267,15 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
 
         memcpy(hello.client, kv->client_name, sizeof(hello.client));
         r = fdpass_send(c->sock, &hello, sizeof(hello), NULL, 0);
-        if (r < 0)
+        if (r < 0 && r != -EPIPE) /* that one the wait reports */
                 return handle_fail(kv, r, "cannot greet the daemon: %s",
                                    handle_strerror(r, reason, sizeof(reason)));
         n = conn_wait(c->sock, kv->in, sizeof(kv->in), fds, n_fds, deadline);
         if (n == -ECONNRESET)
-                return handle_fail(
-                        kv, -ECONNRESET,
-                        "the daemon hung up: this user may not connect, or too many are connected");
+                return handle_fail(kv, -ECONNRESET,
+                                   "the daemon hung up: this user may not connect (access.users), "
+                                   "or too many are "
+                                   "connected; its log says which");
         if (n < 0)
                 return handle_fail(kv, (int)n, "the daemon did not answer the greeting: %s",
                                    handle_strerror((int)n, reason, sizeof(reason)));

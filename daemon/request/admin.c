@@ -341,7 +341,9 @@ static void on_verified(struct store_verify *store)
         if (store->result == 0 || store->result == -EIO)
                 request_reply(v->request, &out.reply, sizeof(out));
         else if (store->result == STORE_BYPASSED)
-                request_fail(v->request, WIRE_FAILED, "this volume of the store is bypassed");
+                request_fail(v->request, WIRE_FAILED,
+                             "this volume of the store is not in use; \"kvcachectl device ls\" "
+                             "says why");
         else
                 request_fail(v->request, WIRE_SHUTDOWN, "the daemon is stopping");
         request_operation_free(v->request, v, sizeof(*v));
@@ -377,7 +379,7 @@ void admin_verify(struct request req, const struct wire_verify *msg)
                 break;
         case STORE_BYPASSED:
                 status = WIRE_FAILED;
-                text = "this volume of the store is bypassed";
+                text = "this volume of the store is not in use; \"kvcachectl device ls\" says why";
                 break;
         default:
                 status = WIRE_BUSY;

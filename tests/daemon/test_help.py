@@ -10,7 +10,7 @@ from harness import bench, ctl
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = {"kvcachectl": (ctl, "client/ctl/kvcachectl.1"), "kvcache-bench": (bench, "client/bench/kvcache-bench.1")}
-GLOBAL = {"--socket", "--json", "--help", "--debug", "--version"}
+GLOBAL = {"--socket", "--json", "--color", "--help", "--debug", "--version"}
 OPTION = r"(?<![\w-])--[a-z][\w-]*"
 
 

@@ -55,16 +55,17 @@ enum {
                 { OPTION_PAGE_SIZE, "page_size", "TOKENS", "instead of system.page_size" },        \
         {                                                                                          \
                 OPTION_ACCESS_PATTERN, "access_pattern", "HOW",                                    \
-                        "block or layer, instead of system.access_pattern"                         \
+                        "block or layer, instead of system.access_pattern", "block layer"          \
         }
 
 #define PLACE_OPTIONS                                                                              \
         { OPTION_SOURCE, "source", "PLACE",                                                        \
           "file, memory or gpu (default: the file's system.source,\n"                              \
-          "else file)" },                                                                          \
+          "else file)",                                                                            \
+          "file memory gpu" },                                                                     \
         {                                                                                          \
                 OPTION_DESTINATION, "destination", "PLACE",                                        \
-                        "file, memory or gpu (default: system.destination)"                        \
+                        "file, memory or gpu (default: system.destination)", "file memory gpu"     \
         }
 
 #define X(id, name, kind, number, text, in_2025_06, argument, help)                                \
@@ -77,10 +78,11 @@ enum {
 
 const struct option_row kvbench_plan_options[] = {
         FILE_OPTIONS,
-        { OPTION_FORMAT, "format", "FORMAT", "text, json or csv (default: text)" },
+        { OPTION_FORMAT, "format", "FORMAT", "text, json or csv (default: text)", "text json csv" },
         { OPTION_TARGET, "target", "TOOL",
           "whose command to print: nixlbench, nixlbench-2025.06 or\n"
-          "kvcache-bench (default: nixlbench)" },
+          "kvcache-bench (default: nixlbench)",
+          "nixlbench nixlbench-2025.06 kvcache-bench" },
         PLACE_OPTIONS,
         PARAMETER_OPTIONS,
         { 0 },
@@ -88,14 +90,16 @@ const struct option_row kvbench_plan_options[] = {
 
 const struct option_row kvbench_profile_options[] = {
         FILE_OPTIONS,
-        { OPTION_FORMAT, "format", "FORMAT", "text, json or csv (default: text)" },
+        { OPTION_FORMAT, "format", "FORMAT", "text, json or csv (default: text)", "text json csv" },
         PLACE_OPTIONS,
-        { OPTION_IO, "io", "HOW", "uring or posix (default: the best that works here)" },
+        { OPTION_IO, "io", "HOW", "uring or posix (default: the best that works here)",
+          "uring posix" },
         { OPTION_COLD, "cold", NULL, "drop what is cached before it is read" },
         { OPTION_NO_RAW, "no_raw", NULL, "do not measure RAW beside the daemon" },
         { OPTION_LAYOUT, "layout", "LAYOUT",
           "how blocks lie in GPU memory: contiguous, block-first\n"
-          "or outer-first (default: outer-first)" },
+          "or outer-first (default: outer-first)",
+          "contiguous block-first outer-first" },
         { OPTION_GPU, "gpu", "N", "which GPU (default: 0)" },
         PARAMETER_OPTIONS,
         { 0 },
@@ -103,7 +107,8 @@ const struct option_row kvbench_profile_options[] = {
 
 const struct option_row kvbench_figures_options[] = {
         FILE_OPTIONS,
-        { OPTION_FORMAT, "format", "FORMAT", "text, table, json or csv (default: text)" },
+        { OPTION_FORMAT, "format", "FORMAT", "text, table, json or csv (default: text)",
+          "text table json csv" },
         PLACE_OPTIONS,
         { 0 },
 };
