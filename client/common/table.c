@@ -13,7 +13,8 @@
 struct text_table {
         size_t n_columns, n_rows, rows_room;
         char columns[TABLE_MAX_COLUMNS];
-        char **cells; /* n_rows * n_columns */
+        char **cells;       /* n_rows * n_columns */
+        enum color *colors; /* of the rows; NULL: none has one */
         bool incomplete;
 };
 
@@ -36,6 +37,7 @@ struct text_table *text_table_free(struct text_table *t)
         for (size_t i = 0; i < t->n_rows * t->n_columns; i++)
                 free(t->cells[i]);
         free(t->cells);
+        free(t->colors);
         free(t);
         return NULL;
 }
@@ -62,31 +64,93 @@ void text_table_add(struct text_table *t, const char *const *cells)
                         return;
                 }
                 t->cells = p;
+                p = reallocarray(t->colors, room, sizeof(*t->colors));
+                if (!p) {
+                        t->incomplete = true;
+                        return;
+                }
+                t->colors = p;
                 t->rows_room = room;
         }
         row = t->cells + t->n_rows * t->n_columns;
         for (size_t i = 0; i < t->n_columns; i++)
                 row[i] = printable(cells[i]);
+        t->colors[t->n_rows] = COLOR_NONE;
         t->n_rows++;
+}
+
+void text_table_color(struct text_table *t, enum color color, bool colored)
+{
+        if (t && t->n_rows > 0 && colored)
+                t->colors[t->n_rows - 1] = color;
+}
+
+static void measure(const struct text_table *t, size_t ret_widths[static TABLE_MAX_COLUMNS])
+{
+        memset(ret_widths, 0, TABLE_MAX_COLUMNS * sizeof(*ret_widths));
+        for (size_t i = 0; i < t->n_rows * t->n_columns; i++)
+                if (t->cells[i])
+                        ret_widths[i % t->n_columns] =
+                                MAX(ret_widths[i % t->n_columns], human_width(t->cells[i]));
+}
+
+/* Bytes of the first `columns` code points. */
+static size_t bytes_of(const char *text, size_t columns)
+{
+        size_t i, n = 0;
+
+        for (i = 0; text[i]; i++) {
+                n += ((unsigned char)text[i] & 0xc0) != 0x80;
+                if (n > columns)
+                        break;
+        }
+        return i;
+}
+
+/* "/very/long/name" becomes "/ve..name": the ends are what tells names apart. */
+static void shorten(char *text, size_t columns)
+{
+        size_t width = human_width(text), head, from;
+
+        if (width <= columns)
+                return;
+        head = bytes_of(text, (columns - 2) / 2);
+        from = bytes_of(text, width - (columns - 2 - (columns - 2) / 2));
+        memcpy(text + head, "..", 2); /* what is left out has more columns than that */
+        memmove(text + head + 2, text + from, strlen(text + from) + 1);
+}
+
+void text_table_fit(struct text_table *t, size_t columns)
+{
+        enum { LEAST = 8 };
+        size_t widths[TABLE_MAX_COLUMNS], all = 0;
+
+        if (!t || columns == 0)
+                return;
+        measure(t, widths);
+        for (size_t i = 0; i < t->n_columns; i++)
+                all += widths[i] + (i > 0 ? 2 : 0);
+        if (all <= columns)
+                return;
+        columns = widths[0] - MIN(widths[0], all - columns);
+        for (size_t row = 0; row < t->n_rows; row++)
+                if (t->cells[row * t->n_columns])
+                        shorten(t->cells[row * t->n_columns], MAX(columns, (size_t)LEAST));
 }
 
 void text_table_print(const struct text_table *t, const char *indent, FILE *out)
 {
-        size_t widths[TABLE_MAX_COLUMNS] = { 0 };
+        size_t widths[TABLE_MAX_COLUMNS];
 
         if (!t) {
                 fprintf(out, "%s(out of memory)\n", indent);
                 return;
         }
-        for (size_t i = 0; i < t->n_rows * t->n_columns; i++)
-                if (t->cells[i])
-                        widths[i % t->n_columns] =
-                                MAX(widths[i % t->n_columns], human_width(t->cells[i]));
-
+        measure(t, widths);
         for (size_t row = 0; row < t->n_rows; row++) {
                 size_t owed = 0; /* spaces before the next text: none at a line's end */
 
-                fputs(indent, out);
+                fprintf(out, "%s%s", indent, color_begin(t->colors[row], true));
                 for (size_t column = 0; column < t->n_columns; column++) {
                         const char *cell = t->cells[row * t->n_columns + column];
                         size_t pad;
@@ -104,7 +168,7 @@ void text_table_print(const struct text_table *t, const char *indent, FILE *out)
                                 owed += pad;
                         owed += 2;
                 }
-                fputc('\n', out);
+                fprintf(out, "%s\n", color_end(t->colors[row], true));
         }
         if (t->incomplete)
                 fprintf(out, "%s(out of memory: rows are missing)\n", indent);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "cleanup.h"
+#include "color.h"
 
 struct text_table;
 
@@ -20,4 +21,9 @@ DEFINE_CLEANUP(struct text_table *, text_table_free);
 void text_table_add(struct text_table *t, const char *const *cells);
 #define text_table_row(t, ...)                                                                     \
         text_table_add((t), (const char *const[TABLE_MAX_COLUMNS]){ __VA_ARGS__ })
+/* The last row stands out, where `colored`. */
+void text_table_color(struct text_table *t, enum color color, bool colored);
+/* Shortens the texts of the first column in their middle until the table has at most so many
+ * columns, or they have 8; 0: as they are. */
+void text_table_fit(struct text_table *t, size_t columns);
 void text_table_print(const struct text_table *t, const char *indent, FILE *out);

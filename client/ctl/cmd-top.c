@@ -1,88 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `top`: what the daemon does now, anew every interval.
  *
- * Each interval fetches the page of metrics and shows what has changed since the last one. On a
- * terminal the display is redrawn in place; elsewhere, and with --batch or --json, each interval is
- * printed below the one before. A daemon that stops answering is shown as such, and connected to
- * again every interval; its counters then begin anew, and so do the rates. */
+ * Each interval fetches the page of metrics and shows what has changed since the last one. After
+ * the daemon was lost its counters begin anew, and so do the rates. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "answer.h"
 #include "commands.h"
 #include "common.h"
-#include "human.h"
 #include "latency.h"
 #include "samples.h"
 #include "screen.h"
-#include "text.h"
 #include "top.h"
-
-/* The daemon answers at once, or is in trouble that should be seen. */
-enum { TOP_TIMEOUT_MS = 5000 };
+#include "watch.h"
 
 struct top {
-        struct ctl *ctl;
-        double interval; /* seconds */
-        unsigned long long count;
-        bool screen;
-        struct samples pages[2];     /* of the last interval, and of the one before */
-        uint64_t taken_ns[2];        /* when; 0: there is no page */
-        cJSON *figures;              /* of the last answer */
-        uint64_t answered_ms;        /* Unix time of it */
-        char error[CTL_ERROR_BYTES]; /* why there is no answer; "": there is one */
-        uint64_t lost_ms;            /* since when */
+        struct samples pages[2]; /* of the last interval, and of the one before */
+        uint64_t taken_ns[2];    /* when; 0: there is no page */
+        cJSON *figures;          /* of the last answer */
 };
 
-/* --- figures --- */
-
-static void top_forget(struct top *top)
+static void top_forget(void *userdata)
 {
+        struct top *top = userdata;
+
         for (int i = 0; i < 2; i++) {
                 samples_fini(&top->pages[i]);
                 top->taken_ns[i] = 0;
         }
 }
 
-/* No answer: the connection is closed, and made again for the next interval. */
-static void top_lose(struct top *top, int r)
+static int top_ask(struct ctl *ctl, void *userdata)
 {
-        const char *error = top->ctl->kv ? kvcache_error(top->ctl->kv) : "";
-
-        if (*error)
-                snprintf(top->error, sizeof(top->error), "%s", error);
-        else if (!*top->error)
-                snprintf(top->error, sizeof(top->error), "%s", strerror(-r));
-        text_clean(top->error);
-        if (!top->lost_ms)
-                top->lost_ms = latency_unix_ms();
-        kvcache_close(top->ctl->kv);
-        top->ctl->kv = NULL;
-        top_forget(top);
-}
-
-/* -ENOMEM; any other failure is shown, and 0. */
-static int top_sample(struct top *top)
-{
-        char error[CTL_ERROR_BYTES], *text;
+        struct top *top = userdata;
         double seconds = NAN;
-        int r = 0;
+        char *text;
+        int r;
 
-        if (!top->ctl->kv) {
-                r = ctl_try_connect(top->ctl, error);
-                if (r < 0)
-                        snprintf(top->error, sizeof(top->error), "%s", error);
-        }
-        if (r >= 0)
-                r = kvcache_report(top->ctl->kv, KVCACHE_REPORT_METRICS, &text);
-        if (r < 0 && r != -ENOMEM)
-                top_lose(top, r);
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_METRICS, &text);
         if (r < 0)
-                return r == -ENOMEM ? r : 0;
-
+                return r;
         samples_fini(&top->pages[1]);
         top->pages[1] = top->pages[0];
         top->taken_ns[1] = top->taken_ns[0];
@@ -95,137 +55,26 @@ static int top_sample(struct top *top)
         cJSON_Delete(top->figures);
         top->figures =
                 top_figures(&top->pages[0], top->taken_ns[1] ? &top->pages[1] : NULL, seconds);
-        top->answered_ms = latency_unix_ms();
-        cJSON_AddNumberToObject(top->figures, "unix_ms", (double)top->answered_ms);
+        cJSON_AddNumberToObject(top->figures, "unix_ms", (double)latency_unix_ms());
         cJSON_AddBoolToObject(top->figures, "connected", true);
-        top->lost_ms = 0;
-        top->error[0] = '\0';
         return top->figures ? 0 : -ENOMEM;
 }
 
-/* --- three ways to show them --- */
-
-static int top_show_json(const struct top *top)
+static int top_print_json(void *userdata)
 {
-        _cleanup_(cJSON_Deletep) cJSON *lost = NULL;
+        const struct top *top = userdata;
 
-        if (!top->lost_ms)
-                return print_json(top->figures);
-        lost = cJSON_CreateObject();
-        cJSON_AddNumberToObject(lost, "unix_ms", (double)latency_unix_ms());
-        cJSON_AddBoolToObject(lost, "connected", false);
-        cJSON_AddNumberToObject(lost, "lost_unix_ms", (double)top->lost_ms);
-        cJSON_AddStringToObject(lost, "message", top->error);
-        return print_json(lost);
+        return print_json(top->figures);
 }
 
-/* The first two lines, and the figures below them. */
-static void top_print_all(const struct top *top, unsigned lines, FILE *out)
+static void top_print_text(void *userdata, unsigned lines, bool colored, FILE *out)
 {
-        char now[HUMAN_BYTES], since[HUMAN_BYTES];
-        unsigned used = 1;
+        const struct top *top = userdata;
+        unsigned height, columns = 0;
 
-        human_time(latency_unix_ms(), now);
-        fprintf(out, "%s, every %g s%s\n", now, top->interval, top->screen ? "; q quits" : "");
-        if (top->lost_ms) {
-                human_time(top->lost_ms, since);
-                fprintf(out, "NO ANSWER since %s, trying again: %s\n", since, top->error);
-                used++;
-        }
-        if (!top->figures || (top->lost_ms && !top->screen))
-                return; /* in a log, old figures would be taken for new ones */
-        if (top->lost_ms) {
-                human_time(top->answered_ms, since);
-                fprintf(out, "The last figures, of %s:\n", since);
-                used++;
-        }
-        if (lines == 0 || lines > used)
-                top_print(top->figures, lines ? lines - used : 0, out);
-}
-
-static int top_show_text(const struct top *top)
-{
-        _cleanup_(freep) char *text = NULL;
-        unsigned lines = 0, columns;
-        size_t bytes;
-        FILE *out;
-
-        if (top->screen)
-                screen_size(&lines, &columns);
-        out = open_memstream(&text, &bytes);
-        if (!out)
-                return complain_memory();
-        top_print_all(top, lines, out);
-        if (fclose(out) != 0 || !text)
-                return complain_memory();
-        if (top->screen)
-                return screen_paint(text) < 0 ? EXIT_LOCAL : EXIT_OK;
-        printf("%s\n", text);
-        return EXIT_OK;
-}
-
-static int top_show(const struct top *top)
-{
-        int r = top->ctl->json ? top_show_json(top) : top_show_text(top);
-
-        errno = 0;
-        return r == EXIT_OK && fflush(stdout) != 0 ? complain_output(errno) : r;
-}
-
-/* --- the loop --- */
-
-/* Until `deadline`; false: the user has had enough. */
-static bool top_wait(const struct top *top, uint64_t deadline)
-{
-        if (!top->screen) {
-                struct timespec until = { .tv_sec = (time_t)(deadline / 1000000000),
-                                          .tv_nsec = (long)(deadline % 1000000000) };
-
-                while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR)
-                        ;
-                return true;
-        }
-        for (;;) {
-                switch (screen_wait(deadline)) {
-                case SCREEN_QUIT:
-                        return false;
-                case SCREEN_RESIZED:
-                        (void)top_show(top); /* if the terminal is closed, the next one fails */
-                        break;
-                default:
-                        return true;
-                }
-        }
-}
-
-/* The first page is only what the second is compared with; on a terminal it is shown without rates,
- * so that the screen is not empty. */
-static int top_loop(struct top *top)
-{
-        uint64_t step = (uint64_t)(top->interval * 1e9), due = latency_now_ns();
-        unsigned long long shown = 0;
-        int r;
-
-        if (top->screen)
-                r = top_show(top);
-        else
-                r = EXIT_OK;
-        while (r == EXIT_OK) {
-                uint64_t now = latency_now_ns();
-
-                /* After a wait for the daemon, an interval is a whole one again. */
-                due = due + step > now ? due + step : now + step;
-                if (!top_wait(top, due))
-                        return EXIT_OK;
-                if (latency_now_ns() < due) /* the user asked for it early */
-                        due = latency_now_ns();
-                if (top_sample(top) < 0)
-                        return complain_memory();
-                r = top_show(top);
-                if (top->count && ++shown == top->count)
-                        break;
-        }
-        return r == EXIT_OK && top->lost_ms ? EXIT_UNREACHABLE : r;
+        if (lines > 0)
+                screen_size(&height, &columns);
+        top_print(top->figures, lines, columns, colored, out);
 }
 
 static const struct option_row top_options[] = {
@@ -238,25 +87,19 @@ static const struct option_row top_options[] = {
 };
 
 /* False: the command ends with ctl->exit_status. */
-static bool read_options(struct top *top, const struct command *self, int argc, char **argv,
-                         bool *ret_batch)
+static bool read_options(struct watch *watch, const struct command *self, int argc, char **argv)
 {
-        struct ctl *ctl = top->ctl;
+        struct ctl *ctl = watch->ctl;
         const char *argument;
         int r, first;
 
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0) {
                 if (r == 'b') {
-                        *ret_batch = true;
+                        watch->batch = true;
                 } else if (r == 'c') {
-                        if (!option_count(ctl, "--count", argument, 1, 1000000000, &top->count))
+                        if (!option_count(ctl, "--count", argument, 1, 1000000000, &watch->count))
                                 return false;
-                } else if (human_parse_number(argument, &top->interval) < 0 ||
-                           top->interval < 0.1 || top->interval > 3600) {
-                        ctl->exit_status = complain(EXIT_WRONG_USAGE,
-                                                    "--interval: '%s' is not a number of seconds "
-                                                    "from 0.1 to 3600",
-                                                    argument);
+                } else if (!watch_interval(ctl, "--interval", argument, &watch->interval)) {
                         return false;
                 }
         }
@@ -268,26 +111,19 @@ static bool read_options(struct top *top, const struct command *self, int argc, 
 
 static int run_top(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        struct top top = { .ctl = ctl, .interval = 1 };
-        bool batch = false;
+        struct top top = { 0 };
+        struct watch watch = { .ctl = ctl,
+                               .interval = 1,
+                               .ask = top_ask,
+                               .forget = top_forget,
+                               .print_json = top_print_json,
+                               .print = top_print_text,
+                               .userdata = &top };
         int r;
 
-        if (!read_options(&top, self, argc, argv, &batch))
+        if (!read_options(&watch, self, argc, argv))
                 return ctl->exit_status;
-        ctl->request_timeout_ms = TOP_TIMEOUT_MS;
-        r = ctl_connect(ctl);
-        if (r)
-                return r;
-        top.screen = !batch && !ctl->json && screen_possible();
-        r = top_sample(&top);
-        if (r == 0) {
-                if (top.screen)
-                        screen_enter();
-                r = top_loop(&top);
-                screen_leave();
-        } else {
-                r = complain_memory();
-        }
+        r = watch_run(&watch);
         top_forget(&top);
         cJSON_Delete(top.figures);
         return r;

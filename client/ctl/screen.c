@@ -128,13 +128,18 @@ void screen_size(unsigned *ret_lines, unsigned *ret_columns)
         *ret_columns = known && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* Bytes of the line that `columns` columns show, as far as one code point is one column. */
+/* Bytes of the line that `columns` columns show, as far as one code point is one column. Colours
+ * take none. */
 static size_t cut(const char *line, size_t bytes, unsigned columns)
 {
         unsigned n = 0;
         size_t i;
 
         for (i = 0; i < bytes; i++) {
+                if (line[i] == '\033') {
+                        i += strcspn(line + i, "m\n");
+                        continue;
+                }
                 n += ((unsigned char)line[i] & 0xc0) != 0x80;
                 if (n > columns)
                         break;
@@ -151,8 +156,8 @@ int screen_paint(const char *text)
         for (unsigned i = 0; i < lines && *text; i++) {
                 size_t bytes = strcspn(text, "\n");
 
-                fprintf(stdout, "%s%.*s\033[K", i > 0 ? "\n" : "", (int)cut(text, bytes, columns),
-                        text);
+                fprintf(stdout, "%s%.*s%s\033[K", i > 0 ? "\n" : "", (int)cut(text, bytes, columns),
+                        text, memchr(text, '\033', bytes) ? "\033[0m" : "");
                 text += bytes + (text[bytes] != '\0');
         }
         fputs("\033[J", stdout);

@@ -62,15 +62,55 @@ bool section_bool(cJSON *object, const char *name, bool *ret)
 
 enum { LABEL_WIDTH = 16 };
 
+static FILE *output; /* NULL: standard output */
+static bool output_colored;
+
+void section_to(FILE *out, bool colored)
+{
+        output = out;
+        output_colored = colored;
+}
+
+FILE *section_out(void)
+{
+        return output ? output : stdout;
+}
+
+bool section_colored(void)
+{
+        return output_colored;
+}
+
+void section_begin(const char *heading)
+{
+        fprintf(section_out(), "\n%s\n", heading);
+}
+
+__attribute__((format(printf, 3, 0))) static void print_line(enum color color, const char *label,
+                                                             const char *format, va_list arguments)
+{
+        fprintf(section_out(), "  %s%-*s%s  ", color_begin(color, output_colored), LABEL_WIDTH,
+                label, color_end(color, output_colored));
+        vfprintf(section_out(), format, arguments);
+        fputc('\n', section_out());
+}
+
 void section_line(const char *label, const char *format, ...)
 {
         va_list arguments;
 
-        printf("  %-*s  ", LABEL_WIDTH, label);
         va_start(arguments, format);
-        vprintf(format, arguments);
+        print_line(COLOR_NONE, label, format, arguments);
         va_end(arguments);
-        putchar('\n');
+}
+
+void section_warn(enum color color, const char *label, const char *format, ...)
+{
+        va_list arguments;
+
+        va_start(arguments, format);
+        print_line(color, label, format, arguments);
+        va_end(arguments);
 }
 
 void section_rest(const cJSON *object)

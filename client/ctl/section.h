@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A section of the status for people. A command takes the members that it knows out of the object
  * and prints them as lines; section_rest() prints those that remain, which a newer daemon has
- * added, under their own names. */
+ * added, under their own names. There is one output at a time; the main thread owns it. */
 #pragma once
 
 #include <cjson/cJSON.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+
+#include "color.h"
 
 /* Take a member: it is removed from the object. False, 0 or "": there is none of that type. Texts
  * are made safe for a terminal. */
@@ -18,6 +21,16 @@ bool section_bool(cJSON *object, const char *name, bool *ret);
 /* The caller deletes it; NULL: there is no such object. */
 cJSON *section_object(cJSON *object, const char *name);
 
+/* What follows goes there, and its lines stand out if `colored`. Until then: standard output. */
+void section_to(FILE *out, bool colored);
+FILE *section_out(void);
+bool section_colored(void);
+
+/* A blank line, and the heading. */
+void section_begin(const char *heading);
+/* A line whose label stands out. */
+void section_warn(enum color color, const char *label, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
 void section_line(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* "1.2 GiB of 4 GiB  [#####...............]  30 %" */
 void section_use(const char *label, uint64_t used, uint64_t all);

@@ -9,12 +9,13 @@
 #include "checked.h"
 #include "common.h"
 #include "human.h"
+#include "screen.h"
 #include "section.h"
 #include "status-parts.h"
 #include "table.h"
 #include "units.h"
 
-static void print_sessions(cJSON *status)
+void status_print_sessions(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *sessions = section_object(status, "sessions");
         char stagings[HUMAN_BYTES], leases[HUMAN_BYTES], connections[HUMAN_BYTES];
@@ -23,16 +24,17 @@ static void print_sessions(cJSON *status)
 
         if (!sessions)
                 return;
-        puts("\nSessions");
+        if (detail)
+                section_begin("Sessions");
         human_count(section_count(sessions, "connections"), connections);
         human_things(section_count(sessions, "leases"), "lease", leases);
         units_bytes(section_count(sessions, "staging_bytes"), stagings);
-        section_line("now", "%s connected, with %s and %s of staging areas", connections, leases,
-                     stagings);
+        section_line(detail ? "now" : "sessions", "%s connected, with %s and %s of staging areas",
+                     connections, leases, stagings);
         (void)section_count(sessions, "stagings");
         closing = section_count(sessions, "stagings_closing");
         human_things(closing, "area", stagings);
-        if (closing > 0)
+        if (closing > 0 && detail)
                 section_line("closing", "staging of ended sessions, %s", stagings);
         n_regions = section_count(sessions, "registered_buffers");
         human_things(n_regions, "region", regions);
@@ -41,7 +43,20 @@ static void print_sessions(cJSON *status)
         if (n_regions > 0)
                 section_line("registered", "%s in %s, %s of it registered with the rings",
                              registered, regions, in_rings);
-        section_rest(sessions);
+        if (detail)
+                section_rest(sessions);
+}
+
+/* On a terminal it fits the width. */
+static void print_table(struct text_table *table)
+{
+        enum { INDENT = 2 };
+        unsigned lines, columns = 0;
+
+        if (screen_possible())
+                screen_size(&lines, &columns);
+        text_table_fit(table, columns > INDENT ? columns - INDENT : 0);
+        text_table_print(table, "  ", section_out());
 }
 
 /* "12 of 64", or "12". */
@@ -62,44 +77,82 @@ static void format_limited(cJSON *tenant, const char *name,
         }
 }
 
-static void print_tenants(cJSON *status)
+static double stored_by(const cJSON *tenant)
+{
+        const cJSON *pair = cJSON_GetObjectItemCaseSensitive(tenant, "stored_bytes");
+
+        return (double)answer_count_of(pair, "used");
+}
+
+/* The member of the array that has stored most: it is taken out. */
+static cJSON *take_largest(cJSON *tenants)
+{
+        cJSON *largest = tenants->child, *tenant;
+
+        cJSON_ArrayForEach(tenant, tenants)
+        {
+                if (stored_by(tenant) > stored_by(largest))
+                        largest = tenant;
+        }
+        return cJSON_DetachItemViaPointer(tenants, largest);
+}
+
+void status_print_tenants(cJSON *status, bool detail)
 {
         static const struct {
-                const char *name;
-                bool bytes;
-        } columns[] = { { "pool_bytes", true },    { "stored_bytes", true },
-                        { "connections", false },  { "leased_bytes", true },
-                        { "staging_bytes", true }, { "registered_bytes", true },
-                        { "keys", false } };
+                const char *name, *heading;
+                bool bytes, summary;
+        } columns[] = { { "pool_bytes", "pool", true, true },
+                        { "stored_bytes", "stored", true, true },
+                        { "connections", "connections", false, true },
+                        { "leased_bytes", "leased", true, false },
+                        { "staging_bytes", "stagings", true, false },
+                        { "registered_bytes", "registered", true, false },
+                        { "keys", "keys in flight", false, false } };
+        enum { FEW = 5 };
         _cleanup_(cJSON_Deletep) cJSON *tenants =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "tenants");
-        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrrrrrr");
-        cJSON *tenant;
+        _cleanup_(text_table_freep) struct text_table *table =
+                text_table_new(detail ? "lrrrrrrrr" : "lrrrr");
+        const char *row[TABLE_MAX_COLUMNS];
+        unsigned n = 0;
 
         /* With one there is nothing to tell apart, and its numbers are above. */
         if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < 2)
                 return;
-        puts("\nTenants");
-        text_table_row(table, "name", "pool", "stored", "connections", "leased", "stagings",
-                       "registered", "keys in flight", "refused");
-        cJSON_ArrayForEach(tenant, tenants)
-        {
+        section_begin("Tenants");
+        row[n++] = "name";
+        for (unsigned i = 0; i < ARRAY_SIZE(columns); i++)
+                if (detail || columns[i].summary)
+                        row[n++] = columns[i].heading;
+        row[n] = "refused";
+        text_table_add(table, row);
+        for (unsigned shown = 0; cJSON_GetArraySize(tenants) > 0 && (detail || shown < FEW);
+             shown++) {
+                _cleanup_(cJSON_Deletep) cJSON *tenant = take_largest(tenants);
                 char name[80], refused[HUMAN_BYTES];
                 char cells[ARRAY_SIZE(columns)][2 * HUMAN_BYTES + 8];
 
+                n = 0;
                 section_text(tenant, "name", name, sizeof(name));
-                for (unsigned i = 0; i < ARRAY_SIZE(columns); i++)
+                row[n++] = name;
+                for (unsigned i = 0; i < ARRAY_SIZE(columns); i++) {
                         format_limited(tenant, columns[i].name,
                                        columns[i].bytes ? units_bytes : human_count, cells[i]);
-                human_count(section_count(tenant, "refused"), refused);
-                text_table_row(table, name, cells[0], cells[1], cells[2], cells[3], cells[4],
-                               cells[5], cells[6], refused);
+                        if (detail || columns[i].summary)
+                                row[n++] = cells[i];
+                }
+                row[n] = human_count(section_count(tenant, "refused"), refused);
+                text_table_add(table, row);
         }
-        text_table_print(table, "  ", stdout);
+        print_table(table);
+        if (cJSON_GetArraySize(tenants) > 0)
+                fprintf(section_out(), "  ... and %d more: kvcachectl status tenants\n",
+                        cJSON_GetArraySize(tenants));
 }
 
 /* What clients have been refused, and what a user has four fifths of its limit of. */
-static void print_resources(cJSON *status)
+void status_print_limits(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *resources =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "resources");
@@ -131,12 +184,14 @@ static void print_resources(cJSON *status)
                 }
                 text_table_row(table, resource->string, cells[0], cells[1], cells[2], cells[3],
                                cells[4]);
+                if (values[LARGEST_USER] > 0.9 * values[USER_LIMIT])
+                        text_table_color(table, COLOR_WARNING, section_colored());
                 rows++;
         }
         if (rows == 0)
                 return;
-        puts("\nLimits that were reached, or nearly");
-        text_table_print(table, "  ", stdout);
+        section_begin("Limits that were reached, or nearly");
+        print_table(table);
 }
 
 /* "dtype=fp8,model=x", as --fingerprint takes it: the lines of the text are joined. */
@@ -151,16 +206,53 @@ static void take_fingerprint(cJSON *namespace, char *ret, size_t room)
         section_text(namespace, "fingerprint", ret, room);
 }
 
-static void print_namespaces(cJSON *status)
+/* Of its lookups, or, while there are none, of its gets. */
+static void format_hits(cJSON *namespace, char ret[static HUMAN_BYTES])
 {
+        uint64_t looked_up = section_count(namespace, "lookup_keys");
+        uint64_t found = section_count(namespace, "lookup_found_keys");
+        uint64_t gets = section_count(namespace, "get_keys");
+        uint64_t got = section_count(namespace, "get_found_keys");
+
+        human_percent(looked_up ? found : got, looked_up ? looked_up : gets, ret);
+}
+
+static void add_namespace(struct text_table *table, cJSON *namespace, bool detail)
+{
+        char name[300], tenant[64], fingerprint[200], chunks[HUMAN_BYTES], bytes[HUMAN_BYTES],
+                each[HUMAN_BYTES], hits[HUMAN_BYTES];
+        double chunk_bytes;
+
+        section_text(namespace, "name", name, sizeof(name));
+        if (section_text(namespace, "tenant", tenant, sizeof(tenant)) &&
+            strcmp(tenant, "default") != 0) {
+                char both[sizeof(name)];
+
+                snprintf(both, sizeof(both), "%.60s:%.235s", tenant, name);
+                memcpy(name, both, sizeof(name));
+        }
+        human_count(section_count(namespace, "chunks"), chunks);
+        units_bytes(section_count(namespace, "bytes"), bytes);
+        format_hits(namespace, hits);
+        if (section_number(namespace, "chunk_bytes", &chunk_bytes) && chunk_bytes > 0)
+                units_bytes(answer_count(chunk_bytes), each);
+        else
+                strcpy(each, "-");
+        take_fingerprint(namespace, fingerprint, sizeof(fingerprint));
+        text_table_row(table, name, chunks, bytes, each, hits, detail ? fingerprint : NULL);
+}
+
+void status_print_namespaces(cJSON *status, bool detail)
+{
+        enum { FEW = 5 };
         _cleanup_(cJSON_Deletep) cJSON *namespaces =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "namespaces");
         _cleanup_(cJSON_Deletep) cJSON *usage = section_object(status, "namespace_usage");
-        _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrl");
-        char counted[HUMAN_BYTES], most[HUMAN_BYTES], warning[512];
-        uint64_t count, limit;
+        _cleanup_(text_table_freep) struct text_table *table =
+                text_table_new(detail ? "lrrrrl" : "lrrrr");
+        char counted[HUMAN_BYTES], most[HUMAN_BYTES], warning[512], heading[128] = "Namespaces";
+        uint64_t count, limit, shown = 0;
         cJSON *namespace;
-        int shown;
 
         if (!cJSON_IsArray(namespaces))
                 return;
@@ -170,51 +262,27 @@ static void print_namespaces(cJSON *status)
         human_count(count, counted);
         human_count(limit, most);
         if (limit)
-                printf("\nNamespaces: %s of at most %s\n", counted, most);
-        else
-                puts("\nNamespaces");
-        shown = cJSON_GetArraySize(namespaces);
-        if (shown == 0 && count == 0) {
-                puts("  none yet: a client makes the first");
+                snprintf(heading, sizeof(heading), "Namespaces: %s of at most %s", counted, most);
+        section_begin(heading);
+        if (cJSON_GetArraySize(namespaces) == 0 && count == 0) {
+                fputs("  none yet: a client makes the first\n", section_out());
                 return;
         }
-        text_table_row(table, "name", "chunks", "bytes", "chunk size", "fingerprint");
+        text_table_row(table, "name", "chunks", "bytes", "chunk size", "hits", "fingerprint");
         cJSON_ArrayForEach(namespace, namespaces)
         {
-                char name[300], tenant[64], fingerprint[200], chunks[HUMAN_BYTES],
-                        bytes[HUMAN_BYTES], each[HUMAN_BYTES];
-                double chunk_bytes;
-
-                section_text(namespace, "name", name, sizeof(name));
-                if (section_text(namespace, "tenant", tenant, sizeof(tenant)) &&
-                    strcmp(tenant, "default") != 0) {
-                        char both[sizeof(name)];
-
-                        snprintf(both, sizeof(both), "%.60s:%.235s", tenant, name);
-                        memcpy(name, both, sizeof(name));
-                }
-                human_count(section_count(namespace, "chunks"), chunks);
-                units_bytes(section_count(namespace, "bytes"), bytes);
-                if (section_number(namespace, "chunk_bytes", &chunk_bytes) && chunk_bytes > 0)
-                        units_bytes(answer_count(chunk_bytes), each);
-                else
-                        strcpy(each, "-");
-                take_fingerprint(namespace, fingerprint, sizeof(fingerprint));
-                text_table_row(table, name, chunks, bytes, each, fingerprint);
+                if (!detail && shown == FEW)
+                        break;
+                add_namespace(table, namespace, detail);
+                shown++;
         }
-        text_table_print(table, "  ", stdout);
-        if (count > (uint64_t)shown) {
-                human_count(count - (uint64_t)shown, counted);
-                printf("  ... and %s more: kvcachectl namespace ls\n", counted);
+        print_table(table);
+        if (count > shown) {
+                human_count(count - shown, counted);
+                fprintf(section_out(), "  ... and %s more: kvcachectl namespace ls\n", counted);
         }
         if (warning[0])
-                printf("  WARNING: %s\n", warning);
-}
-
-void status_print_clients(cJSON *status)
-{
-        print_sessions(status);
-        print_tenants(status);
-        print_resources(status);
-        print_namespaces(status);
+                fprintf(section_out(), "  %sWARNING%s: %s\n",
+                        color_begin(COLOR_WARNING, section_colored()),
+                        color_end(COLOR_WARNING, section_colored()), warning);
 }

@@ -13,7 +13,7 @@
 #include "units.h"
 
 /* What reads the disk back, how far it is, and what it has found. */
-static void print_scrub(cJSON *store)
+static void print_scrub(cJSON *store, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *scrub = section_object(store, "scrub");
         char rate[HUMAN_BYTES], interval[HUMAN_BYTES], part[HUMAN_BYTES], last[HUMAN_BYTES],
@@ -36,7 +36,11 @@ static void print_scrub(cJSON *store)
         human_percent(done, all, part);
         if (ended)
                 human_time(ended, last);
-        if (bytes == 0)
+        if (!detail && failures == 0)
+                return;
+        if (!detail)
+                ;
+        else if (bytes == 0)
                 section_line("scrub", "off");
         else
                 section_line("scrub", "%s/s, every %s; %s%s; last pass ended: %s", rate, interval,
@@ -44,17 +48,28 @@ static void print_scrub(cJSON *store)
                              ended ? last : "not yet");
         human_count(failures, found);
         human_things(section_count(scrub, "chunks"), "chunk", checked);
-        section_line("scrubbed", "%s, %s dropped", checked, found);
+        section_warn(failures > 0 ? COLOR_BAD : COLOR_NONE, "scrubbed", "%s, %s dropped", checked,
+                     found);
+        if (!detail)
+                return;
         cJSON_DeleteItemFromObjectCaseSensitive(scrub, "passes");
         cJSON_DeleteItemFromObjectCaseSensitive(scrub, "bytes");
         section_rest(scrub);
 }
 
-/* How each volume is, where that says more than its name: it is one of several, or not in use.
- * Returns how many chunks lie on those that are not. */
-static uint64_t print_volumes(cJSON *volumes)
+static enum color color_of(const char *state)
 {
-        int n = cJSON_GetArraySize(volumes);
+        return strcmp(state, "suspended") == 0 || strcmp(state, "resuming") == 0 ? COLOR_WARNING
+                                                                                 : COLOR_BAD;
+}
+
+/* How each volume is, where that says more than its name: it is one of several, or not in use.
+ * Without `detail`, those that are in use are counted beyond the first few. Returns how many chunks
+ * lie on those that are not. */
+static uint64_t print_volumes(cJSON *volumes, bool detail)
+{
+        enum { FEW = 4 };
+        int n = cJSON_GetArraySize(volumes), shown = 0;
         uint64_t offline = 0;
         cJSON *one;
 
@@ -75,20 +90,25 @@ static uint64_t print_volumes(cJSON *volumes)
                 if (!up)
                         offline += section_count(one, "chunks");
                 if (!up && strncmp(reason, state, strlen(state)) == 0)
-                        section_line("volume", "%s: %s, since %s", name, reason, since);
+                        section_warn(color_of(state), "volume", "%s: %s, since %s", name, reason,
+                                     since);
                 else if (!up)
-                        section_line("volume", "%s: %s since %s%s%s", name, state, since,
-                                     reason[0] ? ": " : "", reason);
+                        section_warn(color_of(state), "volume", "%s: %s since %s%s%s", name, state,
+                                     since, reason[0] ? ": " : "", reason);
+                else if (!detail && ++shown > FEW)
+                        continue;
                 else if (n > 1)
                         section_line("volume", "%s: %s live, %s reserved of %s", name, live,
                                      reserved, limit);
                 else
                         section_line("volume", "%s", name);
         }
+        if (shown > FEW)
+                section_line("", "and %d more in use: kvcachectl device ls", shown - FEW);
         return offline;
 }
 
-void status_print_store(cJSON *status)
+void status_print_store(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *store = section_object(status, "store"), *volumes = NULL;
         char reserved[HUMAN_BYTES], all[HUMAN_BYTES], away[HUMAN_BYTES], chunks[HUMAN_BYTES],
@@ -98,11 +118,11 @@ void status_print_store(cJSON *status)
 
         if (!store)
                 return;
-        puts("\nStore");
+        section_begin("Store");
         volumes = cJSON_DetachItemFromObjectCaseSensitive(store, "volumes");
         /* The volumes again, by their earlier name. */
         cJSON_DeleteItemFromObjectCaseSensitive(store, "paths");
-        offline = print_volumes(volumes);
+        offline = print_volumes(volumes, detail);
         limit = section_count(store, "limit_bytes");
         section_use("live", section_count(store, "payload_bytes"), limit);
         units_bytes(section_count(store, "used_bytes"), reserved);
@@ -120,16 +140,20 @@ void status_print_store(cJSON *status)
         segments_max = section_count(store, "segments_max");
         units_bytes(section_count(store, "segment_bytes"), segment);
         human_things(section_count(store, "slots"), "slot", all);
-        section_line("segments", "%llu of at most %llu, %s each or less, with %s",
-                     (unsigned long long)segments, (unsigned long long)segments_max, segment, all);
+        if (detail)
+                section_line("segments", "%llu of at most %llu, %s each or less, with %s",
+                             (unsigned long long)segments, (unsigned long long)segments_max,
+                             segment, all);
         human_things(section_count(store, "recovered_chunks"), "chunk", all);
-        if (section_bool(store, "clean_start", &clean))
+        if (section_bool(store, "clean_start", &clean) && detail)
                 section_line("recovered", "%s at startup, from a store that %s", all,
                              clean ? "is new or was closed cleanly" : "was not closed cleanly");
         section_bool(store, "bypassed", &bypassed);
         if (bypassed)
-                section_line("OFFLINE", "no volume is in use: every lookup on disk is a miss, and "
-                                        "no put reaches the disk");
-        print_scrub(store);
-        section_rest(store);
+                section_warn(COLOR_BAD, "OFFLINE",
+                             "no volume is in use: every lookup on disk is a miss, and "
+                             "no put reaches the disk");
+        print_scrub(store, detail);
+        if (detail)
+                section_rest(store);
 }

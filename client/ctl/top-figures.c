@@ -228,6 +228,18 @@ static void add_requests(cJSON *root, const struct interval *t)
         add_rows(o, "operations", t, "kvcache_requests_total", operation_row);
 }
 
+/* Of the gets that this tier has answered. */
+static void add_latency(cJSON *o, const char *tier, const struct interval *t)
+{
+        static const char duration[] = "kvcache_get_duration_seconds";
+        char key[64];
+
+        snprintf(key, sizeof(key), "%s_p50_seconds", tier);
+        add_number(o, key, samples_quantile(t->now, t->before, duration, tier, 0.5));
+        snprintf(key, sizeof(key), "%s_p99_seconds", tier);
+        add_number(o, key, samples_quantile(t->now, t->before, duration, tier, 0.99));
+}
+
 static void add_gets(cJSON *root, const struct interval *t)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "gets");
@@ -245,6 +257,8 @@ static void add_gets(cJSON *root, const struct interval *t)
         add_ratio(o, "disk_ratio", disk, memory + disk + misses);
         add_ratio(o, "miss_ratio", misses, memory + disk + misses);
         add_ratio(o, "evicted_miss_ratio", evicted, misses);
+        add_latency(o, "memory", t);
+        add_latency(o, "disk", t);
         add_rate_of_all(o, "bytes_per_second", t, "kvcache_get_bytes_total");
 }
 
@@ -256,6 +270,7 @@ static void add_lookups(cJSON *root, const struct interval *t)
         add_number(o, "keys_per_second", keys / t->seconds);
         add_ratio(o, "hit_ratio",
                   samples_growth_sum(t->now, t->before, "kvcache_lookup_found_keys_total"), keys);
+        add_rate(o, "declined_per_second", t, "kvcache_loads_declined_total", "");
 }
 
 static void add_tiers(cJSON *root, const struct interval *t)

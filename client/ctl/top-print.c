@@ -7,6 +7,7 @@
 
 #include "answer.h"
 #include "checked.h"
+#include "color.h"
 #include "human.h"
 #include "progress.h"
 #include "table.h"
@@ -17,7 +18,7 @@
 /* --- values --- */
 
 enum form { TEXT, COUNT, RATE, BYTES, BYTES_RATE, RATIO, SECONDS };
-enum { CELL_BYTES = 256, BAR_WIDTH = 10 };
+enum { CELL_BYTES = 256, BAR_WIDTH = 8 };
 
 static double number_of(const cJSON *o, const char *name)
 {
@@ -82,19 +83,22 @@ static void print_bar(const cJSON *o, const char *used, const char *all, FILE *o
                 bar, 100 * part);
 }
 
-static void print_state(const cJSON *figures, FILE *out)
+static void print_state(const cJSON *figures, bool colored, FILE *out)
 {
+        bool ready = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(figures, "ready"));
+        enum color color = ready ? COLOR_NONE : COLOR_BAD;
         const cJSON *degraded = cJSON_GetObjectItemCaseSensitive(figures, "degraded"), *reason;
         double uptime = number_of(figures, "uptime_seconds");
         char up[HUMAN_BYTES], text[CELL_BYTES];
 
         human_seconds(isnan(uptime) ? 0 : uptime, up);
-        fprintf(out, "kvcache-daemon %s, %s, up %s\n", format(figures, "version", TEXT, text),
-                cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(figures, "ready")) ? "ready"
-                                                                                 : "not ready",
-                up);
+        fprintf(out, "kvcache-daemon %s, %s%s%s, up %s\n", format(figures, "version", TEXT, text),
+                color_begin(color, colored), ready ? "ready" : "not ready",
+                color_end(color, colored), up);
         if (cJSON_GetArraySize(degraded) > 0) {
+                fputs(color_begin(COLOR_WARNING, colored), out);
                 print_label("DEGRADED", out);
+                fputs(color_end(COLOR_WARNING, colored), out);
                 cJSON_ArrayForEach(reason, degraded)
                 {
                         snprintf(text, sizeof(text), "%s", reason->string);
@@ -112,51 +116,61 @@ static void print_traffic(const cJSON *figures, FILE *out)
                     *requests = cJSON_GetObjectItemCaseSensitive(figures, "requests");
         char a[CELL_BYTES], b[CELL_BYTES], c[CELL_BYTES], d[CELL_BYTES], e[CELL_BYTES];
 
-        human_things(answer_count_of(figures, "connections"), "client", d);
-        human_things(answer_count_of(figures, "leases"), "lease", e);
         print_label("requests", out);
-        fprintf(out, "%s/s, %s/s busy, %s/s refused; %s, %s\n",
-                format(requests, "per_second", RATE, a),
+        fprintf(out, "%s/s, %s/s busy, %s/s refused\n", format(requests, "per_second", RATE, a),
                 format(requests, "busy_per_second", RATE, b),
-                format(requests, "refusals_per_second", RATE, c), d, e);
+                format(requests, "refusals_per_second", RATE, c));
+        print_label("clients", out);
+        human_things(answer_count_of(figures, "leases"), "lease", d);
+        fprintf(out, "%s, with %s of %s\n", format(figures, "connections", COUNT, a), d,
+                format(cJSON_GetObjectItemCaseSensitive(figures, "pool"), "leased_bytes", BYTES,
+                       b));
         print_label("lookups", out);
-        fprintf(out, "%s keys/s: %s found\n", format(lookups, "keys_per_second", RATE, a),
-                format(lookups, "hit_ratio", RATIO, b));
+        fprintf(out, "%s/s: %s found; %s loads/s declined\n",
+                format(lookups, "keys_per_second", RATE, a), format(lookups, "hit_ratio", RATIO, b),
+                format(lookups, "declined_per_second", RATE, c));
         print_label("gets", out);
-        fprintf(out, "%s out, %s keys/s: %s memory, %s disk, %s missed",
+        fprintf(out, "%s/s, %s: %s memory, %s disk, %s missed\n",
+                format(gets, "keys_per_second", RATE, b),
                 format(gets, "bytes_per_second", BYTES_RATE, a),
-                format(gets, "keys_per_second", RATE, b), format(gets, "memory_ratio", RATIO, c),
-                format(gets, "disk_ratio", RATIO, d), format(gets, "miss_ratio", RATIO, e));
-        if (!isnan(number_of(gets, "evicted_miss_ratio")))
-                fprintf(out, ", %s of these evicted", format(gets, "evicted_miss_ratio", RATIO, a));
-        fputc('\n', out);
+                format(gets, "memory_ratio", RATIO, c), format(gets, "disk_ratio", RATIO, d),
+                format(gets, "miss_ratio", RATIO, e));
+        print_label("latency", out);
+        fprintf(out, "p50/p99 from memory %s/%s, from disk %s/%s\n",
+                format(gets, "memory_p50_seconds", SECONDS, a),
+                format(gets, "memory_p99_seconds", SECONDS, b),
+                format(gets, "disk_p50_seconds", SECONDS, c),
+                format(gets, "disk_p99_seconds", SECONDS, d));
         print_label("puts", out);
-        fprintf(out, "%s in, %s chunks/s\n", format(puts, "bytes_per_second", BYTES_RATE, a),
-                format(puts, "chunks_per_second", RATE, b));
+        fprintf(out, "%s/s, %s\n", format(puts, "chunks_per_second", RATE, b),
+                format(puts, "bytes_per_second", BYTES_RATE, a));
 }
 
 static void print_tiers(const cJSON *figures, FILE *out)
 {
         const cJSON *pool = cJSON_GetObjectItemCaseSensitive(figures, "pool"),
                     *store = cJSON_GetObjectItemCaseSensitive(figures, "store"),
-                    *queues = cJSON_GetObjectItemCaseSensitive(figures, "queues");
+                    *queues = cJSON_GetObjectItemCaseSensitive(figures, "queues"),
+                    *gets = cJSON_GetObjectItemCaseSensitive(figures, "gets");
         char a[CELL_BYTES], b[CELL_BYTES], c[CELL_BYTES], d[CELL_BYTES], e[CELL_BYTES];
 
         print_label("pool", out);
         print_bar(pool, "used_bytes", "size_bytes", out);
-        fprintf(out, ", %s leased, %s unwritten\n", format(pool, "leased_bytes", BYTES, a),
-                format(pool, "unwritten_bytes", BYTES, b));
+        fprintf(out, "; %s unwritten\n", format(pool, "unwritten_bytes", BYTES, a));
         print_label("store", out);
         print_bar(store, "used_bytes", "limit_bytes", out);
-        fprintf(out, ", read %s, written %s\n",
-                format(store, "read_bytes_per_second", BYTES_RATE, a),
+        fprintf(out, "; read %s, write %s\n", format(store, "read_bytes_per_second", BYTES_RATE, a),
                 format(store, "written_bytes_per_second", BYTES_RATE, b));
         print_label("evictions", out);
-        fprintf(out, "%s/s from the pool, %s/s from the store\n",
+        fprintf(out, "%s/s from the pool, %s/s from the store",
                 format(pool, "evictions_per_second", RATE, a),
                 format(store, "evictions_per_second", RATE, b));
+        if (!isnan(number_of(gets, "evicted_miss_ratio")))
+                fprintf(out, "; %s of the misses evicted",
+                        format(gets, "evicted_miss_ratio", RATIO, a));
+        fputc('\n', out);
         print_label("queues", out);
-        fprintf(out, "%s deferred, %s reads, %s writes, %s for a ring; %s at the devices\n",
+        fprintf(out, "%s deferred, %s reads, %s writes, %s for a ring; %s at devices\n",
                 format(queues, "deferred_requests", COUNT, a), format(queues, "reads", COUNT, b),
                 format(queues, "writes", COUNT, c), format(queues, "io_queued", COUNT, d),
                 format(queues, "io_inflight", COUNT, e));
@@ -185,29 +199,26 @@ static const struct rows {
             { "P99", "p99_seconds", SECONDS } } },
         { "volumes",
           NULL,
-          "llrrrrrr",
+          "llrrrrr",
           1,
           { { "VOLUME", "volume", TEXT },
             { "STATE", "state", TEXT },
             { "READ", "read_bytes_per_second", BYTES_RATE },
             { "WRITTEN", "written_bytes_per_second", BYTES_RATE },
             { "PENDING", "pending_operations", COUNT },
-            { "ERRORS/S", "errors_per_second", RATE },
-            { "USED", "used_bytes", BYTES },
-            { "LIMIT", "limit_bytes", BYTES } } },
+            { "ERRORS", "errors_per_second", RATE },
+            { "USED", "used_bytes", BYTES } } },
         /* With one tenant, its figures are those of the head. */
         { "tenants",
           NULL,
-          "lrrrrrrrr",
+          "lrrrrrr",
           2,
           { { "TENANT", "tenant", TEXT },
             { "OUT", "get_bytes_per_second", BYTES_RATE },
             { "IN", "put_bytes_per_second", BYTES_RATE },
-            { "GETS/S", "get_keys_per_second", RATE },
-            { "HITS", "get_hit_ratio", RATIO },
             { "LOOKUPS/S", "lookup_keys_per_second", RATE },
+            { "HITS", "lookup_hit_ratio", RATIO },
             { "REFUSED/S", "refusals_per_second", RATE },
-            { "POOL", "pool_used_bytes", BYTES },
             { "STORED", "stored_bytes", BYTES } } },
         { "namespaces",
           NULL,
@@ -229,8 +240,22 @@ static const cJSON *rows_of(const cJSON *figures, const struct rows *rows)
         return cJSON_GetArraySize(list) >= rows->least ? list : NULL;
 }
 
+/* A volume that is not in use, or a row that has had errors. */
+static enum color color_of(const cJSON *row)
+{
+        const char *state = answer_text(row, "state");
+
+        if (number_of(row, "errors_per_second") > 0)
+                return COLOR_BAD;
+        if (!*state || strcmp(state, "up") == 0)
+                return COLOR_NONE;
+        return strcmp(state, "suspended") == 0 || strcmp(state, "resuming") == 0 ? COLOR_WARNING
+                                                                                 : COLOR_BAD;
+}
+
 /* With its heading, in `lines` lines. */
-static void print_rows(const struct rows *rows, const cJSON *list, unsigned lines, FILE *out)
+static void print_rows(const struct rows *rows, const cJSON *list, unsigned lines, unsigned columns,
+                       bool colored, FILE *out)
 {
         _cleanup_(text_table_freep) struct text_table *table = text_table_new(rows->layout);
         unsigned all = (unsigned)cJSON_GetArraySize(list), shown = 0;
@@ -250,8 +275,10 @@ static void print_rows(const struct rows *rows, const cJSON *list, unsigned line
                         cells[i] = format(row, rows->columns[i].member, rows->columns[i].form,
                                           texts[i]);
                 text_table_add(table, cells);
+                text_table_color(table, color_of(row), colored);
                 shown++;
         }
+        text_table_fit(table, columns);
         text_table_print(table, "", out);
         if (shown < all)
                 fprintf(out, "... and %u more\n", all - shown);
@@ -282,17 +309,35 @@ static unsigned count_lines(const char *text)
         return n;
 }
 
-static void print_head(const cJSON *figures, FILE *out)
+static void print_head(const cJSON *figures, bool colored, FILE *out)
 {
-        print_state(figures, out);
+        print_state(figures, colored, out);
         print_traffic(figures, out);
         print_tiers(figures, out);
 }
 
-void top_print(const cJSON *figures, unsigned lines, FILE *out)
+/* A blank line, the heading and two more lines, or a table is left out. */
+enum { TABLE_LEAST = 4 };
+
+/* On a low screen some tables have rows, rather than none of them: of the volumes, which the head
+ * names if they are not well, and of the tenants first, the namespaces at last. */
+static void leave_out_tables(unsigned lines, unsigned wanted[static ARRAY_SIZE(tables)])
 {
-        /* A blank line, the heading and two more lines, or a table is left out. */
-        enum { LEAST = 4 };
+        static const unsigned order[] = { 1, 2, 0 };
+
+        for (size_t i = 0; i < ARRAY_SIZE(order); i++) {
+                unsigned sum = 0;
+
+                for (size_t j = 0; j < ARRAY_SIZE(tables); j++)
+                        sum += MIN(wanted[j], (unsigned)TABLE_LEAST);
+                if (sum <= lines)
+                        return;
+                wanted[order[i]] = 0;
+        }
+}
+
+void top_print(const cJSON *figures, unsigned lines, unsigned columns, bool colored, FILE *out)
+{
         unsigned wanted[ARRAY_SIZE(tables)], given[ARRAY_SIZE(tables)], left = UINT32_MAX;
         _cleanup_(freep) char *head = NULL;
         size_t bytes;
@@ -300,7 +345,7 @@ void top_print(const cJSON *figures, unsigned lines, FILE *out)
 
         if (!memory)
                 return;
-        print_head(figures, memory);
+        print_head(figures, colored, memory);
         fclose(memory);
         if (!head)
                 return;
@@ -312,10 +357,12 @@ void top_print(const cJSON *figures, unsigned lines, FILE *out)
 
                 wanted[i] = n > 0 ? (unsigned)n + 2 : 0;
         }
+        leave_out_tables(left, wanted);
         top_share_lines(left, wanted, ARRAY_SIZE(tables), given);
         for (unsigned i = 0; i < ARRAY_SIZE(tables); i++)
-                if (given[i] > 0 && given[i] >= MIN(wanted[i], (unsigned)LEAST)) {
+                if (given[i] > 0 && given[i] >= MIN(wanted[i], (unsigned)TABLE_LEAST)) {
                         fputc('\n', out);
-                        print_rows(&tables[i], rows_of(figures, &tables[i]), given[i] - 1, out);
+                        print_rows(&tables[i], rows_of(figures, &tables[i]), given[i] - 1, columns,
+                                   colored, out);
                 }
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cjson/cJSON.h>
+#include <stdbool.h>
 #include <stdio.h>
 
 #include "samples.h"
@@ -13,8 +14,9 @@
  * traffic. */
 cJSON *top_figures(const struct samples *now, const struct samples *before, double seconds);
 
-/* At most `lines` lines; 0: all. What is left out of a table is counted in its last line. */
-void top_print(const cJSON *figures, unsigned lines, FILE *out);
+/* At most `lines` lines; 0: all. What is left out of a table is counted in its last line. Long
+ * names are shortened to fit `columns`; 0: they are not. */
+void top_print(const cJSON *figures, unsigned lines, unsigned columns, bool colored, FILE *out);
 
 /* How many rows of each of `n` tables are shown in `lines` lines: a line each in turn, while there
  * are any. */

@@ -175,7 +175,7 @@ def test_tables_are_paid_for_as_well(make):
 
 def test_status_shows_budget_use_refusals_and_life(make):
     daemon = make().start()
-    out = ctl("status", daemon=daemon, check=0).stdout
+    out = ctl("status", "writes", daemon=daemon, check=0).stdout
     assert "Writes to disk" in out and "none (store.write_budget)" in out
     assert "drive life" not in out and "refused" not in out
     reload(daemon, write_budget="1GB", rated_endurance="7PB")

@@ -185,7 +185,7 @@ def test_how_long_what_was_evicted_had_been_unused(make):
             ages = daemon.status()["eviction"][tier]["evicted_age_seconds"]
             assert 0 <= ages["p10"] <= ages["p50"] <= ages["p90"] < took * 1.2 + 0.2 and ages["p90"] > 0
     assert len(re.findall("(memory|disk) ages +half of what was evicted had been unused for",
-                          ctl("status", daemon=daemon).stdout)) == 2
+                          ctl("status", "eviction", daemon=daemon).stdout)) == 2
 
 
 @pytest.mark.parametrize("volumes", [1, 2])

@@ -188,7 +188,7 @@ def test_live_reserved_and_limit_are_told_apart(web):
     assert metrics[f'kvcache_volume_live_bytes{{volume="{path["volume"]}"}}'] == 100000
     wait_until(lambda: abs(web.metric("kvcache_store_reserved_bytes") - web.disk_usage()) < 4 << 20,
                "what is reserved is on the disk: room is prepared ahead of its use")
-    said = harness.ctl("status", daemon=web, check=0).stdout
+    said = harness.ctl("status", "--all", daemon=web, check=0).stdout
     assert re.search(r"^  live +97\.7 KiB of 128 MiB ", said, re.M)
     assert re.search(r"^  reserved +[\d.]+ [KM]iB of 128 MiB: ", said, re.M)
     assert re.search(r"^  live +97\.7 KiB: the bytes of the chunks", said, re.M)

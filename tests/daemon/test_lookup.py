@@ -87,7 +87,7 @@ def agree(c, ns, name, keys, *others):
 
 
 def told_by_ctl(daemon):
-    return ctl("status", daemon=daemon, check=0).stdout.partition("lookup index")[2].partition("\n")[0]
+    return ctl("status", "memory", daemon=daemon, check=0).stdout.partition("lookup index")[2].partition("\n")[0]
 
 
 def at_rest(daemon):

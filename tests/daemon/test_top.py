@@ -61,14 +61,14 @@ class Pipe:
 class Terminal:
     """top on a terminal of its own, with what it has shown."""
 
-    def __init__(self, daemon, *arguments, rows=24, columns=80, term="xterm"):
+    def __init__(self, daemon, *arguments, rows=24, columns=80, term="xterm", command=("top", "--interval", "0.1"), env=None):
         self.master, self.slave = pty.openpty()
         self.resize(rows, columns)
         self.before = termios.tcgetattr(self.slave)
         self.seen = b""
-        self.process = subprocess.Popen([str(harness.CTL), "-s", daemon.socket, "top", "--interval", "0.1", *arguments],
+        self.process = subprocess.Popen([str(harness.CTL), "-s", daemon.socket, *command, *arguments],
                                         stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=self.own,
-                                        env={**os.environ, "TERM": term})
+                                        env={**os.environ, "TERM": term, **(env or {})})
 
     @staticmethod
     def own():
@@ -100,7 +100,7 @@ class Terminal:
     def frames(self):
         """What is on the screen after each redraw, as lists of lines."""
         parts = self.seen.split(b"\x1b[H")[1:]
-        return [re.sub(rb"\x1b\[K", b"", p.partition(b"\x1b[J")[0]).decode().split("\r\n") for p in parts if b"\x1b[J" in p]
+        return [re.sub(rb"\x1b\[(K|[0-9;]*m)", b"", p.partition(b"\x1b[J")[0]).decode().split("\r\n") for p in parts if b"\x1b[J" in p]
 
     def wait_frames(self, more=1):
         wanted = len(self.frames()) + more
@@ -216,6 +216,16 @@ def test_output_that_is_closed(daemon):
     assert result.returncode == 6 and b"cannot write the output" in result.stderr
 
 
+def test_colour_is_asked_for(daemon):
+    def said(*arguments, env=None):
+        return ctl(*arguments, "top", "-c", "1", "-i", "0.1", daemon=daemon, check=OK, env=env).stdout
+    with daemon.client() as c:
+        assert c.device("suspend")
+        assert "\x1b[33mDEGRADED  \x1b[0m" in said("--color=always") and "\x1b" not in said() + said("--color=never")
+        assert "\x1b" in said("--color", "always", env={"NO_COLOR": "1"}), "an option is more than the environment"
+        assert c.device("resume")
+
+
 # --- on a terminal ---
 
 def test_the_screen_is_redrawn_and_left(daemon):
@@ -258,6 +268,21 @@ def test_a_signal_while_the_daemon_hangs(daemon):
             assert top.ended() == -signal.SIGINT
         finally:
             daemon.resume()
+
+
+def test_colour_on_a_terminal(daemon):
+    """Only for what is wrong, and only where it is wanted."""
+    with Terminal(daemon) as top:
+        top.wait_frames(2)
+        assert b"m" not in re.findall(rb"\x1b\[[0-9;]*([A-Za-z])", top.seen)
+        with daemon.client() as c:
+            assert c.device("suspend")
+            top.until(lambda: b"\x1b[33mDEGRADED  \x1b[0mstore_offline, volume_suspended" in top.seen, "it is not yellow")
+            assert b"\x1b[1;31mnot ready\x1b[0m" in top.seen
+            with Terminal(daemon, env={"NO_COLOR": "1"}) as plain:
+                plain.wait_frames(2)
+                assert any(line.startswith("DEGRADED") for line in plain.frames()[-1]) and b"\x1b[33m" not in plain.seen
+            assert c.device("resume")
 
 
 def test_the_height_and_width_are_kept(daemon):

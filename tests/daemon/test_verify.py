@@ -323,8 +323,7 @@ def test_the_background_pass_finds_what_nobody_asks_for(scrubbed):
     assert 0 <= metrics["kvcache_scrub_progress_ratio"] <= 1
     scrub = scrubbed.status()["store"]["scrub"]
     assert scrub["failures"] == 5 and scrub["passes"] >= 1 and scrub["interval_seconds"] == 1
-    text = ctl("status", daemon=scrubbed, check=0).stdout
-    assert "scrub" in text
+    assert re.search(r"scrubbed +[\d,]+ chunks, 5 dropped", ctl("status", daemon=scrubbed, check=0).stdout)
     evict_memory(scrubbed, pairs)
     check_misses(scrubbed, pairs, bad)
 
@@ -340,7 +339,7 @@ def test_the_background_pass_keeps_to_its_rate_and_says_how_far_it_is(make_daemo
     assert daemon.metric("kvcache_scrub_bytes_total") - before <= rate * took_at_most + 2 * MIB
     scrub = daemon.status()["store"]["scrub"]
     assert scrub["running"] is True and 0 < scrub["segments_done"] < scrub["segments"]
-    assert re.search(r"scrub +4 MiB/s, every 1.0 s; now at \d+", ctl("status", daemon=daemon, check=0).stdout)
+    assert re.search(r"scrub +4 MiB/s, every 1.0 s; now at \d+", ctl("status", "store", daemon=daemon, check=0).stdout)
 
 
 def test_the_background_pass_can_be_switched_off_and_on(make_daemon, directory):

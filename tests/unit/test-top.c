@@ -122,6 +122,10 @@ static const char page_before[] = "kvcache_ready 1\n"
                                   "kvcache_misses_total{reason=\"never_stored\"} 0\n"
                                   "kvcache_misses_total{reason=\"evicted_disk\"} 0\n"
                                   "kvcache_misses_total{reason=\"evicted_pool\"} 0\n"
+                                  "kvcache_get_duration_seconds_bucket"
+                                  "{result=\"memory\",le=\"0.001\"} 0\n"
+                                  "kvcache_get_duration_seconds_count{result=\"memory\"} 0\n"
+                                  "kvcache_loads_declined_total 1\n"
                                   "kvcache_volume_up{volume=\"/a\"} 1\n"
                                   "kvcache_volume_up{volume=\"/b\"} 0\n"
                                   "kvcache_volume_read_bytes_total{volume=\"/a\"} 0\n"
@@ -137,6 +141,10 @@ static const char page_now[] = "kvcache_ready 1\n"
                                "kvcache_misses_total{reason=\"never_stored\"} 2\n"
                                "kvcache_misses_total{reason=\"evicted_disk\"} 2\n"
                                "kvcache_misses_total{reason=\"evicted_pool\"} 1\n"
+                               "kvcache_get_duration_seconds_bucket"
+                               "{result=\"memory\",le=\"0.001\"} 10\n"
+                               "kvcache_get_duration_seconds_count{result=\"memory\"} 10\n"
+                               "kvcache_loads_declined_total 7\n"
                                "kvcache_volume_up{volume=\"/a\"} 1\n"
                                "kvcache_volume_up{volume=\"/b\"} 0\n"
                                "kvcache_volume_suspended{volume=\"/b\"} 1\n"
@@ -158,7 +166,7 @@ static char *print(const cJSON *figures, unsigned lines)
         size_t bytes;
         FILE *out = open_memstream(&text, &bytes);
 
-        top_print(figures, lines, out);
+        top_print(figures, lines, 0, false, out);
         fclose(out);
         return text;
 }
@@ -176,7 +184,10 @@ static void figures_are_rates_of_the_interval(void **state)
         close_to(at(figures, "gets", "miss_ratio"), 0.25);
         close_to(at(figures, "gets", "evicted_miss_ratio"), 0.6);
         text = print(figures, 0);
-        assert_non_null(strstr(text, "25.0 % missed, 60.0 % of these evicted\n"));
+        assert_non_null(strstr(text, "25.0 % missed\n"));
+        assert_non_null(strstr(text, "60.0 % of the misses evicted\n"));
+        assert_non_null(strstr(text, "from memory 500 µs/990 µs, from disk -/-\n"));
+        assert_non_null(strstr(text, "; 3.0 loads/s declined\n"));
         free(text);
         close_to(at(figures, "degraded", "volume_full"), 1);
         assert_int_equal(cJSON_GetArraySize(cJSON_GetObjectItem(figures, "degraded")), 1);
@@ -234,7 +245,7 @@ static void text_is_cut_to_the_height(void **state)
                 unsigned n = count_of(text, "\n"), rows = count_of(text, "\n/v");
 
                 /* The head is never cut here: the screen does that. */
-                assert_true(n <= MAX(lines, 9u));
+                assert_true(n <= MAX(lines, 11u));
                 if (rows > 0 && rows < 16)
                         assert_int_equal(left_out(text), 16 - rows);
                 free(text);
@@ -247,6 +258,143 @@ static void text_is_cut_to_the_height(void **state)
                 assert_non_null(strstr(text, "\nn0"));
                 free(text);
         }
+        cJSON_Delete(figures);
+        samples_fini(&s);
+}
+
+static void long_names_are_shortened_to_the_width(void **state)
+{
+        struct samples s = parse("kvcache_volume_up{volume=\"/mnt/a-rather-long-name-of-a-place/"
+                                 "kvcache-\xc3\xa9-0\"} 1\n"
+                                 "kvcache_namespace_chunks{namespace=\"short\"} 1\n");
+        cJSON *figures = top_figures(&s, NULL, NAN);
+        static char *text;
+        size_t bytes;
+
+        for (unsigned columns = 60; columns <= 100; columns += 10) {
+                FILE *out = open_memstream(&text, &bytes);
+
+                top_print(figures, 40, columns, false, out);
+                fclose(out);
+                for (const char *line = strstr(text, "VOLUME"), *end; (end = strchr(line, '\n'));
+                     line = end + 1)
+                        assert_true(end - line <= (long)columns + 1); /* é is two bytes */
+                assert_non_null(strstr(text, "\nshort "));
+                assert_non_null(strstr(text, columns < 100 ? "-\xc3\xa9-0 " : "place/kvcache-"));
+                free(text);
+        }
+        cJSON_Delete(figures);
+        samples_fini(&s);
+}
+
+static void low_screen_has_namespaces_and_operations_at_least(void **state)
+{
+        struct samples before = parse("kvcache_requests_total{op=\"GET\"} 0\n"
+                                      "kvcache_requests_total{op=\"PUT\"} 0\n"
+                                      "kvcache_requests_total{op=\"REPORT\"} 0\n"),
+                       now = parse("kvcache_requests_total{op=\"GET\"} 10\n"
+                                   "kvcache_requests_total{op=\"PUT\"} 5\n"
+                                   "kvcache_requests_total{op=\"REPORT\"} 1\n"
+                                   "kvcache_volume_up{volume=\"/a\"} 1\n"
+                                   "kvcache_volume_up{volume=\"/b\"} 1\n"
+                                   "kvcache_tenant_connections{tenant=\"t\"} 1\n"
+                                   "kvcache_tenant_connections{tenant=\"u\"} 1\n"
+                                   "kvcache_namespace_chunks{namespace=\"m\"} 2\n"
+                                   "kvcache_namespace_chunks{namespace=\"n\"} 1\n");
+        cJSON *figures = top_figures(&now, &before, 1);
+        static const struct {
+                unsigned lines, tables;
+        } cases[] = { { 11, 0 }, { 15, 1 }, { 20, 2 }, { 23, 3 }, { 27, 4 } };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                char *text = print(figures, cases[i].lines);
+
+                assert_int_equal(strstr(text, "NAMESPACE") != NULL, cases[i].tables > 0);
+                assert_int_equal(strstr(text, "OPERATION") != NULL, cases[i].tables > 1);
+                assert_int_equal(strstr(text, "TENANT") != NULL, cases[i].tables > 2);
+                assert_int_equal(strstr(text, "VOLUME") != NULL, cases[i].tables > 3);
+                assert_true(count_of(text, "\n") <= cases[i].lines);
+                free(text);
+        }
+        cJSON_Delete(figures);
+        samples_fini(&now);
+        samples_fini(&before);
+}
+
+/* Of a busy daemon on a large host. */
+static void head_fits_80_columns(void **state)
+{
+        static const char *const growing[] = { "kvcache_requests_total{op=\"GET\"}",
+                                               "kvcache_busy_answers_total",
+                                               "kvcache_tenant_quota_refusals_total{tenant=\"a\"}",
+                                               "kvcache_lookup_keys_total{by=\"client\"}",
+                                               "kvcache_loads_declined_total",
+                                               "kvcache_hits_total{tier=\"memory\"}",
+                                               "kvcache_hits_total{tier=\"disk\"}",
+                                               "kvcache_misses_total{reason=\"evicted_disk\"}",
+                                               "kvcache_pool_evictions_total",
+                                               "kvcache_evictions_total",
+                                               "kvcache_puts_total" };
+        static const char *const bytes[] = { "kvcache_get_bytes_total{by=\"x\"}",
+                                             "kvcache_put_bytes_total",
+                                             "kvcache_store_read_bytes_total",
+                                             "kvcache_store_written_bytes_total{what=\"x\"}" };
+        static const char *const sizes[] = {
+                "kvcache_pool_used_bytes",      "kvcache_pool_size_bytes",
+                "kvcache_lease_bytes",          "kvcache_pool_leased_bytes",
+                "kvcache_pool_unwritten_bytes", "kvcache_store_used_bytes",
+                "kvcache_store_limit_bytes"
+        };
+        char old[4096] = "", new[4096] =
+                                     "kvcache_sessions 4096\nkvcache_leases 123456\n"
+                                     "kvcache_deferred_requests 1234\nkvcache_queued_reads 123\n"
+                                     "kvcache_queued_writes 123\nkvcache_io_queued 123\n"
+                                     "kvcache_io_inflight 123\n";
+        struct samples before, now;
+        cJSON *figures;
+        char *text;
+
+        for (size_t i = 0; i < ARRAY_SIZE(growing); i++) {
+                sprintf(old + strlen(old), "%s 0\n", growing[i]);
+                sprintf(new + strlen(new), "%s %d\n", growing[i], 123456);
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(bytes); i++) {
+                sprintf(old + strlen(old), "%s 0\n", bytes[i]);
+                sprintf(new + strlen(new), "%s %.0f\n", bytes[i], 12.3 * (1 << 30));
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(sizes); i++)
+                sprintf(new + strlen(new), "%s %.0f\n", sizes[i], 123.0 * (1 << 30));
+        before = parse(old);
+        now = parse(new);
+        figures = top_figures(&now, &before, 1);
+        text = print(figures, 0);
+        assert_non_null(strstr(text, "\ngets      370,368/s, 12.3 GiB/s: 33.3 % memory, "));
+        for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1)
+                if (end - line > 80)
+                        fail_msg("%.*s", (int)(end - line), line);
+        free(text);
+        cJSON_Delete(figures);
+        samples_fini(&now);
+        samples_fini(&before);
+}
+
+static void what_is_wrong_has_a_colour_and_nothing_else(void **state)
+{
+        struct samples s = parse("kvcache_ready 1\nkvcache_degraded{reason=\"volume_hung\"} 1\n"
+                                 "kvcache_volume_up{volume=\"/a\"} 1\n"
+                                 "kvcache_volume_up{volume=\"/b\"} 0\n"
+                                 "kvcache_volume_hung{volume=\"/b\"} 1\n");
+        cJSON *figures = top_figures(&s, NULL, NAN);
+        static char *text;
+        size_t bytes;
+        FILE *out = open_memstream(&text, &bytes);
+
+        top_print(figures, 0, 0, true, out);
+        fclose(out);
+        assert_non_null(strstr(text, "\033[33mDEGRADED  \033[0mvolume_hung"));
+        assert_non_null(strstr(text, "\033[1;31m/b      hung"));
+        assert_int_equal(count_of(text, "\033["), 4);
+        free(text);
         cJSON_Delete(figures);
         samples_fini(&s);
 }
@@ -291,6 +439,10 @@ int main(void)
                 cmocka_unit_test(a_quantile_is_of_the_interval_alone),
                 cmocka_unit_test(figures_are_rates_of_the_interval),
                 cmocka_unit_test(text_is_cut_to_the_height),
+                cmocka_unit_test(low_screen_has_namespaces_and_operations_at_least),
+                cmocka_unit_test(head_fits_80_columns),
+                cmocka_unit_test(long_names_are_shortened_to_the_width),
+                cmocka_unit_test(what_is_wrong_has_a_colour_and_nothing_else),
                 cmocka_unit_test(lines_are_shared_in_turn),
                 cmocka_unit_test(names_cannot_steer_the_terminal),
         };

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl status: how the daemon does its I/O, its memory, its eviction. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "answer.h"
+#include "checked.h"
+#include "human.h"
+#include "section.h"
+#include "status-parts.h"
+#include "units.h"
+
+/* "yes" or "no", and why. */
+static void print_why(cJSON *io, const char *name, const char *reason_name, const char *label)
+{
+        char reason[512];
+        bool on, known = section_bool(io, name, &on),
+                 has_reason = section_text(io, reason_name, reason, sizeof(reason));
+
+        if (known)
+                section_line(label, "%s%s%s", on ? "yes" : "no", has_reason ? ": " : "", reason);
+        else if (has_reason)
+                section_line(label, "%s", reason);
+}
+
+/* One line, and another one for each thing that is not as fast as it can be. */
+static void print_io_summary(cJSON *io)
+{
+        char backend[64], text[512];
+        bool direct = false, registered = false;
+        bool has_direct = section_bool(io, "direct", &direct);
+        bool has_registered = section_bool(io, "registered", &registered);
+        uint64_t workers = section_count(io, "workers");
+
+        section_text(io, "backend", backend, sizeof(backend));
+        section_line("I/O", "backend %s%s%s%s%s, %llu worker%s", backend,
+                     has_direct ? ", O_DIRECT " : "",
+                     !has_direct ? ""
+                     : direct    ? "yes"
+                                 : "no",
+                     has_registered ? ", registered " : "",
+                     !has_registered ? ""
+                     : registered    ? "yes"
+                                     : "no",
+                     (unsigned long long)workers, workers == 1 ? "" : "s");
+        if (section_text(io, "reason", text, sizeof(text)))
+                section_line("", "%s: %s", backend, text);
+        if (section_text(io, "direct_reason", text, sizeof(text)))
+                section_line("", "O_DIRECT: %s", text);
+        if (section_text(io, "registered_reason", text, sizeof(text)))
+                section_line("", "registered: %s", text);
+}
+
+void status_print_io(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *io = section_object(status, "io");
+        char backend[64], text[512];
+        uint64_t workers, depth;
+
+        if (!io)
+                return;
+        if (!detail) {
+                print_io_summary(io);
+                return;
+        }
+        section_begin("I/O");
+        section_text(io, "backend", backend, sizeof(backend));
+        if (section_text(io, "reason", text, sizeof(text)))
+                section_line("backend", "%s: %s", backend, text);
+        else
+                section_line("backend", "%s", backend);
+        if (section_text(io, "ring_flags", text, sizeof(text)))
+                section_line("ring flags", "%s", text);
+        print_why(io, "direct", "direct_reason", "O_DIRECT");
+        print_why(io, "registered", "registered_reason", "registered");
+        workers = section_count(io, "workers");
+        depth = section_count(io, "depth");
+        if (workers && depth)
+                section_line("workers", "%llu, %llu operations in flight each at most",
+                             (unsigned long long)workers, (unsigned long long)depth);
+        else if (workers)
+                section_line("workers", "%llu", (unsigned long long)workers);
+        section_rest(io);
+}
+
+static void print_pool(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *pool = section_object(status, "pool");
+        char chunks[HUMAN_BYTES], leased[HUMAN_BYTES], unwritten[HUMAN_BYTES],
+                populated[HUMAN_BYTES];
+        uint64_t bytes, n;
+        double populated_bytes, live;
+        char huge[64];
+
+        if (!pool)
+                return;
+        section_begin("Memory");
+        bytes = section_count(pool, "bytes");
+        section_use("used", section_count(pool, "used_bytes"), bytes);
+        if (section_number(pool, "live_bytes", &live) && detail) {
+                units_bytes(answer_count(live), populated);
+                section_line("live", "%s: the bytes of the chunks, which occupy whole slots",
+                             populated);
+        }
+        if (section_number(pool, "populated_bytes", &populated_bytes) &&
+            answer_count(populated_bytes) < bytes) {
+                units_bytes(answer_count(populated_bytes), populated);
+                section_line("populated", "%s so far", populated);
+        }
+        n = section_count(pool, "chunks");
+        human_count(n, chunks);
+        units_bytes(section_count(pool, "leased_bytes"), leased);
+        units_bytes(section_count(pool, "unwritten_bytes"), unwritten);
+        section_line("chunks", "%s; %s leased, %s not yet on disk", chunks, leased, unwritten);
+        if (!detail)
+                return;
+        n = section_count(pool, "huge_bytes");
+        units_bytes(n, populated);
+        if (section_text(pool, "huge_pages", huge, sizeof(huge)))
+                section_line("huge pages", "%s",
+                             strcmp(huge, "some") == 0   ? populated
+                             : strcmp(huge, "none") == 0 ? "none: the system has none left"
+                                                         : huge);
+        units_bytes(section_count(pool, "slab_bytes"), populated);
+        section_line("slabs", "%s each", populated);
+        section_rest(pool);
+}
+
+/* One more line on memory: the index in which clients look up keys by themselves. */
+static void print_lookups(cJSON *status)
+{
+        _cleanup_(cJSON_Deletep) cJSON *index = section_object(status, "lookup_index");
+        char bytes[HUMAN_BYTES], entries[HUMAN_BYTES], unplaced[HUMAN_BYTES], built[64] = "";
+        uint64_t tables, building, asked_for;
+        bool enabled = true;
+
+        if (!index)
+                return;
+        (void)section_bool(index, "enabled", &enabled);
+        tables = section_count(index, "tables");
+        building = section_count(index, "building");
+        units_bytes(section_count(index, "bytes"), bytes);
+        human_count(section_count(index, "entries"), entries);
+        asked_for = section_count(index, "unplaced");
+        human_count(asked_for, unplaced);
+        if (building)
+                snprintf(built, sizeof(built), "; %llu being built", (unsigned long long)building);
+        if (!enabled)
+                section_line("lookup index", "off (memory.lookup_index): clients ask the daemon");
+        else if (tables == 0)
+                section_line("lookup index", "none: no client has asked for it%s", built);
+        else
+                section_line("lookup index", "%s, %s entries%s%s%s%s", bytes, entries,
+                             asked_for ? ", " : "", asked_for ? unplaced : "",
+                             asked_for ? " without a place" : "", built);
+        /* The rest is in "kvcachectl stats". */
+        (void)section_count(index, "buckets");
+        (void)section_count(index, "overflowed");
+        (void)section_count(index, "builds");
+        (void)section_count(index, "failed_builds");
+        section_rest(index);
+}
+
+void status_print_memory(cJSON *status, bool detail)
+{
+        print_pool(status, detail);
+        if (detail)
+                print_lookups(status);
+}
+
+/* How long what was evicted had not been used. */
+static void print_ages(cJSON *of, const char *tier)
+{
+        _cleanup_(cJSON_Deletep) cJSON *ages = section_object(of, "evicted_age_seconds");
+        char label[32], p10[HUMAN_BYTES], p50[HUMAN_BYTES], p90[HUMAN_BYTES];
+        double seconds;
+
+        if (!ages)
+                return;
+        human_seconds(section_number(ages, "p10", &seconds) ? seconds : 0, p10);
+        human_seconds(section_number(ages, "p50", &seconds) ? seconds : 0, p50);
+        human_seconds(section_number(ages, "p90", &seconds) ? seconds : 0, p90);
+        snprintf(label, sizeof(label), "%s ages", tier);
+        section_line(label,
+                     "half of what was evicted had been unused for %s, a tenth for at most %s, a "
+                     "tenth for %s "
+                     "and more",
+                     p50, p10, p90);
+        section_rest(ages);
+}
+
+static void print_ghosts(cJSON *eviction, const char *tier)
+{
+        _cleanup_(cJSON_Deletep) cJSON *ghosts = section_object(eviction, tier);
+        char now[HUMAN_BYTES], most[HUMAN_BYTES], hits[HUMAN_BYTES];
+        uint64_t ghosts_max;
+
+        if (!ghosts)
+                return;
+        human_count(section_count(ghosts, "ghosts"), now);
+        ghosts_max = section_count(ghosts, "ghosts_max");
+        human_count(ghosts_max, most);
+        human_count(section_count(ghosts, "ghost_hits"), hits);
+        if (ghosts_max > 0)
+                section_line(tier, "%s evicted chunks remembered, of at most %s; %s came back", now,
+                             most, hits);
+        print_ages(ghosts, tier);
+        section_rest(ghosts);
+}
+
+void status_print_eviction(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *eviction = section_object(status, "eviction");
+        char policy[32] = "", chunk[HUMAN_BYTES], ghost[HUMAN_BYTES];
+
+        if (!eviction || !detail)
+                return;
+        section_begin("Eviction");
+        if (section_text(eviction, "policy", policy, sizeof(policy)))
+                section_line("policy", "%s", policy);
+        human_count(section_count(eviction, "chunk_bytes"), chunk);
+        human_count(section_count(eviction, "ghost_bytes"), ghost);
+        section_line("takes", "%s bytes for each chunk, %s for each evicted one", chunk, ghost);
+        print_ghosts(eviction, "memory");
+        print_ghosts(eviction, "disk");
+        section_rest(eviction);
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl status: what is written to disk, and what has been done since the daemon started. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checked.h"
+#include "common.h"
+#include "human.h"
+#include "section.h"
+#include "status-parts.h"
+#include "units.h"
+
+/* Days, as years if there are many. */
+static void life_text(double days, char ret[static HUMAN_BYTES])
+{
+        if (days >= 2 * 365)
+                snprintf(ret, HUMAN_BYTES, "%.1f years", MIN(days / 365, 999.0));
+        else
+                snprintf(ret, HUMAN_BYTES, "%.0f days", days);
+}
+
+static void print_life(cJSON *writes)
+{
+        char endurance[HUMAN_BYTES], now[HUMAN_BYTES], budget[HUMAN_BYTES];
+        uint64_t bytes = section_count(writes, "rated_endurance_bytes");
+        double days_now, days_budget;
+        bool has_now = section_number(writes, "life_days", &days_now);
+        bool has_budget = section_number(writes, "life_at_budget_days", &days_budget);
+
+        if (has_now)
+                life_text(days_now, now);
+        if (has_budget)
+                life_text(days_budget, budget);
+        units_bytes(bytes, endurance);
+        if (bytes > 0 && (has_now || has_budget))
+                section_line("drive life", "%s%s%s%s%s, of %s rated", has_now ? now : "",
+                             has_now ? " at the rate of the last day" : "",
+                             has_now && has_budget ? ", " : "", has_budget ? budget : "",
+                             has_budget ? " at the whole budget" : "", endurance);
+}
+
+void status_print_writes(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *writes = section_object(status, "writes");
+        char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
+        uint64_t budget, day, seconds, first, again, refused, dry;
+        double available, probability;
+
+        if (!writes)
+                return;
+        if (detail)
+                section_begin("Writes to disk");
+        budget = section_count(writes, "budget_bytes");
+        day = section_count(writes, "day_bytes");
+        seconds = section_count(writes, "day_seconds");
+        units_bytes(day, a);
+        human_seconds((double)seconds, b);
+        section_line("written", "%s in the last %s", a, b);
+        units_bytes(budget, a);
+        human_percent(day, budget, b);
+        if (budget > 0)
+                section_warn((double)day > 0.9 * (double)budget ? COLOR_WARNING : COLOR_NONE,
+                             "budget", "%s a day (%s of it used)", a, b);
+        else if (detail)
+                section_line("budget", "none (store.write_budget)");
+        if (section_number(writes, "available_bytes", &available)) {
+                units_bytes((uint64_t)(available < 0 ? -available : available), a);
+                section_line("available", "%s%s", a, available < 0 ? " overdrawn" : "");
+        }
+        first = section_count(writes, "admitted_first");
+        again = section_count(writes, "admitted_again");
+        human_count(first, a);
+        human_count(again, b);
+        if (section_number(writes, "probability", &probability))
+                section_line("admitted", "%s new chunks, now %.1f %% of them; %s seen before", a,
+                             100 * probability, b);
+        refused = section_count(writes, "refused_first");
+        dry = section_count(writes, "refused_dry");
+        units_bytes(section_count(writes, "refused_bytes"), c);
+        human_count(refused, a);
+        human_count(dry, b);
+        if (refused + dry > 0)
+                section_line("refused", "%s new chunks, %s with the budget used up; %s", a, b, c);
+        print_life(writes);
+        if (detail)
+                section_rest(writes);
+}
+
+/* Of the keys looked up, or, while there are none, of those got: the daemon says which. */
+static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
+{
+        uint64_t keys = section_count(totals, "lookup_keys");
+        uint64_t found = section_count(totals, "lookup_found_keys");
+        char of[32] = "", asked[HUMAN_BYTES], there[HUMAN_BYTES], part[HUMAN_BYTES];
+        double ratio;
+
+        if (!section_number(totals, "hit_ratio", &ratio) ||
+            !section_text(totals, "hit_ratio_of", of, sizeof(of)))
+                return;
+        if (strcmp(of, "gets") == 0) {
+                keys = gets;
+                found = hits;
+        }
+        human_count(keys, asked);
+        human_count(found, there);
+        human_percent(found, keys, part);
+        section_line("hit ratio", "%s of the keys of %s (%s of %s)", part, of, there, asked);
+}
+
+/* A line, of the reasons that there have been. */
+static void print_misses(cJSON *totals, uint64_t misses)
+{
+        static const struct {
+                const char *name, *text;
+        } reasons[] = {
+                { "never_stored", "never stored, or forgotten" },
+                { "evicted_disk", "evicted from disk" },
+                { "evicted_pool", "evicted from memory" },
+                { "failed_check", "failed check" },
+                { "refused", "not written for the budget of writes" },
+        };
+        _cleanup_(cJSON_Deletep) cJSON *by = section_object(totals, "misses_by_reason");
+        char text[ARRAY_SIZE(reasons) * (HUMAN_BYTES + 48)] = "", n[HUMAN_BYTES];
+        size_t at = 0;
+
+        for (size_t i = 0; by && i < ARRAY_SIZE(reasons); i++) {
+                uint64_t of = section_count(by, reasons[i].name);
+
+                if (of == 0)
+                        continue;
+                human_count(of, n);
+                at += (size_t)snprintf(text + at, sizeof(text) - at, "%s%s %s", at > 0 ? ", " : "",
+                                       n, reasons[i].text);
+        }
+        if (misses > 0 && at > 0)
+                section_line("misses", "%s", text);
+}
+
+void status_print_totals(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *totals = section_object(status, "totals");
+        char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
+        uint64_t memory, disk, misses, declined, failures;
+
+        if (!totals)
+                return;
+        section_begin("Since it started");
+        human_things(section_count(totals, "puts"), "chunk", a);
+        units_bytes(section_count(totals, "bytes_put"), b);
+        section_line("put", "%s, %s", a, b);
+        memory = section_count(totals, "hits_memory");
+        disk = section_count(totals, "hits_disk");
+        misses = section_count(totals, "misses");
+        cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* the sum of these */
+        human_things(memory + disk, "chunk", a);
+        units_bytes(section_count(totals, "bytes_got"), b);
+        section_line("got", "%s, %s", a, b);
+        human_count(memory, a);
+        human_count(disk, b);
+        human_count(misses, c);
+        section_line("gets", "%s from memory, %s from disk; %s miss%s", a, b, c,
+                     misses == 1 ? "" : "es");
+        print_misses(totals, misses);
+        print_hit_ratio(totals, memory + disk + misses, memory + disk);
+        declined = section_count(totals, "loads_declined");
+        if (declined) {
+                human_things(declined, "chunk", a);
+                section_line("declined", "%s: there, and faster to compute than to load", a);
+        }
+        human_count(section_count(totals, "evictions"), a);
+        section_line("evictions", "%s", a);
+        failures = section_count(totals, "crc_failures");
+        if (failures) {
+                human_things(failures, "chunk", a);
+                section_warn(COLOR_BAD, "BAD CHECKSUM",
+                             "%s: the disk returned other bytes than were written; dropped, and "
+                             "misses",
+                             a);
+        }
+        if (detail)
+                section_rest(totals);
+}
