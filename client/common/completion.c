@@ -1,5 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* Completion for bash, and which shells there is one for. */
 #include "completion.h"
+
+#include <string.h>
+
+#include "checked.h"
+
+completion_fn completion_for(const char *shell)
+{
+        static const struct {
+                const char *shell;
+                completion_fn print;
+        } known[] = { { "bash", completion_print_bash },
+                      { "zsh", completion_print_zsh },
+                      { "fish", completion_print_fish } };
+
+        for (size_t i = 0; i < ARRAY_SIZE(known); i++)
+                if (strcmp(known[i].shell, shell) == 0)
+                        return known[i].print;
+        return NULL;
+}
 
 static void print_option_names(const struct option_row *rows, bool with_argument, FILE *out)
 {
@@ -12,14 +32,27 @@ static void print_option_names(const struct option_row *rows, bool with_argument
         }
 }
 
-static void print_names(const struct command *const *commands, size_t n_commands, FILE *out)
+static void print_names(const struct completion *tool, FILE *out)
 {
-        for (size_t i = 0; i < n_commands; i++)
-                fprintf(out, " %s", commands[i]->name);
+        for (size_t i = 0; i < tool->n_commands; i++)
+                fprintf(out, " %s", tool->commands[i]->name);
+}
+
+/* Of the options whose arguments are known words. */
+static void print_values(const struct option_row *rows, FILE *out)
+{
+        for (; rows && rows->id; rows++) {
+                if (!rows->values)
+                        continue;
+                fprintf(out, "                [[ $option == --%s", rows->name);
+                if (rows->id < OPTION_LONG)
+                        fprintf(out, " || $option == -%c", rows->id);
+                fprintf(out, " ]] && values='%s'\n", rows->values);
+        }
 }
 
 /* What the shell has to know of one command: its options, those of them that take the next word,
- * and its actions. */
+ * the words that may be that, and its actions. */
 static void print_command(const struct command *command, FILE *out)
 {
         fprintf(out, "        %s)\n                options='", command->name);
@@ -31,24 +64,31 @@ static void print_command(const struct command *command, FILE *out)
         fputs(" '\n                actions='", out);
         for (const char *const *action = command->actions; action && *action; action++)
                 fprintf(out, " %s", *action);
-        fputs(" '\n                ;;\n", out);
+        fputs(" '\n", out);
+        print_values(command->options, out);
+        fputs("                ;;\n", out);
 }
 
-void completion_print_bash(const char *tool, const struct command *const *commands,
-                           size_t n_commands, FILE *out)
+void completion_print_bash(const struct completion *tool, FILE *out)
 {
         fprintf(out,
                 "# SPDX-License-Identifier: Apache-2.0\n"
                 "# Completion of %s for bash, made from the tables of its commands and options.\n"
                 "# Where no word is known, file names are completed.\n"
                 "_kvcache_complete_%s()\n{\n",
-                tool, tool);
-        fputs("        local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-              "        local command='' options='' valued='' actions='' i at\n"
+                tool->name, tool->name);
+        fputs("        local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD-1]}\n"
+              "        local command='' options='' valued='' values='' actions='' i at\n"
               "        COMPREPLY=()\n"
+              "        # \"--option=value\" are three words.\n"
+              "        if [[ $word == = ]]; then\n"
+              "                word=''\n"
+              "        elif [[ $option == = ]] && ((COMP_CWORD > 1)); then\n"
+              "                option=${COMP_WORDS[COMP_CWORD-2]}\n"
+              "        fi\n"
               "        for ((i = 1; i < COMP_CWORD; i++)); do\n"
               "                case ${COMP_WORDS[i]} in\n"
-              "                -s | --socket)\n"
+              "                -s | --socket | --color)\n"
               "                        [[ ${COMP_WORDS[i+1]} == = ]] && ((i++))\n"
               "                        ((i++))\n"
               "                        ;;\n"
@@ -61,28 +101,35 @@ void completion_print_bash(const char *tool, const struct command *const *comman
               "        done\n"
               "        case $command in\n"
               "        '')\n"
-              "                options=' --socket --json --debug --help --version '\n"
-              "                valued=' --socket -s '\n"
-              "                actions='",
+              "                options='",
               out);
-        print_names(commands, n_commands, out);
+        print_option_names(options_shared(), false, out);
+        fputs(" --debug --version '\n                valued='", out);
+        print_option_names(options_shared(), true, out);
+        fputs(" '\n                actions='", out);
+        print_names(tool, out);
         fputs(" help '\n                at=$((COMP_CWORD - 1))\n                ;;\n"
               "        help)\n                actions='",
               out);
-        print_names(commands, n_commands, out);
+        print_names(tool, out);
         fputs(" '\n                ;;\n", out);
-        for (size_t i = 0; i < n_commands; i++)
-                print_command(commands[i], out);
+        for (size_t i = 0; i < tool->n_commands; i++)
+                print_command(tool->commands[i], out);
+        fputs("        esac\n", out);
+        print_values(options_shared(), out);
         fprintf(out,
-                "        esac\n"
-                "        [[ $previous == = || $word == = || $valued == *\" $previous \"* ]] && "
-                "return\n"
-                "        if [[ $word == -* ]]; then\n"
+                "        if [[ $values ]]; then\n"
+                "                COMPREPLY=($(compgen -W \"$values\" -- \"$word\"))\n"
+                "        elif [[ ${COMP_WORDS[COMP_CWORD]} == = || ${COMP_WORDS[COMP_CWORD-1]} == "
+                "= ||\n"
+                "                $valued == *\" $option \"* ]]; then\n"
+                "                return\n"
+                "        elif [[ $word == -* ]]; then\n"
                 "                COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n"
                 "        elif ((COMP_CWORD == at + 1)); then\n"
                 "                COMPREPLY=($(compgen -W \"$actions\" -- \"$word\"))\n"
                 "        fi\n"
                 "}\n"
                 "complete -o default -F _kvcache_complete_%s %s\n",
-                tool, tool);
+                tool->name, tool->name);
 }

@@ -186,6 +186,20 @@ static int end_output(int status)
         return fflush(stdout) != 0 || failed ? complain_output(errno) : status;
 }
 
+static int print_completion(const struct tool *tool, const char *shell)
+{
+        struct completion all = { .name = tool->name,
+                                  .commands = tool->commands,
+                                  .n_commands = tool->n_commands };
+        completion_fn print = completion_for(shell);
+
+        if (!print)
+                return usage_error(NULL, "--print-completion: '%s' is not bash, zsh or fish",
+                                   shell);
+        print(&all, stdout);
+        return end_output(EXIT_OK);
+}
+
 int tool_main(const struct tool *tool, int argc, char **argv)
 {
         struct ctl ctl = { 0 };
@@ -193,11 +207,8 @@ int tool_main(const struct tool *tool, int argc, char **argv)
 
         keep_standard_streams();
         complain_as(tool->name);
-        if (argc == 3 && strcmp(argv[1], "--print-completion") == 0 &&
-            strcmp(argv[2], "bash") == 0) {
-                completion_print_bash(tool->name, tool->commands, tool->n_commands, stdout);
-                return end_output(EXIT_OK);
-        }
+        if (argc == 3 && strcmp(argv[1], "--print-completion") == 0)
+                return print_completion(tool, argv[2]);
         /* Known from the first message on, also of an option that stands before it. */
         for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
                 if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0)

@@ -77,6 +77,21 @@ def test_a_dry_run_installs_nothing(root):
     assert configuration(root) is None
 
 
+def test_completion_is_where_each_shell_looks(root, directory):
+    install(root)
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if "complet" in str(path) or "site-functions" in str(path)}
+    share = data_directory().removesuffix("/kvcache")
+    for tool in ("kvcachectl", "kvcache-bench"):
+        assert f"{share}/bash-completion/completions/{tool}.bash" in found
+        assert f"{share}/fish/vendor_completions.d/{tool}.fish" in found
+        assert found & {f"{share}/zsh/{place}/_{tool}" for place in ("site-functions", "vendor-completions")}
+        if shutil.which("zsh") and share == "usr/local/share":  # a directory that zsh of Debian knows
+            fpath = subprocess.run(["zsh", "-fc", "print -l $fpath"], capture_output=True, text=True, check=True).stdout.split()
+            assert any(f"{place[1:]}/_{tool}" in found for place in fpath)
+    uninstall(root)
+    assert not [path for path in found if (root / path).is_file()]
+
+
 def data_directory():
     """The compiled-in one, under the prefix."""
     header = (harness.BUILD / "build-config.h").read_text()
