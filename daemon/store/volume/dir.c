@@ -553,7 +553,9 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN)
-                return store_error(ret_error, -EPROTO, "%s: not a kvcache store and not empty",
+                return store_error(ret_error, -EPROTO,
+                                   "%s: not a kvcache store and not empty; store.path needs an "
+                                   "empty directory or a store",
                                    d->path);
 
         r = take_lock(d, params->lock_fd, params->lock_wait_ms);
