@@ -8,8 +8,9 @@
  * cached: pread() of the file's first --count pieces, which are in the page cache, in a random
  * order.
  *
- * The memory, --region bytes, is taken piece by piece in turn, as the other modes take theirs. One
- * thread; whatever fails ends the program. */
+ * The memory, --region bytes, is taken piece by piece in turn, as the other modes take theirs, and
+ * with --huge-pages it is in huge pages, as a daemon's pool is where there are any. One thread;
+ * whatever fails ends the program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,7 +29,7 @@
 #include <liburing.h>
 #endif
 
-enum { DEPTH = 16 };
+enum { DEPTH = 16, HUGE_PAGE = 2 << 20 };
 
 struct bare {
         const struct bench_options *o;
@@ -77,20 +78,19 @@ static int bare_open(struct bare *b, const struct bench_options *o, int flags)
         b->n_places = o->region / o->size;
         if (b->n_pieces == 0 || b->n_places < MAX(o->batch, (uint64_t)DEPTH))
                 return bench_fail("the file is to have a piece, and the region room for a batch");
-        b->memory = mmap(NULL, b->n_places * o->size, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (b->memory == MAP_FAILED) {
+        if (posix_memalign((void **)&b->memory, HUGE_PAGE, b->n_places * o->size) != 0) {
                 b->memory = NULL;
-                return bench_fail("no memory: %s", strerror(errno));
+                return bench_fail("no memory");
         }
+        if (o->huge_pages && madvise(b->memory, b->n_places * o->size, MADV_HUGEPAGE) < 0)
+                return bench_fail("no huge pages: %s", strerror(errno));
         memset(b->memory, 0x5a, b->n_places * o->size);
         return 0;
 }
 
 static void bare_close(struct bare *b)
 {
-        if (b->memory)
-                munmap(b->memory, b->n_places * b->o->size);
+        free(b->memory);
         if (b->fd >= 0)
                 close(b->fd);
 }

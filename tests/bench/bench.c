@@ -171,6 +171,7 @@ enum {
         OPTION_ECHO,
         OPTION_NAMESPACE,
         OPTION_FILE,
+        OPTION_HUGE_PAGES,
         OPTION_SIZE,
         OPTION_BATCH,
         OPTION_OUTSTANDING,
@@ -218,6 +219,7 @@ static const struct option long_options[] = {
         { "connections", required_argument, NULL, OPTION_CONNECTIONS },
         { "daemon-pid", required_argument, NULL, OPTION_DAEMON_PID },
         { "echo-pid", required_argument, NULL, OPTION_ECHO_PID },
+        { "huge-pages", no_argument, NULL, OPTION_HUGE_PAGES },
         { "populate", no_argument, NULL, OPTION_POPULATE },
         { "pairs", required_argument, NULL, OPTION_PAIRS },
         { "slice-ms", required_argument, NULL, OPTION_SLICE_MS },
@@ -328,6 +330,9 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
                 return parse_number(argument, &o->daemon_pid) && o->daemon_pid <= INT32_MAX;
         case OPTION_ECHO_PID:
                 return parse_number(argument, &o->echo_pid) && o->echo_pid <= INT32_MAX;
+        case OPTION_HUGE_PAGES:
+                o->huge_pages = true;
+                return true;
         case OPTION_POPULATE:
                 o->populate = true;
                 return true;

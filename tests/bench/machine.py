@@ -323,9 +323,9 @@ class Fio:
             raise Trouble(f"fio fails: {words[0] if words else 'no reason given'}")
         return job
 
-    def slice(self, rw, block_bytes, seconds, count=0, huge=False, depth=None):
+    def slice(self, rw, block_bytes, seconds, count=0, huge=False, depth=None, options=()):
         """Bytes per second, and CPU seconds per byte."""
-        how = ["--ioengine=io_uring", f"--iodepth={depth or self.depth}"]
+        how = ["--ioengine=io_uring", f"--iodepth={depth or self.depth}", *options]
         if count:
             how += [f"--io_size={count}"]
         else:

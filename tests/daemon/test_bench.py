@@ -123,6 +123,8 @@ def test_batches_without_a_daemon_are_read_and_written_whole(base_directory):
     assert bare("bare-put", *arguments, steps=f"run 0 {1000 * size}\n").returncode == 0
     written = file.read_bytes()
     assert len(written) == n * size and set(written) == {0x5a}, "each place was written, none beyond the end"
+    huge = bare("bare-put", *arguments, "--huge-pages", steps="run 0 1\n")
+    assert huge.returncode == 0 or "no huge pages" in huge.stderr, huge.stderr
     again = bare("cached", *arguments, "--count", 8, steps="run 0 1\n")
     assert json.loads(again.stdout)["bytes"] == 24 * size
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Blocks between a GPU and the disk against fio on the same disk, in turns, in one run.
 
-    disk.py BUILD DIRECTORY [--gib N] [--rounds N] [--set KEY=VALUE]... [--host]
+    disk.py BUILD DIRECTORY [--gib N] [--rounds N] [--size SIZE] [--writes] [--set KEY=VALUE]... [--host]
 
 A daemon at its defaults (but for its paths, its limit and --set) runs on a store in DIRECTORY. For each size of block,
 kvcache-bench profile writes them out of GPU memory, answered when they are on disk, and reads them into GPU memory after they
@@ -22,6 +22,7 @@ import tempfile
 import time
 
 SIZES = {"2MiB": 2 << 20, "576KiB": 576 << 10}
+WAYS = {"write": "randwrite", "read": "randread"}
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -31,6 +32,8 @@ def arguments():
     p.add_argument("directory", type=pathlib.Path)
     p.add_argument("--gib", type=float, default=1.0, help="moved at a time (default: %(default)s)")
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--size", choices=SIZES, help="of blocks (default: all)")
+    p.add_argument("--writes", action="store_true", help="and nothing is read")
     p.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     p.add_argument("--host", action="store_true")
     return p.parse_args()
@@ -97,14 +100,16 @@ def main():
     daemon = None
     try:
         nbytes = int(a.gib * (1 << 30))
+        ways = ["write"] if a.writes else list(WAYS)
         fio(work, 1 << 20, "write", 16, nbytes)  # its file is written through once
-        for name, size in SIZES.items():
+        for name in [a.size] if a.size else SIZES:
+            size = SIZES[name]
             daemon = Daemon(a, work)
             rows = {}
             for i in range(a.rounds + 1):
-                for way, rw in (("write", "randwrite"), ("read", "randread")):
+                for way in ways:
                     said = profile(a, daemon, size, way == "write")
-                    round_of = {"ours": said["bandwidth_gb_s"], **{f"fio {d}": fio(work, size, rw, d, nbytes) for d in (16, 128)}}
+                    round_of = {"ours": said["bandwidth_gb_s"], **{f"fio {d}": fio(work, size, WAYS[way], d, nbytes) for d in (16, 128)}}
                     if i == 0:
                         continue  # what grows or is made for the first time
                     for k, v in round_of.items():
@@ -112,7 +117,7 @@ def main():
                     print(f"{name} {way}: " + ", ".join(f"{k} {v:.2f}" for k, v in round_of.items())
                           + (f", {said['gpu']['blocks_from_pool']} blocks from the pool" if way == "read" and "gpu" in said else ""),
                           flush=True)
-            for way in ("write", "read"):
+            for way in ways:
                 ours = statistics.median(rows[way, "ours"])
                 print(f"{name} {way}, medians of {a.rounds}: {ours:.2f} GB/s; " + "; ".join(
                     f"fio at depth {d} {statistics.median(rows[way, f'fio {d}']):.2f} GB/s, ratio "

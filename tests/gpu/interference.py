@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much does a model's work slow down while blocks come from the pool beside it?
 
-    interference.py BUILD SOCKET
+    interference.py BUILD SOCKET [SIZE]
 
-A loop of matrix products, in this process and on its GPU, is timed alone and beside gets in a loop. Needs PyTorch."""
+A loop of matrix products of SIZE rows and columns (default: 8192), in this process and on its GPU, is timed alone and beside gets
+in a loop. Needs PyTorch."""
 
 import ctypes
 import pathlib
@@ -15,7 +16,8 @@ import time
 
 import torch
 
-SIZE, LOOPS, ROUNDS = 8192, 20, 25
+SIZE = int(sys.argv[3]) if len(sys.argv) > 3 else 8192
+LOOPS, ROUNDS = max(1, round(20 * (8192 / SIZE) ** 3)), 25  # a round takes as long with each size
 
 
 def products(a, b, c):
@@ -33,7 +35,7 @@ def products(a, b, c):
 
 
 def main():
-    build, socket = sys.argv[1:]
+    build, socket = sys.argv[1:3]
     library = ctypes.CDLL(str(pathlib.Path(build) / "tests/gpu/libgpu-check.so"))
     library.gpu_check_loop.restype = ctypes.c_double
     library.gpu_check_loop.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint] + 2 * [ctypes.POINTER(ctypes.c_int)]

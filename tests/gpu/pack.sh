@@ -39,7 +39,9 @@ cp "$build/client/lib/libkvcache.so.1" "$folder/client/lib/"
 cp "$build/tests/gpu/gpu-check" "$build/tests/gpu/libgpu-check.so" "$folder/tests/gpu/"
 cp "$build/tests/gpu/cufile-shim/libcufile.so.0" "$folder/tests/gpu/cufile-shim/"
 cp "$(dirname "$0")/on-gpu.sh" "$(dirname "$0")/on-gds.sh" "$(dirname "$0")/daemon.sh" \
-        "$(dirname "$0")/interference.py" "$(dirname "$0")/written.py" "$folder/tests/gpu/"
+        "$(dirname "$0")/interference.py" "$(dirname "$0")/written.py" "$(dirname "$0")/disk.py" "$folder/tests/gpu/"
+mkdir "$folder/conf"
+cp -r "$(dirname "$0")/../../conf/models" "$(dirname "$0")/../../conf/deployments" "$folder/conf/"
 cp "$(dirname "$0")"/../bench/*.py "$folder/tests/bench/"
 for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
         "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure"; do

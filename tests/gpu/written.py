@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where written puts lose against fio: both in turns, with what the kernel and the daemon count meanwhile.
 
-    written.py BUILD DIRECTORY [--also BUILD] [--size BYTES] [--gib N] [--rounds N]
+    written.py BUILD DIRECTORY [--also BUILD]... [--setting NAME]... [--size BYTES] [--gib N] [--rounds N]
 
-BUILD is a build folder, or what pack.sh has made of one; --also names another one, to compare them. fio comes first, at
-several depths; then each round has a slice of the daemon (of each build) and of fio in three ways, for each setting of the
-daemon and of its clients. Beside the rate stand the device's own figures, from /proc/diskstats: writes and their mean size,
-how many were under way while it was busy, the share of the time that it was, the mean time of one, and flushes.
+BUILD is a build folder, or what pack.sh has made of one; --also names others, to compare them. fio comes first, at
+several depths; then each round has a slice of the daemon (of each build), of fio in four ways and of a loop that asks the disk
+itself in three, for each setting of the daemon (or those that are named) and of its clients. Beside the rate stand the device's
+own figures, from /proc/diskstats: writes and their mean size, how many were under way while it was busy, the share of the time
+that it was, the mean time of one, and flushes and theirs.
 Prints the medians, and at the end the daemon's counters of the slices of each setting. Exit status 77: there is no fio."""
 
 import argparse
@@ -24,17 +25,28 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "bench"))
 
-from machine import Daemon, Fio, Trouble, cpu_seconds  # noqa: E402
+from machine import Daemon, Fio, Process, Trouble, cpu_seconds  # noqa: E402
 from slices import difference  # noqa: E402
 
 MIB, GIB = 2**20, 2**30
 DEPTHS = (4, 8, 16, 32)
-# clients, chunks on their way of each, chunks in a request
-CLIENTS = ((1, 32, 16), (1, 32, 1), (3, 32, 8))
-# What is taken in turns with ours, at depth 16: the pattern, and whether the buffers are in huge pages as the pool is. A full
-# store overwrites its slots nearly in order.
-FIOS = {"fio, anywhere": ("randwrite", False), "fio, anywhere, huge pages": ("randwrite", True), "fio, in order, huge pages": ("write", True)}
-SETTINGS = {"defaults": {}, "one worker": {"io.workers": 1}, "pool in 4 KiB pages": {"memory.huge_pages": "off"}}
+# clients, chunks on their way of each, chunks in a request, and whether they come from registered memory, which the disk is
+# written from: what comes from a staging area is copied into the pool first
+CLIENTS = ((1, 32, 16, False), (1, 32, 1, False), (3, 32, 8, False), (1, 64, 16, True))
+# What is taken in turns with ours, at depth 16: the pattern, whether the buffers are in huge pages as the pool is, and further
+# options. A full store overwrites its slots nearly in order. In bursts: 16 are begun once 15 have ended, as of a client that waits
+# for its request.
+FIOS = {
+    "fio, anywhere": ("randwrite", False, ()),
+    "fio, anywhere, huge pages": ("randwrite", True, ()),
+    "fio, in order, huge pages": ("write", True, ()),
+    "fio, in bursts, huge pages": ("randwrite", True, ("--iodepth_batch=16", "--iodepth_low=1")),
+}
+# The loop of tests/bench/bare.c, at depth 16: pieces of a batch, whose end it waits for, and pieces of memory, of which fio has 16:
+# the processor's cache may hold those, and not those of a pool.
+LOOPS = {"loop, one by one, much memory": (256, 256), "loop, in bursts, much memory": (16, 256), "loop, in bursts, little memory": (16, 16)}
+SETTINGS = {"defaults": {}, "one worker": {"io.workers": 1}, "eight workers": {"io.workers": 8},
+            "pool in 4 KiB pages": {"memory.huge_pages": "off"}}
 COUNTED = ("kvcache_io_operations_total", "kvcache_io_bytes_total", "kvcache_io_inflight_seconds_total", "kvcache_io_busy_seconds_total",
            "kvcache_store_writes_total", "kvcache_store_written_bytes_total", "kvcache_evictions_total", "kvcache_puts_total")
 
@@ -78,13 +90,13 @@ class Disk:
         d = {k: after[k] - before[k] for k in after}
         ms = d["at"] * 1000
         return {"kib": d["bytes"] / 1024 / max(1, d["writes"]), "depth": d["write_ms"] / max(1, d["busy_ms"]), "busy": d["busy_ms"] / ms,
-                "ms": d["write_ms"] / max(1, d["writes"]), "device": d["bytes"] / d["at"] / 1e9, "flushes": d["flushes"]}
+                "ms": d["write_ms"] / max(1, d["writes"]), "device": d["bytes"] / d["at"] / 1e9, "flushes": d["flushes"], "flush_ms": d["flush_ms"] / max(1, d["flushes"])}
 
 
-def fio_slice(disk, fio, a, rw, depth, huge=False):
+def fio_slice(disk, fio, a, rw, depth, huge=False, options=()):
     before = disk.read()
     begin = time.monotonic()
-    rate, _ = fio.slice(rw, a.size, 0, int(a.gib * GIB), huge=huge, depth=depth)
+    rate, _ = fio.slice(rw, a.size, 0, int(a.gib * GIB), huge=huge, depth=depth, options=options)
     elapsed = time.monotonic() - begin
     row = disk.since(before)
     scale = elapsed * rate / (a.gib * GIB) if row else 1  # fio's start is no part of the slice
@@ -92,6 +104,17 @@ def fio_slice(disk, fio, a, rw, depth, huge=False):
         if name in row:
             row[name] *= scale
     return {"rate": rate / 1e9, **row}
+
+
+def bare_put(place, fio, a, batch, pieces):
+    return Process([place.build / "tests/bench/measure", "bare-put", "--steps", "--huge-pages", "--file", fio.file, "--size", a.size,
+                    "--batch", batch, "--region", pieces * a.size], place.work / "loop.log")
+
+
+def loop_slice(disk, loop, a):
+    before = disk.read()
+    answer = loop.run(count=int(a.gib * GIB))
+    return {"rate": answer["bytes"] / answer["seconds"] / 1e9, **disk.since(before)}
 
 
 def our_slice(disk, daemon, loads, a):
@@ -127,7 +150,7 @@ def show(title, rows):
 
     print(f"{title:44} GB/s {middle('rate', 2)} ({min(r['rate'] for r in rows):.2f}-{max(r['rate'] for r in rows):.2f}); device:"
           f" {middle('device', 2)} GB/s, {middle('kib', 0)} KiB a write, {middle('depth', 1)} under way, {middle('ms', 2)} ms each,"
-          f" busy {middle('busy', 2)}, flushes {middle('flushes', 0)}; cores: daemon {middle('daemon_cpu', 2)},"
+          f" busy {middle('busy', 2)}, flushes {middle('flushes', 0)} of {middle('flush_ms', 1)} ms; cores: daemon {middle('daemon_cpu', 2)},"
           f" clients {middle('client_cpu', 2)}", flush=True)
 
 
@@ -141,14 +164,16 @@ def of_setting(places, disk, fio, a, name, settings, clients):
             daemons.append(stack.enter_context(Daemon(place, {"store.limit": limit, "memory.pool": pool, **settings})))
             daemons[-1].settle()
         first = 0
-        for n, outstanding, batch in clients:
+        for n, outstanding, batch, registered in clients:
             rows, counted = [[] for _ in places], [None for _ in places]
-            beside = {title: [] for title in FIOS}
+            beside = {title: [] for title in (*FIOS, *LOOPS)}
             with contextlib.ExitStack() as running:
+                loops = {title: running.enter_context(bare_put(places[0], fio, a, *how)) for title, how in LOOPS.items()}
                 loads = []
                 for daemon in daemons:
                     loads.append([daemon.load("put", "--steps", "--size", a.size, "--batch", batch, "--outstanding", outstanding, "--first",
-                                              first + i * 10**6) for i in range(n)])
+                                              first + i * 10**6, *(["--region", 2 * outstanding * a.size] if registered else []))
+                                  for i in range(n)])
                     for load in loads[-1]:
                         running.callback(load.close)
                     our_slice(disk, daemon, loads[-1], a)
@@ -156,11 +181,13 @@ def of_setting(places, disk, fio, a, name, settings, clients):
                     for i, daemon in enumerate(daemons):
                         row, counted[i] = our_slice(disk, daemon, loads[i], a)
                         rows[i].append(row)
-                    for title, (rw, huge) in FIOS.items():
-                        beside[title].append(fio_slice(disk, fio, a, rw, 16, huge=huge))
+                    for title, (rw, huge, options) in FIOS.items():
+                        beside[title].append(fio_slice(disk, fio, a, rw, 16, huge=huge, options=options))
+                    for title, loop in loops.items():
+                        beside[title].append(loop_slice(disk, loop, a))
             first += n * 10**6
             for place, its in zip(places, rows):
-                show(f"{name}: {n} clients, {outstanding} in requests of {batch}, {place.build.name}", its)
+                show(f"{name}: {n} clients, {outstanding} in requests of {batch}{', registered' * registered}, {place.build.name}", its)
             for title, its in beside.items():
                 show(f"  {title}", its)
             for place, its, counts in zip(places, rows, counted):
@@ -172,12 +199,13 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("build", type=pathlib.Path)
     p.add_argument("directory", type=pathlib.Path)
-    p.add_argument("--also", type=pathlib.Path)
+    p.add_argument("--also", type=pathlib.Path, action="append", default=[])
+    p.add_argument("--setting", choices=SETTINGS, action="append")
     p.add_argument("--size", type=int, default=2 * MIB)
     p.add_argument("--gib", type=float, default=1.0, help="of a slice (default: %(default)s)")
     p.add_argument("--rounds", type=int, default=3)
     a = p.parse_args()
-    places = [Place(build, a.directory) for build in (a.build, a.also) if build]
+    places = [Place(build, a.directory) for build in (a.build, *a.also)]
     try:
         disk = Disk(places[0].work)
         try:
@@ -188,8 +216,8 @@ def main():
         for depth in DEPTHS:
             show(f"fio randwrite, depth {depth}", [fio_slice(disk, fio, a, "randwrite", depth) for _ in range(a.rounds)])
         show("fio write, depth 16", [fio_slice(disk, fio, a, "write", 16) for _ in range(a.rounds)])
-        for name, settings in SETTINGS.items():
-            of_setting(places, disk, fio, a, name, settings, CLIENTS if name == "defaults" else CLIENTS[-1:])
+        for name in a.setting or SETTINGS:
+            of_setting(places, disk, fio, a, name, SETTINGS[name], CLIENTS if name == "defaults" else CLIENTS[2:])
         return 0
     finally:
         for place in places:
