@@ -19,4 +19,5 @@ extern const struct command command_device;                           /* cmd-dev
 extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_record;                           /* cmd-record.c */
 extern const struct command command_reload;                           /* cmd-reload.c */
+extern const struct command command_store;                            /* cmd-store.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

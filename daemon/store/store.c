@@ -189,6 +189,12 @@ int store_probe_fd(const struct store *s)
         return -1;
 }
 
+int store_read_format(const char *path, struct store_format *ret,
+                      char ret_error[static STORE_ERROR_BYTES])
+{
+        return volume_read_format(path, ret, ret_error);
+}
+
 const char *store_volume_path(const struct store *s, unsigned i)
 {
         return i < s->n_volumes ? s->volumes[i].name : NULL;

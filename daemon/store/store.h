@@ -46,6 +46,11 @@ enum store_volume_state {
 int store_prepare(struct store **ret, const struct store_params *params,
                   char ret_error[static 512]);
 
+/* The format of one volume of a store. Reads the superblock and nothing else, also while a daemon
+ * has the store open, and writes nothing. 0: see ret->opens; `ret_error` is why it does not, or
+ * "". -EPROTO: not a volume, or damaged beyond use; others as the world says. */
+int store_read_format(const char *path, struct store_format *ret, char ret_error[static 512]);
+
 /* Descriptors to register with every ring, of the volumes that could be opened; n <=
  * STORE_MAX_VOLUMES. A file to probe reads with. Borrowed. */
 unsigned store_lock_fds(const struct store *s, int ret_fds[static STORE_MAX_VOLUMES]);

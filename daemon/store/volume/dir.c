@@ -385,17 +385,15 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
         return r;
 }
 
-static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
+/* Reads the four copies. `ret_best`: the one that counts. */
+static int read_copies(const struct dir *d, struct disk_superblock *copies,
+                       const struct disk_superblock **ret_best,
+                       char ret_error[static STORE_ERROR_BYTES])
 {
-        _cleanup_(freep) struct disk_superblock *copies =
-                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
-        _cleanup_(closep) int fd = -1;
+        _cleanup_(closep) int fd = dir_open_buffered(d, NAME_SUPERBLOCK);
         const struct disk_superblock *best = NULL;
         int r;
 
-        if (!copies)
-                return store_error(ret_error, -ENOMEM, "out of memory");
-        fd = dir_open_buffered(d, NAME_SUPERBLOCK);
         if (fd >= 0) /* what the kernel could not write it may still show */
                 posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
@@ -416,23 +414,74 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
                                    ": none of its four copies is whole: not a kvcache store, or "
                                    "damaged beyond use; move the directory away to start anew",
                                    d->path);
-        if (best->version != DISK_VERSION)
+        *ret_best = best;
+        return 0;
+}
+
+int dir_check_format(const char *path, const struct disk_superblock *sb,
+                     char ret_error[static STORE_ERROR_BYTES])
+{
+        if (sb->version != DISK_VERSION)
                 return store_error(
                         ret_error, -EPROTO,
-                        "%s: the store has format version %u, this build knows version %u", d->path,
-                        best->version, (unsigned)DISK_VERSION);
-        if (best->incompat & ~DISK_INCOMPAT || best->ro_compat & ~DISK_RO_COMPAT)
+                        "%s: the store has format version %u, this build knows version %u", path,
+                        sb->version, (unsigned)DISK_VERSION);
+        if (sb->incompat & ~DISK_INCOMPAT || sb->ro_compat & ~DISK_RO_COMPAT)
                 return store_error(ret_error, -EPROTO,
                                    "%s: the store uses a format feature that this build does not "
                                    "know (incompat %#llx, "
                                    "ro_compat %#llx)",
-                                   d->path, (unsigned long long)(best->incompat & ~DISK_INCOMPAT),
-                                   (unsigned long long)(best->ro_compat & ~DISK_RO_COMPAT));
-        if (best->volume_index >= best->volume_count || best->volume_count > VOLUMES_SET_MAX)
+                                   path, (unsigned long long)(sb->incompat & ~DISK_INCOMPAT),
+                                   (unsigned long long)(sb->ro_compat & ~DISK_RO_COMPAT));
+        if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" NAME_SUPERBLOCK
                                    ": says that it is volume %u of a store of %u: damaged",
-                                   d->path, best->volume_index + 1u, best->volume_count);
+                                   path, sb->volume_index + 1u, sb->volume_count);
+        return 0;
+}
+
+int dir_read_superblock(const char *path, struct disk_superblock *ret,
+                        char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
+        _cleanup_(closep) int fd = -1;
+        const struct disk_superblock *best;
+        int r;
+
+        if (!copies)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0) {
+                r = -errno;
+                return store_error(ret_error, r, "%s: cannot open: %s", path, strerror(-r));
+        }
+        r = read_copies(&(struct dir){ .fd = fd, .path = (char *)path }, copies, &best, ret_error);
+        if (r == -ENOENT)
+                return store_error(ret_error, -EPROTO,
+                                   "%s: not a kvcache store: there is no file \"" NAME_SUPERBLOCK
+                                   "\" in it",
+                                   path);
+        if (r == 0)
+                *ret = *best;
+        return r;
+}
+
+static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
+{
+        _cleanup_(freep) struct disk_superblock *copies =
+                aligned_alloc(DISK_PAGE, DISK_SUPERBLOCKS * DISK_PAGE);
+        const struct disk_superblock *best;
+        int r;
+
+        if (!copies)
+                return store_error(ret_error, -ENOMEM, "out of memory");
+        r = read_copies(d, copies, &best, ret_error);
+        if (r == 0)
+                r = dir_check_format(d->path, best, ret_error);
+        if (r < 0)
+                return r;
         d->superblock = *best;
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 if (memcmp(&copies[i], best, sizeof(*best)) == 0)

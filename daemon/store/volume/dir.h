@@ -38,6 +38,15 @@ struct dir_params {
  * version or with a flag that this build does not know. `ret_error` gets one sentence. */
 int dir_open(struct dir **ret, const struct dir_params *params,
              char ret_error[static STORE_ERROR_BYTES]);
+/* The superblock of the volume in `path`, which stays as it is, and may be in use. -EPROTO: there
+ * is none, or no copy is whole; -errno: it cannot be read. Its version and flags may be unknown
+ * ones: dir_check_format(). */
+int dir_read_superblock(const char *path, struct disk_superblock *ret,
+                        char ret_error[static STORE_ERROR_BYTES]);
+/* Does this build know that version and the flags that matter, and is the volume's number one that
+ * can be? 0, or -EPROTO with the reason. */
+int dir_check_format(const char *path, const struct disk_superblock *sb,
+                     char ret_error[static STORE_ERROR_BYTES]);
 /* Makes the superblock, as volume `index` of `count` of the set; `set` may be NULL. */
 int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
              char ret_error[static STORE_ERROR_BYTES]);

@@ -71,6 +71,16 @@ enum store_volume_event {
         STORE_VOLUME_KEEPS_POLICY, /* resumed without memory for another eviction policy */
 };
 
+/* What a volume's superblock says of its format, and what this build makes of it. */
+struct store_format {
+        uint32_t version;
+        uint64_t compat, ro_compat, incompat; /* flags of it that are set */
+        bool opens;             /* false: this build refuses it, and changes nothing */
+        uint32_t version_known; /* by this build, which makes it that when it opens it */
+        uint64_t compat_known, ro_compat_known, incompat_known;
+        char features[160]; /* incompat and ro_compat flags that are set, by name, or as numbers */
+};
+
 struct store_params {
         const char *const *paths;
         unsigned n_paths;

@@ -53,6 +53,7 @@ static inline uint64_t volume_auto_entries(uint64_t limit)
         return limit / (256 * 1024) > UINT64_C(1) << 20 ? limit / (256 * 1024) : UINT64_C(1) << 20;
 }
 
+int volume_read_format(const char *path, struct store_format *ret, char ret_error[static 512]);
 int volume_prepare(struct volume **ret, const struct volume_params *params,
                    char ret_error[static 512]);
 int volume_lock_fd(const struct volume *v);

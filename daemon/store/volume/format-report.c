@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The format of a volume, for an operator who wants to know before an upgrade or a downgrade what a
+ * build makes of it. It reads the superblock by itself and decides by the function that decides
+ * when a volume is opened. Blocks; no thread's own. Owns nothing. A volume that cannot be read is
+ * an error; one that would be refused is not. */
+#include <stdio.h>
+#include <string.h>
+
+#include "store/volume/dir.h"
+#include "store/volume/volume.h"
+
+/* Flags that have no name are added as a number. */
+static void add_feature(struct store_format *format, const char *name, uint64_t flags,
+                        bool has_name)
+{
+        size_t used = strlen(format->features);
+        char *end = format->features + used;
+
+        if (flags == 0)
+                return;
+        snprintf(end, sizeof(format->features) - used, "%s%s", used > 0 ? ", " : "", name);
+        used = strlen(format->features);
+        end = format->features + used;
+        if (!has_name)
+                snprintf(end, sizeof(format->features) - used, " %#llx", (unsigned long long)flags);
+}
+
+int volume_read_format(const char *path, struct store_format *ret,
+                       char ret_error[static STORE_ERROR_BYTES])
+{
+        struct disk_superblock sb;
+        int r = dir_read_superblock(path, &sb, ret_error);
+
+        if (r < 0)
+                return r;
+        ret_error[0] = '\0';
+        *ret = (struct store_format){
+                .version = sb.version,
+                .compat = sb.compat,
+                .ro_compat = sb.ro_compat,
+                .incompat = sb.incompat,
+                .opens = dir_check_format(path, &sb, ret_error) == 0,
+                .version_known = DISK_VERSION,
+                .compat_known = DISK_COMPAT,
+                .ro_compat_known = DISK_RO_COMPAT,
+                .incompat_known = DISK_INCOMPAT,
+        };
+        add_feature(ret, "void-pages", sb.incompat & DISK_INCOMPAT_VOID_PAGES, true);
+        add_feature(ret, "incompat", sb.incompat & ~DISK_INCOMPAT_VOID_PAGES, false);
+        add_feature(ret, "ro_compat", sb.ro_compat, false);
+        return 0;
+}
