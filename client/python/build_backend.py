@@ -81,12 +81,12 @@ def metadata():
 
 
 def write_wheel(folder, files, library):
-    """`files`: (name in the wheel, bytes)."""
-    name, wheel_tag = f"kvcache-{version()}", tag(library)
+    """`files`: (name in the wheel, bytes). No library: the wheel is for any machine."""
+    name, wheel_tag = f"kvcache-{version()}", tag(library) if library else "py3-none-any"
     info = f"{name}.dist-info"
     files = files + [
         (f"{info}/METADATA", metadata().encode()),
-        (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: kvcache\nRoot-Is-Purelib: false\nTag: {wheel_tag}\n".encode()),
+        (f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: kvcache\nRoot-Is-Purelib: {str(not library).lower()}\nTag: {wheel_tag}\n".encode()),
         (f"{info}/entry_points.txt", (HERE / "entry_points.txt").read_bytes()),
         (f"{info}/LICENSE", (TREE / "LICENSE").read_bytes()),
     ]
@@ -105,11 +105,17 @@ def write_wheel(folder, files, library):
 # --- what pip calls ---
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """`config_settings`, pip's --config-settings: library=system leaves the library out, for a distribution that has it."""
+    wanted = (config_settings or {}).get("library", "bundled")
+    if wanted not in ("bundled", "system"):
+        sys.exit(f"kvcache: library={wanted}: it is bundled or system")
+    files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in sorted((HERE / "kvcache").rglob("*"))
+             if p.is_file() and p.suffix in (".py", ".typed", ".c") and "__pycache__" not in p.parts]
+    if wanted == "system":
+        return write_wheel(wheel_directory, files, None)
     with tempfile.TemporaryDirectory() as scratch:
         library = pathlib.Path(scratch, "libkvcache.so")
         compile_library(library)
-        files = [(str(p.relative_to(HERE)), p.read_bytes()) for p in sorted((HERE / "kvcache").rglob("*"))
-                 if p.is_file() and p.suffix in (".py", ".typed", ".c") and "__pycache__" not in p.parts]
         return write_wheel(wheel_directory, [*files, ("kvcache/libkvcache.so", library.read_bytes())], library)
 
 

@@ -74,6 +74,18 @@ def test_the_tag_holds(wheel, tmp_path):
     assert libraries <= {"libc.so.6", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 
 
+def test_a_wheel_for_a_distribution_has_no_library_of_its_own(tmp_path):
+    name = build_backend.build_wheel(tmp_path, {"library": "system"})
+    assert name == f"kvcache-{build_backend.version()}-py3-none-any.whl"
+    with zipfile.ZipFile(tmp_path / name) as archive:
+        names = archive.namelist()
+        said = archive.read(f"kvcache-{build_backend.version()}.dist-info/WHEEL").decode()
+    assert "kvcache/__init__.py" in names and not [n for n in names if n.endswith(".so")]
+    assert "Root-Is-Purelib: true" in said and "Tag: py3-none-any\n" in said
+    with pytest.raises(SystemExit, match="library=shared: it is bundled or system"):
+        build_backend.build_wheel(tmp_path, {"library": "shared"})
+
+
 def test_a_newer_symbol_makes_another_tag(tmp_path):
     library = tmp_path / "library"
     for names, tag in ((b"GLIBC_2.2.5\0GLIBC_2.33\0", "manylinux_2_34"), (b"GLIBC_2.38\0GLIBC_2.4\0", "manylinux_2_38"),
