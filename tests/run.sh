@@ -17,6 +17,8 @@ usage: tests/run.sh [OPTIONS]
                          (tests/engines/run.sh); skipped where there is no package index
   --containers           instead, the Containerfile in a chroot, and what it makes under runc as conf/kubernetes/ has it
                          (tests/containers/run.sh); needs root, debootstrap and a mirror of Debian, else it is skipped
+  --packages             instead, Debian's packages: built, and installed, upgraded and removed in a root of their own (tests/packages/run.sh);
+                         minutes, as root; skipped where debootstrap and debhelper cannot be had
   --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --werror               a warning of the compiler is an error
@@ -41,7 +43,7 @@ wrong_usage() {
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
-sanitize='' long=0 install=1 gpu=0 engines=0 containers=0 build='' setup='' campaign='' count='' seed=''
+sanitize='' long=0 install=1 gpu=0 engines=0 containers=0 packages=0 build='' setup='' campaign='' count='' seed=''
 while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
@@ -50,6 +52,7 @@ while [ $# -gt 0 ]; do
         --gpu) gpu=1 ;;
         --engines) engines=1 ;;
         --containers) containers=1 ;;
+        --packages) packages=1 ;;
         --campaign) [ $# -gt 1 ] || wrong_usage "--campaign needs a name"; campaign=$2; shift ;;
         --campaign=*) campaign=${1#*=} ;;
         --count) [ $# -gt 1 ] || wrong_usage "--count needs a number"; count=$2; shift ;;
@@ -75,6 +78,17 @@ case $build in
 *) build=$PWD/$build ;;
 esac
 [ -n "$campaign" ] || [ $long = 1 ] || [ -z "$count$seed" ] || wrong_usage "--count and --seed are for a campaign"
+
+if [ $packages = 1 ]; then
+        if [ $install = 1 ]; then
+                sh "$root/daemon/build-deps.sh" || die "What the build needs could not be installed."
+                if command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ]; then
+                        DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+                                debhelper debootstrap dh-python dpkg-dev fakeroot lintian systemd-container >/dev/null 2>&1 </dev/null
+                fi
+        fi
+        exec sh "$root/tests/packages/run.sh"
+fi
 
 if [ $install = 1 ]; then
         sh "$root/daemon/build-deps.sh" --tests || die "What the tests need could not be installed."

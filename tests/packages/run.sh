@@ -1,0 +1,321 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The packages as an administrator meets them: built, checked by lintian, then in a fresh root of this Debian installed, upgraded,
+# downgraded, removed and purged, with systemd as its init where systemd-nspawn can boot one. Needs root, and minutes.
+#
+#   run.sh [--built DIR] [--root DIR]
+#
+# --built: the packages of this version and the next are there, and are not built. --root: a root that debootstrap has made with
+# systemd and dbus in it is there, and is copied.
+# The last line is "N passed, N failed, N skipped". Exit 77, with a reason: this cannot be done here.
+# All of it is in a temporary folder, which is removed; KVCACHE_PACKAGES_KEEP=1 leaves it.
+set -u
+
+top=$(cd "$(dirname "$0")/../.." && pwd) || exit 1
+given='' built=''
+while [ $# -gt 0 ]; do
+        case $1 in
+        --root) given=${2:?--root needs a folder} ;;
+        --built) built=${2:?--built needs a folder} ;;
+        *) echo "usage: run.sh [--built DIR] [--root DIR]" >&2; exit 2 ;;
+        esac
+        shift 2
+done
+
+skip() {
+        echo "packages: skipped: $*"
+        echo "0 passed, 0 failed, 1 skipped"
+        exit 77
+}
+
+[ "$(id -u)" = 0 ] || skip "only root can make a root of its own"
+for tool in debootstrap dpkg-buildpackage dh dh_python3 lintian nsenter; do
+        command -v $tool >/dev/null 2>&1 || skip "there is no $tool: apt-get install debootstrap dpkg-dev debhelper dh-python lintian util-linux"
+done
+# shellcheck disable=SC1091 # a file of this host
+codename=$(. /etc/os-release && [ "$ID" = debian ] && echo "$VERSION_CODENAME") || skip "what is built here fits this Debian, and this is none"
+
+work=$(mktemp -d /var/tmp/kvcache-packages.XXXXXX) || exit 1
+root=$work/root
+nspawn='' leader='' daemon='' passed=0 failed=0 skipped=0
+
+end() {
+        [ -n "$leader" ] && nsenter -t "$leader" -a systemctl poweroff >/dev/null 2>&1
+        [ -n "$nspawn" ] && { timeout 30 tail --pid="$nspawn" -f /dev/null || kill -9 "$nspawn"; } 2>/dev/null
+        [ -n "$daemon" ] && kill "$daemon" 2>/dev/null
+        if [ -n "${KVCACHE_PACKAGES_KEEP-}" ]; then
+                echo "kept: $work"
+        else
+                rm -rf --one-file-system "$work"
+        fi
+}
+trap end EXIT
+trap 'exit 130' INT TERM
+
+# check WHAT COMMAND...: counts it; of one that fails, shows what it printed
+check() {
+        what=$1
+        shift
+        if "$@" >"$work/output" 2>&1 </dev/null; then
+                passed=$((passed + 1))
+                echo "ok      $what"
+        else
+                failed=$((failed + 1))
+                echo "FAILED  $what"
+                tail -n 25 "$work/output" | sed 's/^/        /'
+                return 1
+        fi
+}
+finish() {
+        echo "$passed passed, $failed failed, $skipped skipped"
+        [ $failed -eq 0 ] && [ $passed -gt 0 ]
+        exit
+}
+need() { check "$@" || finish; }
+
+# --- the packages ---
+
+# As git has it, uncommitted changes included.
+source_tree() {
+        mkdir -p "$tree" && cd "$top" || return 1
+        if git rev-parse --git-dir >/dev/null 2>&1; then
+                git ls-files -co --exclude-standard | while read -r file; do [ ! -f "$file" ] || echo "$file"; done
+        else # a tarball
+                find . -type f ! -path './build*' ! -name '*.pyc'
+        fi | tar -cf - -T - | tar -xf - -C "$tree"
+}
+
+# The same under the next version, where the last build has left it.
+next_version() {
+        cd "$tree" || return 1
+        sed -i "s/^\( *version : '\)$version'/\1$next'/" meson.build
+        sed -i "0,/^## $version.*/s//## $next - unreleased\n\n## $version - 2026-01-01/" CHANGELOG.md
+        # What the package brings differs as well: an edited file and a changed one are when dpkg has to decide.
+        sed -i '1s/$/\n# A comment of the next version./' conf/kvcache.yaml
+        { sed -n "1s/($version)/($next)/p" debian/changelog; printf '\n  * The next version.\n\n'; sed -n '/^ -- /{p;q}' debian/changelog; echo
+                cat debian/changelog; } >debian/changelog.new && mv debian/changelog.new debian/changelog
+        python3 tests/check-version.py .
+}
+
+# build OPTIONS...: the unit tests have run where this runs
+build() {
+        [ -d /usr/lib/ccache ] && PATH=/usr/lib/ccache:$PATH
+        (cd "$tree" && DEB_BUILD_PROFILES=nocheck DEB_BUILD_OPTIONS="nocheck parallel=$(nproc)" dpkg-buildpackage -us -uc "$@")
+}
+build_next() {
+        rm -f "$tree/debian/debhelper-build-stamp" # the one that keeps -nc from building at all
+        build --build=binary -nc
+}
+
+clean_of_lintian() {
+        lintian --allow-root --display-info "$built"/kvcache-daemon_"$version"_*.changes >"$work/lintian" 2>&1
+        cat "$work/lintian"
+        ! grep -q '^[EWI]:' "$work/lintian"
+}
+
+# A program that is compiled with what libkvcache-dev has, and links with the library of libkvcache1.
+examples_compile() {
+        mkdir -p "$work/dev" && for p in libkvcache-dev libkvcache1; do dpkg-deb -x "$built/${p}_${version}"_*.deb "$work/dev" || return 1; done
+        flags=$(PKG_CONFIG_SYSROOT_DIR=$work/dev PKG_CONFIG_LIBDIR=$(echo "$work"/dev/usr/lib/*/pkgconfig) pkg-config --cflags --libs kvcache) || return 1
+        for example in blocking async-epoll registered-memory; do
+                # shellcheck disable=SC2086 # a list of options
+                cc -o "$work/dev/$example" "$work/dev/usr/share/doc/libkvcache-dev/examples/$example.c" $flags -ldl || return 1
+                readelf -d "$work/dev/$example" | grep -q 'NEEDED.*libkvcache\.so\.1' || return 1
+        done
+}
+
+version=$(sed -n "s/^ *version : '\([^']*\)'.*/\1/p" "$top/meson.build" | head -n 1)
+next=${version%.*}.$((${version##*.} + 1))
+if [ -z "$built" ]; then
+        tree=$work/source/kvcache-daemon built=$work/source
+        need "the tree, copied" source_tree
+        need "build $version" build --build=full
+        check "lintian has nothing to say" clean_of_lintian
+        need "the tree as the next version" next_version
+        need "build $next" build_next
+fi
+check "programs are built with libkvcache-dev" examples_compile
+
+# --- a root, and an init in it ---
+
+bootstrap() {
+        if [ -n "$given" ]; then
+                cp -a "$given" "$root"
+        else
+                # The mirror that this host's apt uses for this release; debootstrap's own if it has none by that name.
+                # shellcheck disable=SC2016 # apt-get fills these in
+                mirror=$(apt-get indextargets --format '$(CODENAME) $(REPO_URI)' 'Created-By: Packages' |
+                        sed -n "s/^$codename //p" | head -n 1)
+                # shellcheck disable=SC2086 # a mirror or none
+                debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus "$codename" "$root" $mirror
+        fi
+        proxy=$(apt-config shell proxy Acquire::http::Proxy) && eval "$proxy"
+        [ -z "${proxy-}" ] || echo "Acquire::http::Proxy \"$proxy\";" >"$root/etc/apt/apt.conf.d/00proxy"
+        mkdir "$root/packages" && cp "$built"/*_"$version"_*.deb "$built"/*_"$next"_*.deb "$root/packages"
+        chroot "$root" systemctl mask console-getty.service >/dev/null 2>&1
+        cp /etc/resolv.conf "$root/etc/resolv.conf" && chroot "$root" apt-get update -q
+}
+
+boot() {
+        command -v systemd-nspawn >/dev/null 2>&1 || { echo "there is no systemd-nspawn: apt-get install systemd-container"; return 1; }
+        systemd-nspawn -b -q -D "$root" --keep-unit --register=no --resolv-conf=off --machine="kvcache-$$" >"$work/boot.log" 2>&1 </dev/null &
+        nspawn=$!
+        tries=300
+        while [ $((tries -= 1)) -gt 0 ] && kill -0 $nspawn 2>/dev/null; do
+                leader=$(pgrep -P $nspawn | head -n 1)
+                case $([ -n "$leader" ] && nsenter -t "$leader" -a systemctl is-system-running 2>/dev/null) in
+                running | degraded) return 0 ;;
+                esac
+                sleep 0.2
+        done
+        kill -9 $nspawn 2>/dev/null
+        nspawn='' leader=''
+        tail -n 5 "$work/boot.log"
+        return 1
+}
+
+need "a root with Debian $codename" bootstrap
+if boot >"$work/output" 2>&1; then
+        echo "systemd is the init of that root, in systemd-nspawn"
+else
+        sed 's/^/        /' "$work/output"
+        echo "systemd cannot be booted here: in a chroot, the daemon is started by hand, and what the units do is not tried"
+        skipped=$((skipped + 1))
+        for point in proc dev sys; do mkdir -p "$root/$point"; done
+fi
+
+# inside COMMAND: by a shell of that root
+inside() {
+        if [ -n "$leader" ]; then
+                nsenter -t "$leader" -a env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive sh -c "$1"
+        else
+                unshare --mount-proc="$root/proc" -m chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+                        DEBIAN_FRONTEND=noninteractive sh -c "$1"
+        fi
+}
+same() { [ "$(inside "$1")" = "$2" ] || { echo "$1: $(inside "$1" 2>&1), not $2"; return 1; }; }
+no() { ! inside "$1"; }
+with_units() { [ -n "$leader" ]; }
+
+# Where no unit starts it.
+by_hand() {
+        with_units && return 0
+        [ -z "$daemon" ] || { kill "$daemon"; tail --pid="$daemon" -f /dev/null; }
+        daemon=''
+        [ "$1" = start ] || return 0
+        chroot "$root" runuser -u kvcache -- /usr/bin/kvcache-daemon &
+        daemon=$!
+        inside 'timeout 60 sh -c "until kvcachectl ping --count 1; do sleep 0.1; done"'
+}
+
+install_daemon() {
+        inside "cd /packages && apt-get install -q -y --allow-downgrades -o Dpkg::Options::=--force-confold ./kvcache-daemon_$1_*.deb ${2-}" &&
+                by_hand start
+}
+install_version() { install_daemon "$1" "./libkvcache1_$1_*.deb"; }
+daemon_is() { same "kvcachectl status --json | sed -n 's/.*\"version\": *\"\([0-9.]*\)\".*/\1/p' | head -n 1" "$1"; }
+
+# --- install ---
+
+need "install" install_version "$version"
+if with_units; then
+        check "the service runs" inside 'systemctl is-active kvcache.service && systemctl is-enabled kvcache.service kvcache.socket'
+        check "no unit has failed" no 'systemctl --failed --no-legend | grep kvcache'
+fi
+check "the daemon is of this version" daemon_is "$version"
+check "the store is the daemon's alone" same 'stat -c "%a %U %G" /var/lib/kvcache' '700 kvcache kvcache'
+check "a chunk is put and got" inside 'head -c 100000 /dev/urandom >/root/chunk && kvcachectl put --ack durable first /root/chunk && kvcachectl get first | cmp - /root/chunk'
+check "a user who is not in the group cannot connect" no 'runuser -u nobody -- kvcachectl ping --count 1'
+check "one who is in it can" inside 'useradd -G kvcache engine && runuser -u engine -- kvcachectl ping --count 1'
+check "man pages, completion, alerts and guides" inside 'dpkg -L kvcache-daemon | grep -q completions/kvcachectl && [ -s /usr/share/kvcache/prometheus/alerts.yaml ] &&
+        [ -s /usr/share/kvcache/grafana/kvcache.json ] && dpkg -L kvcache-daemon | grep -q man5/kvcache.yaml.5.gz && dpkg -L kvcache-daemon | grep -q doc/kvcache-daemon/upgrade.md'
+check "the store is one that this version opens" inside 'kvcachectl store check'
+
+# --- the administrator's configuration, and upgrades ---
+
+check "an edited configuration is read" inside "printf 'store:\n  limit: 256MiB\nmemory:\n  pool: 64MiB\n' >/etc/kvcache/kvcache.yaml && kvcache-daemon --check-config"
+if with_units; then check "the service restarts with it" inside 'systemctl restart kvcache.service'; else check "the daemon restarts with it" by_hand start; fi
+# A lower limit is enforced by dropping whole data files: the chunk that is to be kept is put under the limit that stays.
+check "another chunk is put" inside 'kvcachectl put --ack durable kept /root/chunk && kvcachectl get kept | cmp - /root/chunk'
+before=$(inside 'sha256sum /etc/kvcache/kvcache.yaml')
+socket=$(inside 'systemctl show -P InvocationID kvcache.socket 2>/dev/null')
+process=$(inside 'systemctl show -P MainPID kvcache.service 2>/dev/null')
+
+check "the next version says of the store that it opens it" inside "dpkg-deb -x /packages/kvcache-daemon_${next}_*.deb /root/next && /root/next/usr/bin/kvcachectl store check"
+# Clients go on meanwhile, with so few blocks that none is evicted. A block that is being moved when its connection ends fails (exit status 4) and is not served wrong (1).
+clients() {
+        inside 'rm -f /root/stop /root/replays
+                while [ ! -e /root/stop ]; do
+                        kvcache-bench replay --synthetic chat --requests 200 --block-bytes 4KiB --clients 2 --reconnect 60 >/root/replay.log 2>&1
+                        echo $? >>/root/replays
+                done' &
+        clients=$!
+}
+clients_end() {
+        inside 'touch /root/stop'
+        wait "$clients"
+        # shellcheck disable=SC2016 # for the shell inside
+        inside 'sort /root/replays | uniq -c; tail -n 20 /root/replay.log; [ $(wc -l </root/replays) -ge 2 ] && ! grep -qv "^[04]$" /root/replays && [ "$(tail -n 1 /root/replays)" = 0 ]'
+}
+clients
+need "upgrade to $next, while clients replay traffic" install_version "$next"
+check "no byte was wrong, and the clients have the new daemon" clients_end
+check "the daemon is of the next version" daemon_is "$next"
+if with_units; then
+        check "the service was restarted" no "[ \"\$(systemctl show -P MainPID kvcache.service)\" = $process ]"
+        check "the socket was kept" same 'systemctl show -P InvocationID kvcache.socket' "$socket"
+fi
+check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.yaml' "$before"
+check "and the package's is beside it" inside 'grep -q "comment of the next version" /etc/kvcache/kvcache.yaml.dpkg-dist && rm /etc/kvcache/kvcache.yaml.dpkg-dist'
+check "the chunk is there" inside 'kvcachectl get kept | cmp - /root/chunk'
+
+check "python3-kvcache" inside "cd /packages && apt-get install -q -y ./python3-kvcache_${next}_*.deb && python3 -c '
+import importlib.metadata, kvcache
+assert kvcache.__version__ == importlib.metadata.version(\"kvcache\") == \"$next\", kvcache.__version__
+with kvcache.Client(required=True) as client:
+    blocks = client.namespace(\"installed\", {})
+    assert blocks.put([b\"k\" * 32], [b\"value\"]).ok
+entry, = [e for e in importlib.metadata.entry_points(group=\"vllm.general_plugins\") if e.name == \"kvcache\"]
+'"
+
+# The library and the Python package may be newer than the daemon.
+check "downgrade of the daemon to $version" install_daemon "$version"
+check "the daemon is of the older version" daemon_is "$version"
+check "the chunk is there" inside 'kvcachectl get kept | cmp - /root/chunk'
+check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.yaml' "$before"
+
+# As if the running daemon had a format that the one to be installed does not know; it writes its superblock anew when it ends.
+if with_units; then
+        refuses() {
+                python3 - "$root/var/lib/kvcache/superblock" "$top/tests/daemon" <<'END' || return 1
+import struct, sys
+sys.path.insert(0, sys.argv[2])
+import kvwire
+data = bytearray(open(sys.argv[1], "rb").read())
+for at in range(0, len(data), 4096):
+    struct.pack_into("<Q", data, at + 32, 1 << 40)
+    struct.pack_into("<I", data, at + 8, kvwire.crc32c(bytes(data[at + 12:at + 4096])))
+open(sys.argv[1], "r+b").write(data)
+END
+                install_version "$next" 2>&1 | tee "$work/refused"
+                grep -q 'this version would refuse the store' "$work/refused" && grep -q 'incompat 0x10000000000' "$work/refused"
+        }
+        check "a store that it would refuse is named by the package" refuses
+        check "and the service runs" daemon_is "$next"
+fi
+
+# --- remove and purge ---
+
+check "remove" inside 'apt-get remove -q -y kvcache-daemon'
+by_hand stop
+check "nothing listens" no 'kvcachectl ping --count 1 || [ -S /run/kvcache/kvcache.sock ]'
+check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.yaml' "$before"
+check "the store is kept" inside '[ -s /var/lib/kvcache/superblock ]'
+check "install again" install_version "$next"
+check "the chunk is there" inside 'kvcachectl get kept | cmp - /root/chunk'
+by_hand stop
+check "purge" inside 'apt-get purge -q -y kvcache-daemon libkvcache1 python3-kvcache'
+check "neither configuration nor store nor socket is left" inside '[ ! -e /etc/kvcache ] && [ ! -e /var/lib/kvcache ] && [ ! -S /run/kvcache/kvcache.sock ]'
+check "nor any other file" no "find / -xdev -path /proc -prune -o -path /packages -prune -o -path /root/next -prune -o -path /var/log -prune -o -name '*kvcache*' ! -path '/var/cache/*' ! -path '/run/*' -print | grep ."
+check "the user stays" inside 'id kvcache'
+finish
