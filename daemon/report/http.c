@@ -526,8 +526,8 @@ static void reply_page(struct conn *c)
                 [PAGE_HISTORY] = "application/json; charset=utf-8",
                 [PAGE_METRICS] = "text/plain; version=0.0.4; charset=utf-8",
                 [PAGE_OPENMETRICS] = "application/openmetrics-text; version=1.0.0; charset=utf-8",
-                [PAGE_PROTOBUF] = "application/vnd.google.protobuf; "
-                                  "proto=io.prometheus.client.MetricFamily; encoding=delimited",
+                [PAGE_PROTOBUF] = ("application/vnd.google.protobuf; "
+                                   "proto=io.prometheus.client.MetricFamily; encoding=delimited"),
         };
         struct evhttp_request *req = TAKE_PTR(c->req);
 

@@ -21,7 +21,6 @@
 #include <string.h>
 
 #include "checked.h"
-#include "cleanup.h"
 
 enum { SCHEMA = 3, STEPS = 1 << SCHEMA };
 /* The least that a float can tell from 0, as Prometheus' own libraries have it: what is no more

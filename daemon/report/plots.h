@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The history as plots: a <section> of the page at "/". Loop thread; keeps nothing, cannot fail. */
+#pragma once
+
+#include <stdint.h>
+#include <stdio.h>
+
+struct history;
+
+void plots_print(FILE *out, const struct history *h, uint64_t now_ns);
