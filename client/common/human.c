@@ -116,6 +116,31 @@ int human_parse_number(const char *text, double *ret)
         return 0;
 }
 
+int human_parse_seconds(const char *text, double *ret)
+{
+        static const struct {
+                char unit;
+                double seconds;
+        } units[] = { { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 24 * 3600 } };
+        size_t n = strlen(text);
+        double value, seconds = 1;
+        char number[24];
+
+        for (size_t i = 0; i < sizeof(units) / sizeof(units[0]) && n > 0; i++)
+                if (text[n - 1] == units[i].unit) {
+                        seconds = units[i].seconds;
+                        n--;
+                        break;
+                }
+        if (n == 0 || n >= sizeof(number))
+                return -EINVAL;
+        snprintf(number, sizeof(number), "%.*s", (int)n, text);
+        if (human_parse_number(number, &value) < 0)
+                return -EINVAL;
+        *ret = value * seconds;
+        return 0;
+}
+
 static uint64_t bytes_in(const char *unit)
 {
         static const struct {

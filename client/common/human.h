@@ -27,5 +27,8 @@ int human_parse_bytes(const char *text, uint64_t *ret);
 /* A number that is finite and not negative. 0, -EINVAL. */
 int human_parse_number(const char *text, double *ret);
 
+/* "90s", "30m", "1.5h", "7d"; without a unit seconds. 0, -EINVAL. */
+int human_parse_seconds(const char *text, double *ret);
+
 /* Columns that UTF-8 text takes on a terminal, as far as one code point is one column. */
 size_t human_width(const char *text);

@@ -57,27 +57,11 @@ static void catch_signals(void)
 
 static bool parse_duration(const char *text, uint32_t *ret)
 {
-        static const struct {
-                char unit;
-                double seconds;
-        } units[] = { { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 24 * 3600 } };
-        size_t n = strlen(text);
-        double value, seconds = 1;
-        char number[24];
+        double seconds;
 
-        for (size_t i = 0; i < ARRAY_SIZE(units) && n > 0; i++)
-                if (text[n - 1] == units[i].unit) {
-                        seconds = units[i].seconds;
-                        n--;
-                        break;
-                }
-        if (n == 0 || n >= sizeof(number))
+        if (human_parse_seconds(text, &seconds) < 0 || seconds < 1 || seconds > WIRE_MAX_RECORD_S)
                 return false;
-        snprintf(number, sizeof(number), "%.*s", (int)n, text);
-        if (human_parse_number(number, &value) < 0 || value * seconds < 1 ||
-            value * seconds > WIRE_MAX_RECORD_S)
-                return false;
-        *ret = (uint32_t)(value * seconds);
+        *ret = (uint32_t)seconds;
         return true;
 }
 

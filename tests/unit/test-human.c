@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "checked.h"
 #include "human.h"
 #include "units.h"
 #include "latency.h"
@@ -141,6 +142,27 @@ static void numbers_refuse_what_is_not_one(void **state)
         assert_int_equal(human_parse_number("1x", &x), -EINVAL);
 }
 
+static void durations_are_read_with_a_unit_or_in_seconds(void **state)
+{
+        static const struct {
+                const char *text;
+                double seconds;
+        } good[] = { { "90", 90 },         { "90s", 90 },    { "1.5m", 90 },
+                     { "12h", 12 * 3600 }, { "7d", 604800 }, { "0.5s", 0.5 } };
+        static const char *const bad[] = { "", "s", "-1s", "1w", "1 s", "1ms", "nan", "0x1p3" };
+        double x = -1;
+
+        for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+                assert_int_equal(human_parse_seconds(good[i].text, &x), 0);
+                assert_true(x == good[i].seconds);
+        }
+        x = -1;
+        for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+                assert_int_equal(human_parse_seconds(bad[i], &x), -EINVAL);
+        assert_int_equal(human_parse_seconds("100000000000000000000000000d", &x), -EINVAL);
+        assert_true(x == -1);
+}
+
 static void percentiles_are_exact(void **state)
 {
         struct latency a = { 0 }, b = { 0 };
@@ -189,6 +211,7 @@ int main(void)
                 cmocka_unit_test(counts_are_grouped_by_three),
                 cmocka_unit_test(times_have_the_unit_that_fits),
                 cmocka_unit_test(sizes_are_read_as_people_write_them),
+                cmocka_unit_test(durations_are_read_with_a_unit_or_in_seconds),
                 cmocka_unit_test(every_round_size_survives_a_round_trip),
                 cmocka_unit_test(numbers_refuse_what_is_not_one),
                 cmocka_unit_test(percentiles_are_exact),
