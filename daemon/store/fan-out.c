@@ -361,6 +361,7 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
                 part->open.owner = ns->owner;
                 part->open.id = ns->id;
                 part->open.created_ms = ns->created_ms;
+                part->open.lifetime_s = ns->lifetime_s;
                 part->open.complete = open_done;
                 volume_namespace_open(s->volumes[part->volume].volume, &part->open);
         }

@@ -162,6 +162,7 @@ struct store {
         struct names names;
         uint32_t next_id, reused_id; /* the last that was given a second time */
         uint64_t changes;            /* of namespaces */
+        unsigned n_lifetimes;        /* namespaces that have one */
         uint64_t purges;
 
         struct tenant_limit *tenant_limits;
@@ -183,6 +184,7 @@ struct store {
         struct histogram *sweep_times; /* NULL: not measured */
         bool sweeping;                 /* sweep_io is under way */
         unsigned sweep_volume;         /* whose step is the next */
+        unsigned expire_volume;        /* likewise, of the walk for what has expired */
 };
 
 static inline bool member_is_up(const struct store *s, unsigned i)

@@ -105,6 +105,7 @@ static int namespace_add(struct store *s, const struct store_namespace *from, si
         ns->seen.chunk_bytes = from->chunk_bytes;
         ns->seen.owner = from->owner;
         ns->seen.created_ms = from->created_ms;
+        ns->seen.lifetime_s = namespaces_lifetime(from->lifetime_s);
         ns->seen.name = strndup(from->name, name_length);
         ns->seen.fingerprint = strndup(from->fingerprint, fingerprint_length);
         if (!ns->seen.name || !ns->seen.fingerprint) {
@@ -118,9 +119,20 @@ static int namespace_add(struct store *s, const struct store_namespace *from, si
         s->n_namespaces++;
         names_insert(&s->names, &ns->node,
                      names_hash(&s->params.secret, ns->seen.tenant, ns->seen.name, name_length));
+        s->n_lifetimes += ns->seen.lifetime_s > 0;
         s->changes++;
         *ret = ns;
         return 0;
+}
+
+static void set_lifetime(struct store *s, struct set_namespace *ns, uint32_t lifetime_s)
+{
+        lifetime_s = namespaces_lifetime(lifetime_s);
+        if (ns->seen.lifetime_s == lifetime_s)
+                return;
+        s->n_lifetimes += (lifetime_s > 0) - (unsigned)(ns->seen.lifetime_s > 0);
+        ns->seen.lifetime_s = lifetime_s;
+        s->changes++;
 }
 
 void set_namespaces_remove(struct store *s, struct set_namespace *ns)
@@ -132,6 +144,7 @@ void set_namespaces_remove(struct store *s, struct set_namespace *ns)
         memmove(&s->namespaces[i], &s->namespaces[i + 1],
                 (s->n_namespaces - i) * sizeof(s->namespaces[0]));
         names_remove(&s->names, &ns->node);
+        s->n_lifetimes -= ns->seen.lifetime_s > 0;
         s->changes++;
         ns->listed = false;
         set_namespaces_unref(ns);
@@ -260,9 +273,14 @@ int set_namespaces_learn(struct store *s, const struct member *p, bool behind,
         int r = behind ? 0 : check(s, p, ret_error);
 
         for (unsigned i = 0; r == 0 && (ns = volume_namespace_at(p->volume, i)); i++) {
-                struct set_namespace *added;
+                struct set_namespace *known = set_namespaces_by_id(s, ns->id), *added;
 
-                if (!set_namespaces_by_id(s, ns->id) && !(behind && may_be_removed(s, p, ns)))
+                /* It was set while one of the volumes was offline, or a kill came between their
+                 * writes: nothing is kept longer than one of them says. */
+                if (known && ns->lifetime_s > 0 &&
+                    (known->seen.lifetime_s == 0 || ns->lifetime_s < known->seen.lifetime_s))
+                        set_lifetime(s, known, ns->lifetime_s);
+                if (!known && !(behind && may_be_removed(s, p, ns)))
                         r = namespace_add(s, ns, strlen(ns->name), strlen(ns->fingerprint), &added);
         }
         if (r == -ENOMEM)
@@ -322,6 +340,7 @@ int set_namespaces_prepare(struct store *s, const struct store_namespace_open *r
                                           .chunk_bytes = req->chunk_bytes,
                                           .owner = req->owner,
                                           .created_ms = clock_unix_ms(),
+                                          .lifetime_s = req->lifetime_s,
                                   },
                                   req->name_length, req->fingerprint_length, &ns);
                 if (r < 0)
@@ -330,6 +349,8 @@ int set_namespaces_prepare(struct store *s, const struct store_namespace_open *r
                 ns->seen.chunk_bytes = req->chunk_bytes;
                 s->changes++;
         }
+        if (req->set_lifetime)
+                set_lifetime(s, ns, req->lifetime_s);
         *ret = set_namespaces_ref(ns);
         return 0;
 }
@@ -355,6 +376,18 @@ static const struct store_namespace *with_counts(const struct store *s, struct s
 const struct store_namespace *store_namespace_get(const struct store *s, uint32_t id)
 {
         return with_counts(s, set_namespaces_by_id(s, id));
+}
+
+uint32_t store_lifetime_s(const struct store *s, uint32_t id)
+{
+        const struct set_namespace *ns = s->n_lifetimes > 0 ? set_namespaces_by_id(s, id) : NULL;
+
+        return ns ? ns->seen.lifetime_s : 0;
+}
+
+unsigned store_lifetimes(const struct store *s)
+{
+        return s->n_lifetimes;
 }
 
 const struct store_namespace *store_namespace_at(const struct store *s, unsigned i)

@@ -512,6 +512,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(recover_ms);
         ADD(slab_moves);
         ADD(retained_evictions);
+        ADD(expired);
         ADD(handovers);
         ADD(handover_failures);
         ADD(handover_replacements);

@@ -118,6 +118,22 @@ uint64_t store_hash(const struct store *s, uint32_t namespace_id, const struct k
 int store_find(const struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
                struct store_ref *ret_ref, struct store_chunk *ret_chunk);
 
+/* --- lifetimes --- */
+
+/* Of a namespace; 0: none, or there is no such namespace. And how many namespaces have one. */
+uint32_t store_lifetime_s(const struct store *s, uint32_t namespace_id);
+unsigned store_lifetimes(const struct store *s);
+/* Drops the chunk if it was put before that (store_born_after_ms()). Was it? Nothing is written: it
+ * may be found again after a kill, and has expired then as well. */
+bool store_expire(struct store *s, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                  uint64_t born_after_ms);
+/* A step, of about 100 us, of a walk that drops all chunks that have expired; adds how many it has
+ * dropped. False: it has come by all, and begins anew. */
+bool store_expire_step(struct store *s, uint64_t now_ms, uint64_t *expired);
+uint64_t store_records(const struct store *s); /* that such a walk comes by, about */
+
+/* --- eviction --- */
+
 /* Recency; a stale ref is ignored. `use`: as of evict.h. */
 void store_touch(struct store *s, struct store_ref ref, uint32_t use);
 /* As evict_turn(); -1: the ref is stale. */

@@ -312,6 +312,65 @@ static void the_half_of_a_superblock_that_counts_is_written_again(void **state)
                          0); /* both are the same: nothing is in doubt */
 }
 
+/* Never shorter than was asked for, and longer by less than a thousandth. */
+static void a_lifetime_is_kept_to_a_thousandth(void **state)
+{
+        for (uint32_t code = 0; code <= UINT16_MAX; code++) {
+                uint32_t s = disk_lifetime_decode((uint16_t)code);
+
+                assert_int_equal(disk_lifetime_decode(disk_lifetime_encode(s)), s);
+        }
+        for (uint64_t s = 0; s <= UINT32_MAX; s += s < 1 << 20 ? 1 : s / 4096) {
+                uint64_t kept = disk_lifetime_decode(disk_lifetime_encode((uint32_t)s));
+
+                assert_in_range(kept, s, s + s / 1024);
+                if (s < 2048)
+                        assert_int_equal(kept, s);
+        }
+        assert_int_equal(disk_lifetime_decode(disk_lifetime_encode(UINT32_MAX)), UINT32_MAX);
+}
+
+static void adopt(uint32_t id, const char *name, uint32_t lifetime_s)
+{
+        const struct store_namespace ns = {
+                .id = id, .name = name, .fingerprint = "f", .lifetime_s = lifetime_s
+        };
+
+        assert_int_equal(namespaces_adopt(t.names, &ns, UINT64_MAX / 2, 1), 0);
+        assert_int_equal(namespaces_write_now(t.names), 0);
+}
+
+static uint32_t lifetime_of(uint32_t id)
+{
+        return namespaces_get(t.names, id)->seen.lifetime_s;
+}
+
+static void a_lifetime_is_written_down(void **state)
+{
+        struct disk_namespace record;
+        int fd;
+
+        adopt(1, "a", 0);
+        adopt(2, "b", 90);
+        open_again();
+        assert_int_equal(lifetime_of(1), 0);
+        assert_int_equal(lifetime_of(2), 90);
+        namespaces_note_lifetime(t.names, namespaces_get(t.names, 1), 5000);
+        namespaces_note_lifetime(t.names, namespaces_get(t.names, 2), 0);
+        assert_int_equal(namespaces_write_now(t.names), 0);
+        open_again();
+        assert_int_equal(lifetime_of(1), 5000);
+        assert_int_equal(lifetime_of(2), 0);
+
+        /* Where older versions, which write 0 there, do not look. */
+        fd = file_of(copies[0]);
+        assert_int_equal(pread(fd, &record, sizeof(record), sizeof(struct disk_namespaces)),
+                         sizeof(record));
+        close(fd);
+        assert_int_equal(offsetof(struct disk_namespace, lifetime), 10);
+        assert_int_equal(record.lifetime, disk_lifetime_encode(5000));
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void)
@@ -325,6 +384,8 @@ int main(void)
                 TEST(a_torn_end_is_a_torn_copy),
                 TEST(what_is_read_is_written_again),
                 TEST(the_half_of_a_superblock_that_counts_is_written_again),
+                cmocka_unit_test(a_lifetime_is_kept_to_a_thousandth),
+                TEST(a_lifetime_is_written_down),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/clock.h"
+#include "checked.h"
 #include "volumes-fixture.h"
 
 static void a_volume_that_was_offline_learns_the_namespaces(void **state)
@@ -325,6 +327,149 @@ static void an_open_of_what_is_being_removed_waits_and_makes_it_anew(void **stat
         stop();
 }
 
+static int set_lifetime(const char *name, uint32_t lifetime_s)
+{
+        struct opening o = { .req = { .name = name,
+                                      .name_length = (uint16_t)strlen(name),
+                                      .attach = true,
+                                      .lifetime_s = lifetime_s,
+                                      .set_lifetime = true,
+                                      .complete = opened } };
+
+        store_namespace_open(t.s, &o.req);
+        wait_for(&o.done);
+        if (o.req.result == 0)
+                assert_int_equal(o.req.namespace->lifetime_s, lifetime_s);
+        return o.req.result;
+}
+
+static uint32_t lifetime(const char *name)
+{
+        const struct store_namespace *ns = store_namespace_find(t.s, 0, name, strlen(name));
+
+        assert_non_null(ns);
+        assert_int_equal(store_lifetimes(t.s), ns->lifetime_s > 0);
+        return ns->lifetime_s;
+}
+
+static void a_lifetime_is_every_volumes(void **state)
+{
+        uint32_t id;
+
+        start("01");
+        assert_int_equal(open_namespace("name", &id), 0);
+        assert_int_equal(store_lifetimes(t.s), 0);
+        assert_int_equal(set_lifetime("none", 100), STORE_MISS);
+        assert_int_equal(set_lifetime("name", 100), 0);
+        assert_int_equal(store_lifetime_s(t.s, id), 100);
+        restart("0");
+        assert_int_equal(lifetime("name"), 100);
+        restart("1");
+        assert_int_equal(lifetime("name"), 100);
+        restart("10");
+        assert_int_equal(lifetime("name"), 100);
+        assert_int_equal(open_namespace("name", &id), 0);
+        assert_int_equal(lifetime("name"), 100);
+
+        /* One that was suspended learns it. */
+        assert_int_equal(device(store_suspend, 1), 0);
+        assert_int_equal(set_lifetime("name", 0), 0);
+        assert_int_equal(device(store_resume, 1), 0);
+        assert_int_equal(lifetime("name"), 0);
+        restart("1");
+        assert_int_equal(lifetime("name"), 0);
+        restart("0");
+        assert_int_equal(lifetime("name"), 0);
+        stop();
+}
+
+/* The volumes do not say which of them was there: nothing is kept longer than one of them says. */
+static void of_two_lifetimes_the_shorter_one_holds(void **state)
+{
+        static const uint32_t set[][2] = { { 50, 50 }, { 200, 100 }, { 0, 100 } };
+        uint32_t id;
+
+        for (unsigned i = 0; i < ARRAY_SIZE(set); i++) {
+                start("01");
+                assert_int_equal(open_namespace("name", &id), 0);
+                assert_int_equal(set_lifetime("name", 100), 0);
+                assert_int_equal(device(store_suspend, 1), 0);
+                assert_int_equal(set_lifetime("name", set[i][0]), 0);
+                restart(i == 1 ? "10" : "01");
+                assert_int_equal(lifetime("name"), set[i][1]);
+                restart("0");
+                assert_int_equal(lifetime("name"), set[i][1]);
+                restart("1");
+                assert_int_equal(lifetime("name"), set[i][1]);
+                stop();
+        }
+}
+
+static void a_lifetime_that_cannot_be_written_is_not_answered_as_set(void **state)
+{
+        uint32_t id;
+
+        start("0");
+        assert_int_equal(open_namespace("name", &id), 0);
+        settle();
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_SYNC,
+                                        .volume = 1,
+                                        .kind = FAULT_ERROR,
+                                        .error = ENOSPC,
+                                        .first = 1,
+                                        .count = 1 });
+        assert_int_equal(set_lifetime("name", 100), -ENOSPC);
+        fault_set(NULL);
+        assert_true(has_namespace("name"));
+        assert_int_equal(set_lifetime("name", 100), 0);
+        restart("0");
+        assert_int_equal(lifetime("name"), 100);
+        assert_int_equal(remove_namespace(id), 0);
+        assert_int_equal(store_lifetimes(t.s), 0);
+        stop();
+}
+
+static void chunks_expire_on_every_volume(void **state)
+{
+        const struct key *keys[MANY];
+        uint64_t expired = 0, now_ms;
+        struct key key[MANY];
+
+        start("01");
+        put_range(0, MANY);
+        settle();
+        now_ms = clock_unix_ms() + 101 * 1000;
+        while (store_expire_step(t.s, now_ms, &expired))
+                ;
+        assert_int_equal(expired, 0);
+        assert_int_equal(set_lifetime("model/a", 100), 0);
+        while (store_expire_step(t.s, now_ms - 101 * 1000, &expired))
+                ;
+        assert_int_equal(expired, 0);
+        for (unsigned i = 0; i < MANY; i++) {
+                key[i] = key_of(i);
+                keys[i] = &key[i];
+        }
+        for (unsigned i = 0; i < 10; i++) {
+                uint64_t hash = store_hash(t.s, t.ns, keys[i]);
+
+                assert_false(store_expire(t.s, t.ns, keys[i], hash, now_ms - 101 * 1000 - 100000));
+                assert_true(store_expire(t.s, t.ns, keys[i], hash, now_ms));
+                assert_false(store_expire(t.s, t.ns, keys[i], hash, now_ms));
+        }
+        assert_int_equal(count_hits(0, MANY), MANY - 10);
+        while (store_expire_step(t.s, now_ms, &expired))
+                ;
+        assert_int_equal(expired, MANY - 10);
+        assert_int_equal(stats().expired, MANY);
+        assert_int_equal(stats().chunks, 0);
+        assert_int_equal(count_hits(0, MANY), 0);
+        put_range(0, 20);
+        restart("01");
+        assert_int_equal(count_hits(0, 20), 20);
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         const struct CMUnitTest tests[] = {
@@ -338,6 +483,10 @@ int main(int argc, char **argv)
                 TEST(without_a_volume_nothing_is_removed),
                 TEST(a_name_whose_removal_a_kill_cuts_off_contradicts_nothing),
                 TEST(an_open_of_what_is_being_removed_waits_and_makes_it_anew),
+                TEST(a_lifetime_is_every_volumes),
+                TEST(of_two_lifetimes_the_shorter_one_holds),
+                TEST(a_lifetime_that_cannot_be_written_is_not_answered_as_set),
+                TEST(chunks_expire_on_every_volume),
         };
 
         if (argc > 1)

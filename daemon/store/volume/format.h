@@ -188,14 +188,39 @@ struct disk_namespace {  /* then name and fingerprint, without NUL, padded with 
         uint16_t tenant; /*  4 */
         uint16_t name_length;        /*  6 */
         uint16_t fingerprint_length; /*  8 */
-        uint16_t flags;              /* 10  none yet */
-        uint32_t owner;              /* 12  user id of who made it, plus 1; 0: not known */
-        uint64_t chunk_bytes;        /* 16  declared; 0: none */
-        uint64_t purge_seq;  /* 24  entries of this namespace up to it are dead: purged, or of
-                                another namespace that had the id before */
-        uint64_t created_ms; /* 32 */
+        uint16_t lifetime; /* 10  of its chunks: disk_lifetime_decode(); 0: no end, as of a version
+                              that knows of none */
+        uint32_t owner;    /* 12  user id of who made it, plus 1; 0: not known */
+        uint64_t chunk_bytes; /* 16  declared; 0: none */
+        uint64_t purge_seq;   /* 24  entries of this namespace up to it are dead: purged, or of
+                                 another namespace that had the id before */
+        uint64_t created_ms;  /* 32 */
 };
 static_assert(sizeof(struct disk_namespace) == 40, "disk format");
+
+/* A lifetime in seconds, as 11 bits of mantissa and 5 of exponent: exact up to 2,047 s, above that
+ * rounded up by less than a thousandth, so that nothing is kept shorter than was asked for. */
+enum { DISK_LIFETIME_MANTISSA_BITS = 11, DISK_LIFETIME_MANTISSA = 0x7ff };
+
+static inline uint32_t disk_lifetime_decode(uint16_t code)
+{
+        uint64_t seconds = (uint64_t)(code & DISK_LIFETIME_MANTISSA)
+                           << (code >> DISK_LIFETIME_MANTISSA_BITS);
+
+        return seconds < UINT32_MAX ? (uint32_t)seconds : UINT32_MAX;
+}
+
+static inline uint16_t disk_lifetime_encode(uint32_t seconds)
+{
+        uint64_t mantissa = seconds;
+        unsigned exponent = 0;
+
+        while (mantissa > DISK_LIFETIME_MANTISSA) {
+                exponent++;
+                mantissa = (seconds + (UINT64_C(1) << exponent) - 1) >> exponent;
+        }
+        return (uint16_t)(exponent << DISK_LIFETIME_MANTISSA_BITS | mantissa);
+}
 
 static inline uint32_t disk_superblock_crc(const struct disk_superblock *sb)
 {

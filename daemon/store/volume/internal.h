@@ -203,6 +203,7 @@ struct volume {
         bool drops_lost;         /* one of them could not be written: only after a bypass */
         struct list_node sweeps; /* struct store_purge, in order: purge.c */
         uint32_t n_sweeps, sweep_at;
+        uint32_t expire_at; /* the record that the walk for what has expired visits next */
         struct store_purge *sweep_all; /* that counts what no purge of one namespace does */
         uint64_t evicted; /* left out of the index without a tombstone: may be on disk */
         struct list_node drops_waiting; /* struct store_put, in order */

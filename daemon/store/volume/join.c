@@ -2,7 +2,8 @@
 /* A volume among those of the other volumes: what it must know of them before it is used, and what
  * they ask it. If it has missed something all that it found is forgotten, and if it has missed the
  * removal of a namespace, so are those that the others do not have; then it takes what the set has
- * written down, the next id and the namespaces that it lacks, in one write.
+ * written down, the next id, the namespaces that it lacks and the lifetimes of those that it has,
+ * in one write.
  *
  * Blocks, on the threads that volume_open() may run on.
  *
@@ -91,8 +92,12 @@ int volume_join(struct volume *v, const struct volume_join *join, bool *ret_empt
         for (unsigned i = 0; i < join->n_namespaces && r == 0; i++) {
                 const struct store_namespace *other = &join->namespaces[i];
 
-                if (namespaces_get(v->namespaces, other->id))
+                struct namespace *mine = namespaces_get(v->namespaces, other->id);
+
+                if (mine) {
+                        namespaces_note_lifetime(v->namespaces, mine, other->lifetime_s);
                         continue;
+                }
                 /* However full the volume is: without them it could not be used at all. */
                 r = namespaces_adopt(v->namespaces, other, UINT64_MAX / 2, v->seq);
                 if (r == 0 && other->chunk_bytes)

@@ -133,6 +133,7 @@ int namespaces_gather(struct namespaces *n)
                         .tenant = ns->seen.tenant,
                         .name_length = ns->name_length,
                         .fingerprint_length = ns->fingerprint_length,
+                        .lifetime = disk_lifetime_encode(ns->seen.lifetime_s),
                         .owner = ns->seen.owner == STORE_NO_OWNER ? 0 : ns->seen.owner + 1,
                         .chunk_bytes = ns->seen.chunk_bytes,
                         .purge_seq = ns->purge_seq,
@@ -285,6 +286,7 @@ static int load(struct namespaces *n, const void *buf)
                 ns->purge_seq = record.purge_seq;
                 ns->seen.owner = record.owner == 0 ? STORE_NO_OWNER : record.owner - 1;
                 ns->seen.created_ms = record.created_ms;
+                ns->seen.lifetime_s = disk_lifetime_decode(record.lifetime);
                 ns->generation = h->generation;
                 r = namespaces_append(n, ns);
                 if (r < 0) {

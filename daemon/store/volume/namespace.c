@@ -2,13 +2,13 @@
 /* The namespaces: see namespace.h. Runs on the loop thread. Owns the list, and one buffer, and has
  * the files "namespaces.0" and ".1" written, which namespace-file.c knows.
  *
- * A change, that is a namespace made or removed or a purge, raises the generation, and its request
- * waits. One write at a time: a worker puts all of the list together, which is megabytes, then it
- * goes into one file, a sync, the answer to the requests that waited, then the same into the other
- * file. A write always goes to the file that does not
- * hold the newest copy known to be whole (`good`). So a crash tears at most a file that is not
- * needed: the other one is whole and holds everything that was answered. Both hold the same at
- * rest, so damage to one loses nothing.
+ * A change, that is a namespace made or removed, a lifetime set or a purge, raises the generation,
+ * and its request waits. One write at a time: a worker puts all of the list together, which is
+ * megabytes, then it goes into one file, a sync, the answer to the requests that waited, then the
+ * same into the other file. A write always goes to the file that does not hold the newest copy
+ * known to be whole (`good`). So a crash tears at most a file that is not needed: the other one is
+ * whole and holds everything that was answered. Both hold the same at rest, so damage to one loses
+ * nothing.
  *
  * A new namespace is born at the volume's sequence: whatever the table holds of an earlier one with
  * its id is dead. Recovery reserves the ids that it meets in the table.
@@ -241,6 +241,7 @@ static int make_one(struct namespaces *n, const struct store_namespace_open *req
         ns->purge_seq = seq;
         ns->seen.owner = req->owner;
         ns->seen.created_ms = req->created_ms ? req->created_ms : clock_unix_ms();
+        ns->seen.lifetime_s = namespaces_lifetime(req->lifetime_s);
         ns->generation = ++n->generation;
         sort_last(n);
         *ret = ns;
@@ -280,10 +281,25 @@ int namespaces_adopt(struct namespaces *n, const struct store_namespace *from, u
                 .owner = from->owner,
                 .id = from->id,
                 .created_ms = from->created_ms,
+                .lifetime_s = from->lifetime_s,
         };
         struct namespace *ns;
 
         return make_one(n, &req, room, seq, &ns);
+}
+
+uint32_t namespaces_lifetime(uint32_t lifetime_s)
+{
+        return disk_lifetime_decode(disk_lifetime_encode(lifetime_s));
+}
+
+void namespaces_note_lifetime(struct namespaces *n, struct namespace *ns, uint32_t lifetime_s)
+{
+        lifetime_s = namespaces_lifetime(lifetime_s);
+        if (ns->seen.lifetime_s == lifetime_s)
+                return;
+        ns->seen.lifetime_s = lifetime_s;
+        ns->lifetime_set = ++n->generation;
 }
 
 void namespaces_drop(struct namespaces *n, struct namespace *ns)
@@ -354,13 +370,16 @@ void namespaces_open_one(struct namespaces *n, struct store_namespace_open *req,
                 ns->seen.chunk_bytes = req->chunk_bytes;
                 n->generation++;
         }
+        if (req->set_lifetime)
+                namespaces_note_lifetime(n, ns, req->lifetime_s);
         req->id = ns->seen.id;
-        req->generation = ns->generation;
-        if (ns->generation <= n->durable) {
+        req->generation =
+                req->set_lifetime ? MAX(ns->generation, ns->lifetime_set) : ns->generation;
+        if (req->generation <= n->durable) {
                 open_done(n, req, 0);
                 return;
         }
-        /* New, or the write that held it failed: then it is written once more. */
+        /* New, or changed, or the write that held it failed: then it is written once more. */
         if (n->writing == WRITING_NOTHING && n->generation == n->writing_generation)
                 n->generation++;
         list_append(&n->opens_waiting, &req->node);

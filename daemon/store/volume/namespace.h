@@ -22,6 +22,7 @@ struct namespace
         uint64_t pending; /* puts of it that are in the index and not written yet */
         uint64_t purge_seq;
         uint64_t generation;       /* of the files, that holds it first */
+        uint64_t lifetime_set;     /* ... and its lifetime; 0: since they were opened the same */
         struct store_purge *sweep; /* that counts its chunks as they are dropped; see purge.c */
 };
 
@@ -53,6 +54,10 @@ struct namespace *namespaces_find(const struct namespaces *n, uint16_t tenant, c
  * below. */
 int namespaces_adopt(struct namespaces *n, const struct store_namespace *ns, uint64_t room,
                      uint64_t seq);
+/* What is kept of a lifetime: it may be rounded up. */
+uint32_t namespaces_lifetime(uint32_t lifetime_s);
+/* The other volumes of the store say so; written with the next change. */
+void namespaces_note_lifetime(struct namespaces *n, struct namespace *ns, uint32_t lifetime_s);
 /* Takes it off the list, which is written with the next change. Nothing of it may be in the index.
  */
 void namespaces_drop(struct namespaces *n, struct namespace *ns);

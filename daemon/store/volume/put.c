@@ -267,7 +267,7 @@ int volume_put(struct volume *v, struct store_put *req)
         struct chunk *c = volume_chunk_at(v, i);
 
         c->key = req->key;
-        c->created_ms = clock_unix_ms();
+        c->created_ms = req->created_ms ? req->created_ms : clock_unix_ms();
         memcpy(c->parent, req->parent.bytes, sizeof(c->parent));
         c->namespace_id = req->namespace_id;
         c->length = req->length;

@@ -128,6 +128,7 @@ struct store_namespace {
         uint64_t chunk_bytes;    /* declared; 0: none */
         uint32_t owner;          /* user id of who made it, or STORE_NO_OWNER */
         uint64_t created_ms;     /* Unix time */
+        uint32_t lifetime_s;     /* chunks that are older are not to be found; 0: no end */
         uint64_t chunks, bytes;  /* on disk now */
 };
 
@@ -141,6 +142,8 @@ struct store_namespace_open {
         uint64_t chunk_bytes;
         bool attach;         /* must exist; an empty fingerprint matches any */
         uint32_t owner;      /* of a namespace that is made */
+        uint32_t lifetime_s; /* likewise; with set_lifetime, of one that exists */
+        bool set_lifetime;   /* completes once that is on stable storage */
         uint32_t id;         /* the store's */
         uint64_t created_ms; /* the store's */
         uint64_t generation; /* the store's */
@@ -151,6 +154,15 @@ struct store_namespace_open {
         const struct store_namespace *namespace;
         void (*complete)(struct store_namespace_open *req);
 };
+
+/* Chunks of the lifetime that were put before this, Unix time in ms, have expired. 0: none have. A
+ * chunk from the future, as a clock that was set back makes them, has not. */
+static inline uint64_t store_born_after_ms(uint32_t lifetime_s, uint64_t now_ms)
+{
+        uint64_t lifetime_ms = (uint64_t)lifetime_s * 1000;
+
+        return lifetime_s > 0 && now_ms > lifetime_ms ? now_ms - lifetime_ms : 0;
+}
 
 struct store_ref {
         uint32_t index; /* UINT32_MAX: none */
@@ -191,12 +203,13 @@ struct store_put {
         bool foreign;
         uint32_t length;
         uint32_t crc;
-        uint8_t hint;    /* enum evict_hint, that came before it was handed over */
-        uint8_t cost;    /* evict_cost_level() */
-        bool durable;    /* complete only after a sync */
-        bool of_one;     /* store_sync(): of the chunk `ref`; else of all there are */
-        uint32_t tried;  /* the store's: volumes, by bit */
-        uint64_t purges; /* the store's */
+        uint64_t created_ms; /* when it was put, Unix time; 0: now */
+        uint8_t hint;        /* enum evict_hint, that came before it was handed over */
+        uint8_t cost;        /* evict_cost_level() */
+        bool durable;        /* complete only after a sync */
+        bool of_one;         /* store_sync(): of the chunk `ref`; else of all there are */
+        uint32_t tried;      /* the store's: volumes, by bit */
+        uint64_t purges;     /* the store's */
 
         /* Set when store_put() returns 0: the place in the index, not visible to store_find() yet,
          * but in the eviction order: touch it with its chain. */
@@ -342,6 +355,7 @@ struct store_stats {
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;
         uint64_t retained_evictions; /* of `evictions`, of chunks that clients had pinned */
+        uint64_t expired;            /* chunks that were dropped as their lifetime was over */
         struct evict_stats evict;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
         uint64_t handovers, handover_failures;

@@ -139,6 +139,11 @@ void volume_namespace_remove(struct volume *v, struct store_purge *req,
 
 int volume_find(const struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 struct store_ref *ret_ref, struct store_chunk *ret_chunk);
+/* As of store_expire(), of what volume_find() found; and a step of the walk: false: it has come by
+ * all, and begins anew. */
+bool volume_expire(struct volume *v, struct store_ref ref, uint64_t born_after_ms);
+bool volume_expire_step(struct volume *v, uint64_t now_ms, uint64_t *expired);
+uint32_t volume_records(const struct volume *v);
 /* A put of it may be in flight. */
 bool volume_has(const struct volume *v, uint32_t namespace_id, const struct key *key,
                 uint64_t hash);
