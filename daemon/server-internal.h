@@ -41,7 +41,8 @@ struct server {
         struct learned_head *learned_file; /* until it is restored */
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
-                *tick;
+                *tick, *expiry;
+        unsigned expiry_at; /* whose step is the next: 0: the store's; else of the tenant before */
         struct status_sources sources;
         struct history history;
         uint8_t instance[WIRE_INSTANCE_BYTES];
@@ -79,6 +80,12 @@ int server_print_reload(void *userdata, FILE *out);
 int server_read_learned(struct server *s, struct key_secret *ret);
 /* When it is open. 0, or the exit status. */
 int server_start_learned(struct server *s, const struct key_secret *secret);
+
+/* --- server-expiry.c --- */
+
+int server_add_expiry(struct server *s); /* 0, -ENOMEM */
+/* Often: goes on once there are lifetimes. */
+void server_start_expiry(struct server *s);
 
 /* --- server-limits.c --- */
 

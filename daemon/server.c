@@ -156,6 +156,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         look_at_workers(s);
         store_tick(s->service.store);
         server_count_writes(s);
+        server_start_expiry(s);
         bench_tick(s->service.bench, clock_mono_ns());
         learned_tick(s->learned, clock_mono_ns(), s->config->eviction.save_interval_ms);
         recorder_tick(&s->service, clock_mono_ns());
@@ -248,7 +249,7 @@ static int add_events(struct server *s)
         s->workers_alive_ns = clock_mono_ns();
         s->tick = event_new(s->base, -1, EV_PERSIST, on_tick, s);
         if (!s->done || !s->wait || !s->term || !s->interrupt || !s->hangup || !s->watchdog ||
-            !s->status_line || !s->drain || !s->tick)
+            !s->status_line || !s->drain || !s->tick || server_add_expiry(s) < 0)
                 return -ENOMEM;
         event_add(s->done, NULL);
         event_add(s->term, NULL);
@@ -461,6 +462,7 @@ static void server_fini(struct server *s)
         free_event(s->watchdog);
         free_event(s->status_line);
         free_event(s->tick);
+        free_event(s->expiry);
         free_event(s->drain);
         if (s->base)
                 event_base_free(s->base);

@@ -119,6 +119,7 @@ static void print_misses(cJSON *totals, uint64_t misses)
                 { "evicted_pool", "evicted from memory" },
                 { "failed_check", "failed check" },
                 { "refused", "not written for the budget of writes" },
+                { "expired", "expired" },
         };
         _cleanup_(cJSON_Deletep) cJSON *by = section_object(totals, "misses_by_reason");
         char text[ARRAY_SIZE(reasons) * (HUMAN_BYTES + 48)] = "", n[HUMAN_BYTES];
@@ -135,6 +136,21 @@ static void print_misses(cJSON *totals, uint64_t misses)
         }
         if (misses > 0 && at > 0)
                 section_line("misses", "%s", text);
+}
+
+/* A line, if there has been any. */
+static void print_expired(cJSON *totals)
+{
+        uint64_t memory = section_count(totals, "expired_memory"),
+                 disk = section_count(totals, "expired_disk");
+        char a[HUMAN_BYTES], b[HUMAN_BYTES];
+
+        if (memory + disk == 0)
+                return;
+        human_count(memory, a);
+        human_count(disk, b);
+        section_line("expired", "%s chunks in memory, %s on disk: their namespaces have a lifetime",
+                     a, b);
 }
 
 void status_print_totals(cJSON *status, bool detail)
@@ -170,6 +186,7 @@ void status_print_totals(cJSON *status, bool detail)
         }
         human_count(section_count(totals, "evictions"), a);
         section_line("evictions", "%s", a);
+        print_expired(totals);
         failures = section_count(totals, "crc_failures");
         if (failures) {
                 human_things(failures, "chunk", a);

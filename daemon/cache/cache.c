@@ -105,6 +105,8 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
 /* A get knows that it asks the disk from when it was found there. */
 static enum cache_miss_reason miss_reason(const struct cache *c, const struct cache_request *req)
 {
+        if (req->expired)
+                return CACHE_MISS_EXPIRED;
         if (req->tier == CACHE_DISK)
                 return CACHE_MISS_FAILED_CHECK;
         if (store_remembers(c->params.store, req->namespace_id, &req->key, req->hash))
@@ -456,6 +458,18 @@ void cache_chain(struct cache *c, struct cache_chain *chain, const struct cache_
         chain->before = *place;
 }
 
+void cache_drop_from_pool(struct cache *c, uint32_t chunk)
+{
+        struct write *w = write_of(pool_chunk(c->params.pool, chunk));
+
+        if (w) {
+                w->drop = ++c->evictions;
+                list_append(&c->dropping, &w->dropping);
+        }
+        pool_drop(c->params.pool, chunk);
+        cache_kick(c);
+}
+
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
                               uint64_t hash, bool memory_only)
 {
@@ -475,16 +489,8 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
                 cache_kick(c);
                 return CACHE_OK;
         }
-        if (found) {
-                struct write *w = write_of(pool_chunk(c->params.pool, chunk));
-
-                if (w) {
-                        w->drop = ++c->evictions;
-                        list_append(&c->dropping, &w->dropping);
-                }
-                pool_drop(c->params.pool, chunk);
-                cache_kick(c);
-        }
+        if (found)
+                cache_drop_from_pool(c, chunk);
         r = (found ? store_forget : store_drop)(c->params.store, namespace_id, key, hash);
         if (r < 0)
                 return CACHE_FAILED;

@@ -79,6 +79,7 @@ struct cache_request {
         uint64_t hash; /* cache_hash()'s */
         uint32_t use;  /* cache_next_use()'s */
         bool nowait;
+        bool expired;         /* get: cache_expire() has just dropped it */
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room */
 
         /* put: where the bytes are; get: where they are copied to before it completes; without
@@ -171,6 +172,14 @@ unsigned cache_find(struct cache *c, uint32_t namespace_id, const struct key *ke
                     struct cache_place *ret_place, struct store_chunk *ret_info);
 /* Is it in either tier? The store is asked only for what is not in memory. */
 bool cache_has(const struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash);
+/* Before a request uses a key of a namespace that has a lifetime: drops it, from both tiers, if it
+ * was put before that, as of store_born_after_ms(). Was it? Chunks that clients lease stay theirs.
+ */
+bool cache_expire(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                  uint64_t born_after_ms);
+/* A step, of about 100 us, of a walk that drops all that has expired from the pool; adds how many.
+ * False: it has come by all, and begins anew. */
+bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired);
 /* A number of one request's use of a chain of keys, for all of its keys: what it brings in, and
  * touches, has been used once. */
 uint32_t cache_next_use(struct cache *c);
@@ -293,6 +302,7 @@ enum cache_miss_reason {
         CACHE_MISS_EVICTED_DISK,
         CACHE_MISS_FAILED_CHECK, /* it was on disk, and its read has failed */
         CACHE_MISS_REFUSED,      /* the budget of writes did not let it be written */
+        CACHE_MISS_EXPIRED,      /* it was there, and older than its namespace's lifetime */
         CACHE_MISS_REASONS,
 };
 
@@ -317,6 +327,7 @@ struct cache_stats {
         /* From files of clients: chunks and bytes that puts have read there, and reads that failed.
          */
         uint64_t file_puts, file_put_bytes, file_failures;
+        uint64_t expired; /* chunks in memory whose lifetime was over */
 };
 static inline uint64_t cache_misses(const struct cache_stats *s)
 {

@@ -169,6 +169,7 @@ struct wanted {
         uint64_t hash;
         struct store_ref ref;
         uint32_t length;
+        uint64_t created_ms;
         uint32_t use;
         bool ahead;
         bool in_turn; /* the user has waited for it */
@@ -184,6 +185,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
 
         if (r != 0)
                 return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
+        pool_chunk(c->params.pool, chunk)->created_ms = w->created_ms;
         f = calloc(1, sizeof(*f));
         if (f) {
                 f->cache = c;
@@ -362,6 +364,7 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                                     .hash = req->hash,
                                     .ref = ref,
                                     .length = info.length,
+                                    .created_ms = info.created_ms,
                                     .use = req->use,
                                     .in_turn = in_turn,
                             },
@@ -419,6 +422,7 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
                                     .hash = hash,
                                     .ref = ret_place->ref,
                                     .length = info.length,
+                                    .created_ms = info.created_ms,
                                     .ahead = true,
                             },
                             &chunk);

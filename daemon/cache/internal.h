@@ -99,6 +99,7 @@ struct cache {
         uint64_t n_prefetches; /* slots being filled by cache_prefetch() */
         uint64_t ahead_users;
         bool kicked, retry_now, stopping;
+        uint32_t expire_at; /* the pool's record that the walk for what has expired visits next */
         uint64_t lost_evictions; /* that a kill may take back: see cache_settle_evictions() */
         uint32_t uses;           /* the number of the last */
         uint64_t retry_pending;  /* of the store, when it was tried last */
@@ -143,6 +144,9 @@ static inline struct write *write_of(const struct pool_chunk *pc)
 struct cache_place cache_place_of(const struct cache *c, uint32_t chunk);
 
 /* --- cache.c --- */
+
+/* It is not found any more; if it is on its way to the store it is dropped there, too. */
+void cache_drop_from_pool(struct cache *c, uint32_t chunk);
 
 void cache_request_init(struct cache *c, struct cache_request *req, int kind);
 /* Completes it, now or in a later iteration. */

@@ -632,6 +632,11 @@ bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
         return *chunk < p->high_water;
 }
 
+uint32_t pool_records(const struct pool *p)
+{
+        return p->high_water;
+}
+
 void pool_get_stats(const struct pool *p, struct pool_stats *ret)
 {
         *ret = p->stats;

@@ -47,6 +47,7 @@ struct pool_chunk {
         uint32_t use;             /* that it comes in with, as of evict.h */
         uint32_t user;            /* the cache's, with POOL_REFUSED: who put it */
         uint64_t born;            /* the number of the last purge before it */
+        uint64_t created_ms;      /* the cache's: when it was put, Unix time */
         uint64_t tag;             /* the cache's own: where the store has it */
         struct list_node waiters; /* the cache's: waiters for the fill, or for the write */
 };
@@ -148,6 +149,9 @@ void pool_set_watch(struct pool *p, const struct pool_watch *watch);
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);
+
+/* All records that have been used are below. */
+uint32_t pool_records(const struct pool *p);
 
 /* pool_drop() of every chunk of a namespace in the table. How many records it visited for that: it
  * stops behind the last that it can have to drop, so none if there is none. */

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "cache/put-file.h"
 #include "cleanup.h"
 
@@ -280,6 +281,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
                 .length = pc->length,
                 .crc = pc->crc,
                 .cost = pc->cost & 0xff,
+                .created_ms = pc->created_ms,
                 .durable = req->ack == CACHE_DURABLE,
                 .ref = STORE_REF_NONE,
                 .complete = on_stored,
@@ -465,6 +467,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 return true;
         }
         pool_chunk(c->params.pool, chunk)->cost = req->cost;
+        pool_chunk(c->params.pool, chunk)->created_ms = clock_unix_ms();
         w = write_new(c, chunk, req);
         if (!w) {
                 pool_drop(c->params.pool, chunk);

@@ -91,6 +91,7 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->gets[GOT_DISK] = (double)cache.hits_disk;
         s->gets[GOT_LENT] = (double)loans.lent;
         s->gets[GOT_MISS] = (double)cache_misses(&cache);
+        s->expired[METRICS_TIER_MEMORY] = (double)cache.expired;
         s->puts = (double)cache.puts;
         s->put_bytes = (double)cache.put_bytes;
         for (unsigned i = 0; i < METRICS_ACKS; i++)
@@ -321,6 +322,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->store_bypassed = st.bypassed;
         s->evictions = (double)st.evictions;
         s->pinned_evictions = (double)st.retained_evictions;
+        s->expired[METRICS_TIER_DISK] = (double)st.expired;
         collect_evict(&st.evict, METRICS_TIER_DISK, s);
         store_get_evicted_ages(store, &s->evicted_ages[METRICS_TIER_DISK]);
         s->evicted_bytes = (double)st.evicted_bytes;

@@ -45,7 +45,7 @@ static const char *status_value(const struct metrics *s, unsigned i)
 const char *metrics_miss_reason(unsigned i)
 {
         static const char *const names[] = { "never_stored", "evicted_pool", "evicted_disk",
-                                             "failed_check", "refused" };
+                                             "failed_check", "refused",      "expired" };
 
         static_assert(ARRAY_SIZE(names) == METRICS_MISSES, "a name each");
         return i < ARRAY_SIZE(names) ? names[i] : NULL;

@@ -288,6 +288,8 @@ static void add_totals(cJSON *root, const struct service *service, const struct 
                 cJSON_AddNumberToObject(reasons, metrics_miss_reason(i), s->misses[i]);
         cJSON_AddNumberToObject(o, "loads_declined", s->loads_declined);
         cJSON_AddNumberToObject(o, "evictions", s->evictions);
+        cJSON_AddNumberToObject(o, "expired_memory", s->expired[METRICS_TIER_MEMORY]);
+        cJSON_AddNumberToObject(o, "expired_disk", s->expired[METRICS_TIER_DISK]);
         cJSON_AddNumberToObject(o, "bytes_put", s->put_bytes);
         cJSON_AddNumberToObject(o, "bytes_got",
                                 s->get_bytes[METRICS_FORM_MAP] + s->get_bytes[METRICS_FORM_INTO]);

@@ -42,6 +42,7 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->file_puts += c.file_puts;
                 ret->file_put_bytes += c.file_put_bytes;
                 ret->file_failures += c.file_failures;
+                ret->expired += c.expired;
         }
 }
 

@@ -14,7 +14,7 @@ from kvwire import Ack, Status, Tier
 from test_hints import standing
 from test_tiers import flip_byte
 
-REASONS = ("never_stored", "evicted_pool", "evicted_disk", "failed_check", "refused")
+REASONS = ("never_stored", "evicted_pool", "evicted_disk", "failed_check", "refused", "expired")
 
 
 def change(daemon, policy):

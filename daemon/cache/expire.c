@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lifetimes: what is older than its namespace allows is found in neither tier. A key is looked at
+ * before a request uses it, and if it has expired there is nothing for the request to find; all
+ * others go as a walk through the pool, and one through the store, comes by them. Loop thread.
+ *
+ * A lease keeps its bytes. What is on its way to the disk is dropped there once it has come. What
+ * is on its way from a client is new; a read from disk that is under way comes to nothing. */
+#include "cache/internal.h"
+
+enum {
+        STEP_COST = 4096, /* of one step: about 100 us */
+        LOOK_COST = 1,
+        NAMESPACE_COST = 8,
+        DROP_COST = 64,
+};
+
+static bool is_old(const struct pool_chunk *pc, uint64_t born_after_ms)
+{
+        bool is_put = (pc->flags & (POOL_FILLING | POOL_READING)) == POOL_FILLING;
+
+        return !is_put && !(pc->flags & POOL_DROPPED) && pc->created_ms < born_after_ms;
+}
+
+static void expire(struct cache *c, uint32_t chunk)
+{
+        c->stats.expired += !(pool_chunk(c->params.pool, chunk)->flags & POOL_FILLING);
+        cache_drop_from_pool(c, chunk);
+}
+
+bool cache_expire(struct cache *c, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                  uint64_t born_after_ms)
+{
+        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        bool in_memory = chunk != POOL_NONE;
+
+        /* Both tiers have the time of the put, so that what is not old here is not old there. */
+        if (in_memory && !is_old(pool_chunk(c->params.pool, chunk), born_after_ms))
+                return false;
+        if (in_memory)
+                expire(c, chunk);
+        return store_expire(c->params.store, namespace_id, key, hash, born_after_ms) || in_memory;
+}
+
+bool cache_expire_step(struct cache *c, uint64_t now_ms, uint64_t *expired)
+{
+        uint64_t born_after_ms = 0;
+        uint32_t namespace_id = 0; /* none has this number */
+
+        for (unsigned cost = 0; cost < STEP_COST; cost += LOOK_COST, c->expire_at++) {
+                const struct pool_chunk *pc;
+
+                if (c->expire_at >= pool_records(c->params.pool)) {
+                        c->expire_at = 0;
+                        return false;
+                }
+                pc = pool_chunk(c->params.pool, c->expire_at);
+                if (pc->namespace_id != namespace_id) {
+                        namespace_id = pc->namespace_id;
+                        cost += NAMESPACE_COST;
+                        born_after_ms = store_born_after_ms(
+                                store_lifetime_s(c->params.store, namespace_id), now_ms);
+                }
+                if (!is_old(pc, born_after_ms))
+                        continue;
+                expire(c, c->expire_at);
+                ++*expired;
+                cost += DROP_COST;
+        }
+        return true;
+}
