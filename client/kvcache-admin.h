@@ -23,7 +23,10 @@ struct kvcache_namespace_info {
         uint64_t last_used_ms; /* when the last session that had it open ended, now if one has; 0:
                                   none has since the daemon started */
         uint32_t fingerprint_crc32c;
-        uint32_t may_remove; /* 1: this client may remove it, once it is empty */
+        uint32_t may_remove; /* 1: this client may remove it, once it is empty, and set its lifetime
+                              */
+        uint32_t lifetime_s; /* chunks are not found any more when they are so old; 0: no end */
+        uint32_t reserved;   /* 0 */
 };
 /* Up to `max` namespaces; `tenant`: those of this one; NULL: of the own one, or, of an admin, of
  * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon
@@ -56,6 +59,13 @@ enum {
  * it again, when it is next used. */
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped);
+
+/* How long after it was put a chunk of the namespace is found, for all that is in it and all that
+ * will be; 0: no end. On stable storage when this returns. Above 2,047 s it may be rounded up, by
+ * less than a thousandth; kvcache_namespace_stat() has what it is. For whom
+ * kvcache_namespace_remove() is: -EACCES. -ENOENT: as above. -EOPNOTSUPP: the daemon is too old. */
+int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
+                                   uint32_t lifetime_s);
 
 struct kvcache_listed {
         struct kvcache_key key;

@@ -161,7 +161,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
  * configurations from reading each other's bytes.
  *
  * Gives a handle (never 0) that stays valid across reconnects. -EEXIST: mismatch. -ENOENT:
- * KVCACHE_ATTACH, and it does not exist. */
+ * KVCACHE_ATTACH, and it does not exist. -EOPNOTSUPP: a lifetime, and the daemon is too old. */
 struct kvcache_namespace_options {
         uint32_t size;           /* sizeof(struct kvcache_namespace_options) */
         uint32_t flags;          /* KVCACHE_ATTACH */
@@ -169,6 +169,10 @@ struct kvcache_namespace_options {
         const char *fingerprint; /* NULL with KVCACHE_ATTACH: do not compare (tools) */
         uint64_t chunk_bytes; /* size of most chunks: stored without rounding loss; 0: not declared
                                */
+        uint32_t lifetime_s;  /* of a namespace that this call makes: chunks are not found any more
+                                 when  they were put so many seconds ago; 0: no end. One that exists
+                                 keeps  its own: see kvcache_namespace_set_lifetime() */
+        uint32_t reserved;    /* 0 */
 };
 enum {
         KVCACHE_ATTACH = 1 << 0, /* must exist already */

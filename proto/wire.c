@@ -30,7 +30,7 @@ static const struct op_info {
 } ops[WIRE_OP_END] = {
         [WIRE_HELLO] = { .name = "HELLO" },
         [WIRE_PING] = { .name = "PING" },
-        [WIRE_NAMESPACE] = { .name = "NAMESPACE", .flags = WIRE_F_ATTACH },
+        [WIRE_NAMESPACE] = { .name = "NAMESPACE", .flags = WIRE_F_ATTACH | WIRE_F_SET },
         [WIRE_STAGING] = { .name = "STAGING" },
         [WIRE_PUT] = { .name = "PUT",
                        .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE | WIRE_F_PIECES,
@@ -220,16 +220,37 @@ static const char *check_hello(const struct wire_hello *m, size_t bytes)
         return NULL;
 }
 
+/* A namespace's name and that of a tenant, each of which may be missing. */
+static const char *check_names(const char *texts, size_t bytes, size_t name, size_t tenant)
+{
+        if (tenant > WIRE_MAX_TENANT)
+                return "too long a name of a tenant";
+        if (bytes != name + tenant)
+                return "names of a wrong length";
+        return all_printable(texts, bytes) ? NULL : "a name that is not printable";
+}
+
+/* The lifetime of one, which is not opened. */
+static const char *check_namespace_set(const struct wire_namespace *m, size_t bytes)
+{
+        if (m->hdr.flags & WIRE_F_ATTACH || m->chunk_bytes != 0)
+                return "NAMESPACE to set a lifetime that opens one as well";
+        return check_names((const char *)(m + 1), bytes - sizeof(*m), m->name_length,
+                           m->tenant_length);
+}
+
 static const char *check_namespace(const struct wire_namespace *m, size_t bytes)
 {
         if (bytes < sizeof(*m))
                 return "NAMESPACE shorter than its head";
         if (m->name_length == 0 || m->name_length > WIRE_MAX_NAME)
                 return "NAMESPACE with a name of an impossible length";
+        if (m->hdr.flags & WIRE_F_SET)
+                return check_namespace_set(m, bytes);
         if (m->fingerprint_length > WIRE_MAX_FINGERPRINT)
                 return "NAMESPACE with too long a fingerprint";
-        if (m->reserved != 0)
-                return "NAMESPACE with reserved bits";
+        if (m->lifetime_s != 0 && m->hdr.flags & WIRE_F_ATTACH)
+                return "NAMESPACE to attach to, with a lifetime";
         if (bytes != sizeof(*m) + m->name_length + m->fingerprint_length)
                 return "NAMESPACE of a wrong length";
         if (wire_name_check((const char *)(m + 1), m->name_length) < 0)
@@ -385,16 +406,6 @@ static const char *check_device(const struct wire_device *m, size_t bytes)
         if (m->action != WIRE_DEVICE_SUSPEND && m->action != WIRE_DEVICE_RESUME)
                 return "DEVICE with an unknown action";
         return NULL;
-}
-
-/* A namespace's name and that of a tenant, each of which may be missing. */
-static const char *check_names(const char *texts, size_t bytes, size_t name, size_t tenant)
-{
-        if (tenant > WIRE_MAX_TENANT)
-                return "too long a name of a tenant";
-        if (bytes != name + tenant)
-                return "names of a wrong length";
-        return all_printable(texts, bytes) ? NULL : "a name that is not printable";
 }
 
 static const char *check_namespaces(const struct wire_namespaces *m, size_t bytes)

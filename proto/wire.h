@@ -88,6 +88,8 @@ enum wire_flag {
         WIRE_F_PURGE = 1 << 8,  /* NAMESPACE_REMOVE: what it holds, too */
         WIRE_F_LEND = 1 << 9,   /* GET: lend what is on disk only; for WIRE_FEATURE_LEND */
         WIRE_F_FILE = 1 << 10,  /* REGISTER: a file on a disk; for WIRE_FEATURE_FILES */
+        WIRE_F_SET = 1 << 11,   /* NAMESPACE: opens none, but sets the lifetime of one; for
+                                   WIRE_FEATURE_LIFETIME */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -231,11 +233,16 @@ static_assert(sizeof(struct wire_piece) == 16, "wire format");
 
 struct wire_namespace {
         struct wire_hdr hdr;
-        uint64_t chunk_bytes;        /* 16  declared size of most chunks; 0: none */
-        uint16_t name_length;        /* 24 */
-        uint16_t fingerprint_length; /* 26 */
-        uint32_t reserved;           /* 28  zero */
-        /* name, then fingerprint: "k=v" lines, sorted by k, each ended by a newline */
+        uint64_t chunk_bytes; /* 16  declared size of most chunks; 0: none; with WIRE_F_SET zero */
+        uint16_t name_length; /* 24 */
+        union {
+                uint16_t fingerprint_length; /* 26 */
+                uint16_t tenant_length;      /* 26  with WIRE_F_SET; 0: the client's own */
+        };
+        uint32_t lifetime_s; /* 28  of the chunks of one that is made; 0: no end. With WIRE_F_SET:
+                                of the one of that name; with WIRE_F_ATTACH zero */
+        /* name, then fingerprint: "k=v" lines, sorted by k, each ended by a newline; with
+         * WIRE_F_SET the tenant's name */
 };
 static_assert(sizeof(struct wire_namespace) == 32, "wire format");
 
@@ -453,6 +460,7 @@ enum wire_feature {
         WIRE_FEATURE_RECORD = 1 << 11,    /* RECORD */
         WIRE_FEATURE_RELOAD = 1 << 12,    /* RELOAD */
         WIRE_FEATURE_PIN = 1 << 13,       /* HINT to pin and unpin */
+        WIRE_FEATURE_LIFETIME = 1 << 14,  /* NAMESPACE with a lifetime, or with WIRE_F_SET */
         WIRE_FEATURE_COST = 1 << 15,      /* PUT says what computing a chunk again would cost */
 };
 
@@ -599,7 +607,7 @@ struct wire_namespace_info {
         uint64_t last_used_ms;       /* 48  when the last session that had it open ended, now if one
                                         has; 0: none has since the daemon started */
         uint32_t fingerprint_crc32c; /* 56 */
-        uint32_t reserved;           /* 60 */
+        uint32_t lifetime_s;         /* 60  of its chunks; 0: no end */
 };
 static_assert(sizeof(struct wire_namespace_info) == 64, "wire format");
 static_assert(WIRE_MAX_NAMESPACES * (sizeof(struct wire_namespace_info) + WIRE_MAX_NAME +

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* namespace: lists the namespaces, shows one, removes one. */
+/* namespace: lists the namespaces, shows one, sets the lifetime of one, removes one. */
 #include <errno.h>
 #include <pwd.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@ static const struct option_row namespace_options[] = {
 
 struct arguments {
         const char *tenant, *name;
+        uint32_t lifetime_s;
         uint64_t limit;
         bool purge;
 };
@@ -84,6 +85,7 @@ static cJSON *to_json(const struct kvcache_namespace_info *ns)
         cJSON_AddNumberToObject(o, "last_used_unix_ms", (double)ns->last_used_ms);
         cJSON_AddNumberToObject(o, "fingerprint_crc32c", ns->fingerprint_crc32c);
         cJSON_AddBoolToObject(o, "may_remove", ns->may_remove);
+        cJSON_AddNumberToObject(o, "lifetime_s", ns->lifetime_s);
         return o;
 }
 
@@ -111,6 +113,14 @@ static void format_last_use(const struct kvcache_namespace_info *ns, char ret[st
                 strcpy(ret, "-");
 }
 
+static void format_lifetime(uint32_t seconds, const char *none, char ret[static HUMAN_BYTES])
+{
+        if (seconds > 0)
+                human_seconds(seconds, ret);
+        else
+                strcpy(ret, none);
+}
+
 int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint64_t limit)
 {
         _cleanup_(freep) struct kvcache_namespace_info *list = NULL;
@@ -134,15 +144,15 @@ int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint6
         }
         for (size_t i = 0; i < n; i++)
                 several = several || strcmp(list[i].tenant, list[0].tenant) != 0;
-        table = text_table_new("lrrrlrll");
+        table = text_table_new("lrrrlrrll");
         text_table_row(table, "namespace", "chunks", "bytes", "chunk size", "owner", "sessions",
-                       "made", "last used");
+                       "lifetime", "made", "last used");
         for (size_t i = 0; i < shown; i++) {
                 const struct kvcache_namespace_info *ns = &list[i];
                 char name[sizeof(ns->name) + sizeof(ns->tenant) + 1], chunks[HUMAN_BYTES],
                         bytes[HUMAN_BYTES], each[HUMAN_BYTES] = "-", owner[OWNER_BYTES],
                                             sessions[HUMAN_BYTES], made[HUMAN_BYTES],
-                                            used[HUMAN_BYTES];
+                                            used[HUMAN_BYTES], lifetime[HUMAN_BYTES];
 
                 snprintf(name, sizeof(name), "%s%s%s", several ? ns->tenant : "",
                          several ? ":" : "", ns->name);
@@ -154,7 +164,9 @@ int namespaces_list(struct ctl *ctl, const char *what, const char *tenant, uint6
                 human_count(ns->sessions, sessions);
                 human_time(ns->created_ms, made);
                 format_last_use(ns, used);
-                text_table_row(table, name, chunks, bytes, each, owner, sessions, made, used);
+                format_lifetime(ns->lifetime_s, "-", lifetime);
+                text_table_row(table, name, chunks, bytes, each, owner, sessions, lifetime, made,
+                               used);
         }
         text_table_print(table, "", stdout);
         if (shown < n) {
@@ -221,6 +233,8 @@ static int stat_one(struct ctl *ctl, const struct arguments *a)
         print_line("made", text);
         format_last_use(&ns, text);
         print_line("last used", strcmp(text, "-") == 0 ? "not since the daemon started" : text);
+        format_lifetime(ns.lifetime_s, "no end", text);
+        print_line("lifetime", text);
         snprintf(crc, sizeof(crc), "%08x", ns.fingerprint_crc32c);
         print_line("fingerprint", *fingerprint ? crc : "empty");
         for (line = strtok_r(fingerprint, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
@@ -254,14 +268,50 @@ static int remove_one(struct ctl *ctl, const struct arguments *a)
         return EXIT_OK;
 }
 
-static const char *const action_names[] = { "ls", "stat", "rm", NULL };
+static bool parse_lifetime(const char *text, uint32_t *ret)
+{
+        double seconds = 0;
+
+        if (strcmp(text, "none") != 0 &&
+            (human_parse_seconds(text, &seconds) < 0 || seconds < 1 || seconds > UINT32_MAX))
+                return false;
+        *ret = (uint32_t)seconds;
+        return true;
+}
+
+static int set_lifetime(struct ctl *ctl, const struct arguments *a)
+{
+        struct kvcache_namespace_info ns;
+        char text[HUMAN_BYTES];
+        int r;
+
+        r = kvcache_namespace_set_lifetime(ctl->kv, a->name, a->tenant, a->lifetime_s);
+        if (r == 0) /* it may be rounded up */
+                r = kvcache_namespace_stat(ctl->kv, a->name, a->tenant, &ns, NULL);
+        if (r < 0)
+                return complain_namespace(ctl, r, "namespace lifetime", a->name);
+        if (ctl->json) {
+                _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(object, "name", ns.name);
+                cJSON_AddNumberToObject(object, "lifetime_s", ns.lifetime_s);
+                return print_json(object);
+        }
+        print_safe(ns.name, stdout);
+        format_lifetime(ns.lifetime_s, "no end", text);
+        printf(": lifetime %s\n", text);
+        return EXIT_OK;
+}
+
+static const char *const action_names[] = { "ls", "stat", "lifetime", "rm", NULL };
 static const struct action {
-        bool named;
+        int arguments;
         int (*run)(struct ctl *ctl, const struct arguments *a);
 } actions[] = {
-        { false, list_all },
-        { true, stat_one },
-        { true, remove_one },
+        { 0, list_all },
+        { 1, stat_one },
+        { 2, set_lifetime },
+        { 1, remove_one },
 };
 
 static int run_namespace(struct ctl *ctl, const struct command *self, int argc, char **argv)
@@ -295,16 +345,25 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
         if (r < 0)
                 return ctl->exit_status;
         action = &actions[r];
-        if (argc - first != (action->named ? 2 : first < argc))
-                return usage_error(self,
-                                   action->named ? "'namespace %s' needs one namespace"
+        if (argc - first != (action->arguments > 0 ? 1 + action->arguments : first < argc))
+                return usage_error(
+                        self,
+                        action->arguments == 2
+                                ? "'namespace %s' needs a namespace and a time, or 'none'"
+                        : action->arguments == 1 ? "'namespace %s' needs one namespace"
                                                  : "'namespace %s' takes no argument",
-                                   wanted);
+                        wanted);
         if (a.purge && action->run != remove_one)
                 return usage_error(self, "--purge is for 'namespace rm'");
         if (limited && action->run != list_all)
                 return usage_error(self, "--limit is for 'namespace ls'");
-        a.name = action->named ? argv[first + 1] : NULL;
+        a.name = action->arguments > 0 ? argv[first + 1] : NULL;
+        if (action->arguments == 2 && !parse_lifetime(argv[first + 2], &a.lifetime_s))
+                return usage_error(
+                        self,
+                        "'namespace lifetime': '%s' is neither a time of at least 1s nor "
+                        "'none'",
+                        argv[first + 2]);
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);
         return r ? r : action->run(ctl, &a);
@@ -312,13 +371,17 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
 
 const struct command command_namespace = {
         .name = "namespace",
-        .arguments = "ls | stat NS | rm NS",
-        .summary = "list, show or remove namespaces",
+        .arguments = "ls | stat NS | lifetime NS TIME|none | rm NS",
+        .summary = "list, show or remove namespaces, set their lifetime",
         .help = "ls lists the namespaces of your tenant, or of all tenants if you are an admin,\n"
-                "the largest first. stat shows one, with its fingerprint. rm removes an empty\n"
-                "namespace, which then counts against no limit any more; only the user who\n"
-                "created it, and admins, may do that, and no other session may have it open. With\n"
-                "--purge, rm purges its chunks first.",
+                "the largest first. stat shows one, with its fingerprint. lifetime sets how long\n"
+                "after it was put a chunk is found (90s, 30m, 12h, 7d), also of those that are\n"
+                "there; none: until it is evicted. rm removes an empty namespace, which then "
+                "counts\n"
+                "against no limit any more, and while no other session has it open. With --purge,\n"
+                "rm purges its chunks first. Only the user who created a namespace, and admins, "
+                "may\n"
+                "set its lifetime or remove it.",
         .options = namespace_options,
         .actions = action_names,
         .run = run_namespace,

@@ -67,12 +67,15 @@ static int namespace_call(struct kvcache *kv, struct namespace *ns)
         struct message *m;
         int r;
 
+        if (ns->lifetime_s > 0 && !(kv->conn->features & WIRE_FEATURE_LIFETIME))
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon is too old for lifetimes");
         m = message_new(WIRE_NAMESPACE, sizeof(*w) + name + fingerprint);
         if (!m)
                 return handle_no_memory(kv);
         w = (struct wire_namespace *)m->data;
         w->hdr.flags = (ns->flags & KVCACHE_ATTACH) ? WIRE_F_ATTACH : 0;
         w->chunk_bytes = ns->chunk_bytes;
+        w->lifetime_s = ns->lifetime_s;
         w->name_length = (uint16_t)name;
         w->fingerprint_length = (uint16_t)fingerprint;
         memcpy(w + 1, ns->name, name);
@@ -121,13 +124,17 @@ static bool namespace_equal(const struct namespace *ns, const struct kvcache_nam
 {
         return strcmp(ns->name, o->name) == 0 && !ns->fingerprint == !o->fingerprint &&
                (!ns->fingerprint || strcmp(ns->fingerprint, o->fingerprint) == 0) &&
-               ns->flags == o->flags && ns->chunk_bytes == o->chunk_bytes;
+               ns->flags == o->flags && ns->chunk_bytes == o->chunk_bytes &&
+               ns->lifetime_s == o->lifetime_s;
 }
 
 static int namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *o,
                           uint32_t *ret)
 {
-        struct namespace ns = { .chunk_bytes = o->chunk_bytes, .flags = o->flags }, *table;
+        struct namespace ns = { .chunk_bytes = o->chunk_bytes,
+                                .lifetime_s = o->lifetime_s,
+                                .flags = o->flags },
+                         *table;
         uint32_t id = 0;
         int r;
 
@@ -182,6 +189,11 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
                                    WIRE_MAX_NAME);
         if (o.flags & ~(uint32_t)KVCACHE_ATTACH)
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o.flags);
+        if (o.reserved != 0)
+                return handle_fail(kv, -EINVAL, "the options' reserved member is not 0");
+        if (o.lifetime_s != 0 && o.flags & KVCACHE_ATTACH)
+                return handle_fail(kv, -EINVAL,
+                                   "a namespace that must exist has its lifetime already");
         if (!o.fingerprint && !(o.flags & KVCACHE_ATTACH))
                 return handle_fail(kv, -EINVAL, "a namespace needs a fingerprint (\"\" for none)");
         length = o.fingerprint ? strlen(o.fingerprint) : 0;

@@ -82,6 +82,7 @@ struct namespace
         char *name;
         char *fingerprint; /* NULL: not compared */
         uint64_t chunk_bytes;
+        uint32_t lifetime_s;
         uint32_t flags;
         uint32_t id;            /* the daemon's */
         uint64_t session;       /* that gave the id; another one: to be opened again */

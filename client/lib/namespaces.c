@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls about namespaces as such, for those who look after them: list, stat, remove. A reply is
- * checked whole before anything of it is used. Runs in the handle's thread. */
+/* The calls about namespaces as such, for those who look after them: list, stat, remove, lifetime.
+ * A reply is checked whole before anything of it is used. Runs in the handle's thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +63,7 @@ static bool take_info(const uint8_t **p, size_t *left, struct kvcache_namespace_
                 .last_used_ms = info.last_used_ms,
                 .fingerprint_crc32c = info.fingerprint_crc32c,
                 .may_remove = info.flags & WIRE_NAMESPACE_MAY_REMOVE,
+                .lifetime_s = info.lifetime_s,
         };
         memcpy(ret->name, texts, info.name_length);
         memcpy(ret->tenant, texts + info.name_length, info.tenant_length);
@@ -210,4 +211,47 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
                 if (strcmp(kv->namespaces[i].name, name) == 0)
                         kv->namespaces[i].session = 0;
         return r;
+}
+
+static int set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
+                        uint32_t lifetime_s)
+{
+        size_t name_length = strlen(name), tenant_length = tenant ? strlen(tenant) : 0;
+        struct message *m = message_new(WIRE_NAMESPACE, sizeof(struct wire_namespace) +
+                                                                name_length + tenant_length);
+        struct wire_namespace *w;
+        struct control c = { 0 };
+
+        if (m) {
+                w = (struct wire_namespace *)m->data;
+                w->hdr.flags = WIRE_F_SET;
+                w->name_length = (uint16_t)name_length;
+                w->tenant_length = (uint16_t)tenant_length;
+                w->lifetime_s = lifetime_s;
+                memcpy(w + 1, name, name_length);
+                memcpy((char *)(w + 1) + name_length, tenant ? tenant : "", tenant_length);
+        }
+        return admin_call(kv, m, &c);
+}
+
+int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
+                                   uint32_t lifetime_s)
+{
+        int r = handle_enter(kv);
+
+        if (r < 0)
+                return r;
+        if (!name)
+                return handle_fail(kv, -EINVAL, "no name");
+        r = check_names(kv, name, tenant);
+        if (r < 0)
+                return r;
+        r = admin_begin(kv);
+        if (r < 0)
+                return r;
+        if (!(kv->conn->features & WIRE_FEATURE_LIFETIME)) {
+                handle_leave(kv);
+                return handle_fail(kv, -EOPNOTSUPP, "this daemon is too old for lifetimes");
+        }
+        return set_lifetime(kv, name, tenant, lifetime_s);
 }

@@ -8,6 +8,7 @@
 void admin_report(struct request req, const struct wire_report_request *msg);
 void admin_list(struct request req, const struct wire_list *msg);
 void admin_namespaces(struct request req, const struct wire_namespaces *msg);
+void admin_namespace_set(struct request req, const struct wire_namespace *msg);
 void admin_namespace_remove(struct request req, const struct wire_namespace_remove *msg);
 void admin_purge(struct request req, const struct wire_purge *msg);
 void admin_verify(struct request req, const struct wire_verify *msg);

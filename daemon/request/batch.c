@@ -240,6 +240,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         s->req.user = b->request.client->uid;
         s->req.key = *key;
         s->req.hash = batch_hash(b, i);
+        s->req.expired = b->is_expired;
         s->req.use = b->part ? chain_part_use(b->part) : 0;
         s->req.nowait = (b->head.hdr.flags & WIRE_F_NOWAIT) || b->request.client->ended;
         s->req.deadline_ns = deadline_of(b);

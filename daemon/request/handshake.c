@@ -217,6 +217,7 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
                 .fingerprint = memcpy(op + 1, fingerprint, msg->fingerprint_length),
                 .fingerprint_length = msg->fingerprint_length,
                 .chunk_bytes = msg->chunk_bytes,
+                .lifetime_s = msg->lifetime_s,
                 .attach = msg->hdr.flags & WIRE_F_ATTACH,
                 .owner = client->uid,
                 .complete = on_namespace,

@@ -31,7 +31,9 @@ struct batch {
         struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
         bool running;                          /* request_run() is in it: it ends it */
         bool cancelled;                        /* by CANCEL */
-        bool is_shared;                        /* HINT: what is left of it, by another chain */
+        bool is_expired;        /* the key that is being started was, and is dropped */
+        uint64_t born_after_ms; /* what was put before has expired; 0: nothing has */
+        bool is_shared;         /* HINT: what is left of it, by another chain */
         struct chain_part *part;
         uint8_t *entries;           /* then pieces */
         struct slot *slots;         /* PUT; GET, once a key is not at hand */

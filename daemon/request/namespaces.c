@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NAMESPACES and NAMESPACE_REMOVE.
+/* NAMESPACES, NAMESPACE_REMOVE, and NAMESPACE with WIRE_F_SET.
  *
  * A namespace is removed by the user that made it or by an admin, while no other session has it
  * open, and when it is known to hold nothing: no chunk on any volume, none in memory that is still
- * to be written. With WIRE_F_PURGE what it holds is purged first.
+ * to be written. With WIRE_F_PURGE what it holds is purged first. Who may remove it may set its
+ * lifetime, which holds for what is in it already, from the next message on.
  *
  * Failures: what cannot be known to be empty, because a volume is offline, is removed only with a
  * purge. Without memory nothing is done. */
@@ -101,6 +102,7 @@ static size_t print_namespace(const struct client *client, const struct store_na
                 .created_ms = ns->created_ms,
                 .last_used_ms = census_last_used_ms(census, ns->id),
                 .fingerprint_crc32c = kio_crc32c(ns->fingerprint, text),
+                .lifetime_s = ns->lifetime_s,
         };
         uint8_t *p = to;
 
@@ -373,4 +375,82 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
                 cache_count(op->of->cache, &op->count);
         } else
                 remove_now(op);
+}
+
+/* --- NAMESPACE with WIRE_F_SET --- */
+
+struct lifetime_set {
+        struct store_namespace_open store;
+        struct request request;
+        size_t charged;
+};
+
+static void on_lifetime_set(struct store_namespace_open *store)
+{
+        struct lifetime_set *op = container_of(store, struct lifetime_set, store);
+        struct request req = op->request;
+        uint32_t lifetime_s = store->result == 0 ? store->namespace->lifetime_s : 0;
+        int result = store->result;
+        char text[160];
+
+        request_operation_free(req, op, op->charged);
+        if (result == 0) {
+                request_ok_value(req, lifetime_s, 0);
+        } else if (result == STORE_MISS) {
+                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
+        } else {
+                snprintf(
+                        text, sizeof(text),
+                        "the lifetime could not be written, and may be the earlier one again after "
+                        "a restart: %s",
+                        strerror(result < 0 ? -result : EIO));
+                request_fail(req, WIRE_FAILED, text);
+        }
+}
+
+void admin_namespace_set(struct request req, const struct wire_namespace *msg)
+{
+        struct client *client = req.client;
+        struct store *store = client->tenant->service->store;
+        const char *name = (const char *)(msg + 1);
+        uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
+        const struct store_namespace *ns = NULL;
+        size_t beside = store_fan_out_bytes(store) + msg->name_length + 1;
+        struct lifetime_set *op;
+
+        if (store_tenant != TENANT_IDS)
+                ns = store_namespace_find(store, store_tenant, name, msg->name_length);
+        if (!ns) {
+                request_fail(req, WIRE_NO_NAMESPACE, "there is no such namespace");
+                return;
+        }
+        if (!may_remove(client, ns)) {
+                request_fail(req, WIRE_DENIED,
+                             "only the user who made a namespace, or an admin, sets its lifetime");
+                return;
+        }
+        if (client->tenant->service->stopping) {
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
+                return;
+        }
+        if (store_volumes_up(store) == 0) {
+                request_fail(req, WIRE_FAILED,
+                             "no volume of the store is in use: the lifetime cannot be written");
+                return;
+        }
+        op = request_operation_new(req, sizeof(*op), beside);
+        if (!op)
+                return;
+        op->request = req;
+        op->charged = sizeof(*op) + beside;
+        op->store = (struct store_namespace_open){
+                .tenant = store_tenant,
+                .name = name,
+                .name_length = msg->name_length,
+                .attach = true,
+                .lifetime_s = msg->lifetime_s,
+                .set_lifetime = true,
+                .complete = on_lifetime_set,
+        };
+        store_namespace_open(store, &op->store);
 }

@@ -206,6 +206,17 @@ static void look_up(struct batch *b, uint32_t i)
 
 /* --- messages --- */
 
+/* The clock is read once for a message, and only if it is about chunks that expire. What is to be
+ * evicted is, however old it is. */
+static uint64_t born_after_ms(const struct client *client, unsigned op, uint32_t ns)
+{
+        uint32_t lifetime_s = wire_op_has_keys(op) && op != WIRE_EVICT
+                                      ? store_lifetime_s(client->tenant->service->store, ns)
+                                      : 0;
+
+        return lifetime_s > 0 ? store_born_after_ms(lifetime_s, clock_unix_ms()) : 0;
+}
+
 static void request_batch(struct request req, const struct wire_batch *msg)
 {
         struct client *client = req.client;
@@ -245,6 +256,7 @@ static void request_batch(struct request req, const struct wire_batch *msg)
                 return;
         }
         b->head.namespace_id = ns;
+        b->born_after_ms = born_after_ms(client, op, ns);
         b->value = op == WIRE_MATCH ? 0 : stale;
         if (client->tenant->service->recorder && op == WIRE_PUT)
                 recorder_put(client->tenant->service->recorder, b);
@@ -291,6 +303,13 @@ static void warm_next(struct batch *b, uint32_t i)
         fetch_keys(b, i + BATCH_FETCH_KEYS, 0);
 }
 
+/* A key that has expired is dropped before it is used: there is nothing to be found then. */
+static void expire(struct batch *b, uint32_t i)
+{
+        b->is_expired = cache_expire(b->request.client->tenant->cache, b->head.namespace_id,
+                                     batch_entry(b, i), batch_hash(b, i), b->born_after_ms);
+}
+
 bool request_is_small(const struct client *client)
 {
         const struct list_node *first = client->unstarted.next;
@@ -314,6 +333,8 @@ bool request_run(struct client *client)
 
                         budget--;
                         warm_next(b, i);
+                        if (b->born_after_ms > 0)
+                                expire(b, i);
                         if (client->ended) {
                                 if (batch_is_settled_at_its_end(b))
                                         *(uint16_t *)batch_result(b, i) = WIRE_SHUTDOWN;
@@ -369,7 +390,10 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
                 cancel_batch(req, msg);
                 break;
         case WIRE_NAMESPACE:
-                handshake_namespace(req, msg);
+                if (hdr->flags & WIRE_F_SET)
+                        admin_namespace_set(req, msg);
+                else
+                        handshake_namespace(req, msg);
                 break;
         case WIRE_STAGING:
                 handshake_staging(req, msg);

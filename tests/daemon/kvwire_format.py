@@ -82,6 +82,7 @@ class Flag(enum.IntFlag):
     PURGE = 256
     LEND = 512
     FILE = 1024
+    SET = 2048
 
 
 class Status(enum.IntEnum):
@@ -176,7 +177,7 @@ STAT_RESULT = struct.Struct("<HHIIIQ16x")
 LIST = struct.Struct("<IIQ")
 LIST_RESULT = struct.Struct("<32sIH2xQ")
 NAMESPACES = struct.Struct("<QHBBI")
-NAMESPACE_INFO = struct.Struct("<HBBHHIIQQQQQI4x")
+NAMESPACE_INFO = struct.Struct("<HBBHHIIQQQQQII")
 NAMESPACE_REMOVE = struct.Struct("<BBHI")
 
 assert HELLO_RESULT.size == 64 and BATCH.size == 48 and PUT_ENTRY.size == GET_ENTRY.size == 56
@@ -188,7 +189,7 @@ NO_OWNER = 0xffffffff
 Lease = collections.namedtuple("Lease", "id generation")
 Stat = collections.namedtuple("Stat", "status tiers length crc32c leases created_ms")
 NamespaceInfo = collections.namedtuple("NamespaceInfo", "name tenant fingerprint may_remove owner sessions chunks "
-                                       "stored_bytes chunk_bytes created_ms last_used_ms fingerprint_crc32c")
+                                       "stored_bytes chunk_bytes created_ms last_used_ms fingerprint_crc32c lifetime_s")
 Listed = collections.namedtuple("Listed", "key length tiers created_ms")
 Reply = collections.namedtuple("Reply", "op tag status count value value64 body fds")
 Loan = collections.namedtuple("Loan", "id generation file offset length")

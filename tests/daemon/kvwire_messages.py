@@ -21,14 +21,21 @@ class Messages:
             raise ProtocolError("PING: another payload came back")
         return reply
 
-    def namespace(self, name, fingerprint=b"", chunk_bytes=0, attach=False):
+    def namespace(self, name, fingerprint=b"", chunk_bytes=0, attach=False, lifetime_s=0):
         """Opens it; its number. The declared chunk size in force is in `chunk_bytes` of the last reply."""
         name = name.encode() if isinstance(name, str) else name
         fingerprint = fingerprint.encode() if isinstance(fingerprint, str) else fingerprint
-        body = NAMESPACE.pack(chunk_bytes, len(name), len(fingerprint), 0) + name + fingerprint
+        body = NAMESPACE.pack(chunk_bytes, len(name), len(fingerprint), lifetime_s) + name + fingerprint
         reply = self.call(Op.NAMESPACE, body, Flag.ATTACH if attach else 0)
         self.chunk_bytes = reply.value64
         return reply.value
+
+    def set_lifetime(self, name, lifetime_s, tenant=b"", check=True):
+        """The lifetime that it has from now on; or the refusal's reply with check=False."""
+        name, tenant = (t.encode() if isinstance(t, str) else t for t in (name, tenant))
+        reply = self.call(Op.NAMESPACE, NAMESPACE.pack(0, len(name), len(tenant), lifetime_s) + name + tenant, Flag.SET,
+                          check=check)
+        return reply.value if reply.status == Status.OK else reply
 
     def staging(self, size=0):
         """Makes and maps the staging area; its size."""

@@ -34,7 +34,7 @@ def namespace(name=b"n", fingerprint=b"", chunk=0, reserved=0, lengths=None, fla
     return frame(Op.NAMESPACE, struct.pack("<QHHI", chunk, a, b, reserved) + name + fingerprint, flags)
 
 
-ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8 | 512, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16, Op.PURGE: 32,
+ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8 | 512, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16 | 2048, Op.PURGE: 32,
            Op.NAMESPACE_REMOVE: 256}
 
 
@@ -84,7 +84,7 @@ BAD = {
     "namespace that is not printable": namespace(b"a\x1bb"),
     "namespace with a NUL": namespace(b"a\0b"),
     "fingerprint of 4097 bytes": namespace(b"n", b"a=" + b"x" * 4094 + b"\n"),
-    "namespace, reserved": namespace(reserved=1),
+    "namespace, attached with a lifetime": namespace(reserved=1, flags=Flag.ATTACH),
     "staging area, short": frame(Op.STAGING, bytes(4)),
     "staging area, long": frame(Op.STAGING, bytes(16)),
     "list of 0": frame(Op.LIST, struct.pack("<IIQ", 1, 0, 0)),

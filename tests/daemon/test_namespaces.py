@@ -258,7 +258,7 @@ def test_the_list_tells_what_is_known_of_each(make):
         c.put(ns, [(bytes([k]) * 32, bytes(5000)) for k in range(1, 4)], ack=kvwire.Ack.WRITTEN)
         one = c.namespace_stat("mine")
         assert one == (("mine", "default", fingerprint if isinstance(fingerprint, bytes) else fingerprint.encode(), True, ALICE,
-                        1, 3, 15000, 8192, one.created_ms, one.last_used_ms, one.fingerprint_crc32c))
+                        1, 3, 15000, 8192, one.created_ms, one.last_used_ms, one.fingerprint_crc32c, 0))
         assert before < one.created_ms <= one.last_used_ms < before + 60000
         assert one.fingerprint_crc32c == kvwire.crc32c(one.fingerprint)
         listed, = c.namespaces()

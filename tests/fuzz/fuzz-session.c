@@ -422,6 +422,8 @@ static void say_of_namespaces(int fd)
         if (x % 3 == 0) {
                 head = sizeof(msg.head.open);
                 msg.head.open.hdr.op = WIRE_NAMESPACE;
+                msg.head.open.hdr.flags = x & 128 ? WIRE_F_SET : 0;
+                msg.head.open.lifetime_s = x & 64 ? 1 : 0;
                 msg.head.open.name_length = 1;
         } else if (x % 3 == 1) {
                 head = sizeof(msg.head.list);

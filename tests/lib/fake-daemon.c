@@ -423,6 +423,20 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
         send_reply(d, session, &b->hdr, buf, sizeof(*reply) + result * b->count, NULL, 0);
 }
 
+static void set_lifetime(struct fake_daemon *d, unsigned session, const struct wire_namespace *n,
+                         const char *name)
+{
+        struct wire_reply reply = { .value = n->lifetime_s };
+
+        for (unsigned i = 0; i < d->n_namespaces; i++)
+                if (strcmp(d->namespaces[i].name, name) == 0) {
+                        d->namespaces[i].lifetime_s = n->lifetime_s;
+                        send_reply(d, session, &n->hdr, &reply, sizeof(reply), NULL, 0);
+                        return;
+                }
+        refuse(d, session, &n->hdr, WIRE_NO_NAMESPACE, "there is no such namespace");
+}
+
 static void do_namespace(struct fake_daemon *d, unsigned session, const struct wire_namespace *n)
 {
         struct wire_reply reply = { 0 };
@@ -430,6 +444,10 @@ static void do_namespace(struct fake_daemon *d, unsigned session, const struct w
         unsigned i;
 
         memcpy(name, n + 1, n->name_length);
+        if (n->hdr.flags & WIRE_F_SET) {
+                set_lifetime(d, session, n, name);
+                return;
+        }
         memcpy(fingerprint, (const char *)(n + 1) + n->name_length, n->fingerprint_length);
         for (i = 0; i < d->n_namespaces && strcmp(d->namespaces[i].name, name) != 0; i++)
                 ;
@@ -442,6 +460,7 @@ static void do_namespace(struct fake_daemon *d, unsigned session, const struct w
                 CHECK(i < ARRAY_SIZE(d->namespaces));
                 strcpy(d->namespaces[i].name, name);
                 strcpy(d->namespaces[i].fingerprint, fingerprint);
+                d->namespaces[i].lifetime_s = n->lifetime_s;
                 d->n_namespaces++;
         } else if (!((n->hdr.flags & WIRE_F_ATTACH) && n->fingerprint_length == 0) &&
                    wire_fingerprint_diff(d->namespaces[i].fingerprint,
@@ -484,7 +503,8 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 (d->o.is_old ? 0
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
                                        WIRE_FEATURE_PIN | WIRE_FEATURE_COST | WIRE_FEATURE_BENCH |
-                                       WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD);
+                                       WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD |
+                                       WIRE_FEATURE_LIFETIME);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 
@@ -663,7 +683,8 @@ static size_t print_namespace(const struct fake_daemon *d, unsigned i, bool name
                                               .flags = WIRE_NAMESPACE_MAY_REMOVE,
                                               .owner = 1000 + i,
                                               .sessions = i,
-                                              .chunks = d->n_chunks };
+                                              .chunks = d->n_chunks,
+                                              .lifetime_s = d->namespaces[i].lifetime_s };
         memcpy(info + 1, d->namespaces[i].name, name);
         memcpy((char *)(info + 1) + name, "fake", 4);
         memcpy((char *)(info + 1) + name + 4, d->namespaces[i].fingerprint, fingerprint);

@@ -123,6 +123,7 @@ struct fake_daemon {
         struct {
                 char name[256];
                 char fingerprint[4097];
+                uint32_t lifetime_s;
         } namespaces[16];
         unsigned n_namespaces;
 

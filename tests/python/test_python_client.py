@@ -60,6 +60,19 @@ def test_lookups(blocks):
     assert blocks.match(keys) == 0
 
 
+def test_a_namespace_that_is_made_with_a_lifetime_forgets(client, daemon):
+    keys, values = pairs("brief", 3)
+    brief = client.namespace("brief", {"a": 1}, lifetime_s=1)
+    with daemon.client() as c:
+        assert c.namespace_stat("brief").lifetime_s == 1
+    assert brief.put(keys, values).ok
+    wait_until(lambda: set(brief.exists(keys)) == {kvcache.MISS}, "they have expired")
+    assert brief.put(keys, values).ok, "they are put anew"
+    for wrong in (-1, 1.5, 1 << 32):
+        with pytest.raises(kvcache.ArgumentError, match="lifetime_s"):
+            client.namespace("brief", {"a": 1}, lifetime_s=wrong)
+
+
 def test_lookups_are_answered_without_the_daemon(client, blocks, daemon):
     keys, values = pairs("c", 128)
     blocks.put(keys, values)

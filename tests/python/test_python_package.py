@@ -172,7 +172,8 @@ def test_layouts_are_those_of_the_header(tmp_path):
                ("request", "op"): 12, ("request", "entries"): 32, ("request", "parent"): 56, ("request", "user_data"): 72,
                ("request", "timeout_ms"): 80, ("buffer_options", "offset"): 16, ("buffer_options", "base"): 32,
                ("options", "connect_timeout_ms"): 24, ("options", "staging_bytes"): 32, ("info", "instance"): 40,
-               ("completion", "error"): 16, ("completion", "count"): 24, ("namespace_options", "chunk_bytes"): 24}
+               ("completion", "error"): 16, ("completion", "count"): 24, ("namespace_options", "chunk_bytes"): 24,
+               ("namespace_options", "lifetime_s"): 32}
     checks = [f"_Static_assert(sizeof(struct kvcache_{s}) == {n}, \"{s}\");" for s, n in structs.items()]
     checks += [f"_Static_assert(offsetof(struct kvcache_{s}, {m}) == {n}, \"{s}.{m}\");" for (s, m), n in offsets.items()]
     program = tmp_path / "layout.c"

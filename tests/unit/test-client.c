@@ -691,6 +691,35 @@ static void test_namespaces_are_listed_page_by_page_and_removed(void **state)
         assert_int_equal(kvcache_namespace_remove(f->kv, "a", NULL, 2, NULL), -EINVAL);
 }
 
+static void test_a_namespace_has_the_lifetime_that_it_was_given(void **state)
+{
+        struct rig *f = *state;
+        struct kvcache_namespace_options o = {
+                .size = sizeof(o), .fingerprint = "a=b\n", .name = "brief", .lifetime_s = 90
+        };
+        struct kvcache_namespace_info one;
+        uint32_t handle, again;
+
+        start(f, NULL);
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &handle), 0);
+        assert_int_equal(kvcache_namespace_stat(f->kv, "brief", NULL, &one, NULL), 0);
+        assert_int_equal(one.lifetime_s, 90);
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &again), 0);
+        assert_int_equal(again, handle);
+        assert_int_equal(kvcache_namespace_set_lifetime(f->kv, "brief", "fake", UINT32_MAX), 0);
+        assert_int_equal(kvcache_namespace_stat(f->kv, "brief", NULL, &one, NULL), 0);
+        assert_int_equal(one.lifetime_s, UINT32_MAX);
+        assert_int_equal(kvcache_namespace_set_lifetime(f->kv, "none", NULL, 0), -ENOENT);
+        assert_int_equal(kvcache_namespace_set_lifetime(f->kv, NULL, NULL, 0), -EINVAL);
+        assert_int_equal(kvcache_namespace_set_lifetime(f->kv, "a\n", NULL, 0), -EINVAL);
+        assert_int_equal(kvcache_namespace_set_lifetime(f->kv, "a", "", 0), -EINVAL);
+        o.flags = KVCACHE_ATTACH;
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &handle), -EINVAL);
+        o.flags = 0;
+        o.reserved = 1;
+        assert_int_equal(kvcache_namespace_open(f->kv, &o, &handle), -EINVAL);
+}
+
 enum { LIE_NONE, LIE_BYTES, LIE_LESS, LIE_NAME, LIE_NUL, LIE_COUNT, LIE_REST, LIE_END };
 static int list_lie;
 
@@ -753,6 +782,18 @@ static void test_an_old_daemon_is_not_asked_for_namespaces(void **state)
         assert_int_equal(kvcache_namespace_list(f->kv, NULL, &cursor, &one, 1), -EOPNOTSUPP);
         assert_int_equal(kvcache_namespace_stat(f->kv, "a", NULL, &one, NULL), -EOPNOTSUPP);
         assert_int_equal(kvcache_namespace_remove(f->kv, "a", NULL, 0, NULL), -EOPNOTSUPP);
+        assert_int_equal(kvcache_namespace_set_lifetime(f->kv, "a", NULL, 1), -EOPNOTSUPP);
+        {
+                struct kvcache_namespace_options o2 = {
+                        .size = sizeof(o2), .fingerprint = "", .name = "brief", .lifetime_s = 1
+                };
+                uint32_t handle;
+
+                /* It would keep them without an end, and not say so. */
+                assert_int_equal(kvcache_namespace_open(f->kv, &o2, &handle), -EOPNOTSUPP);
+                o2.lifetime_s = 0;
+                assert_int_equal(kvcache_namespace_open(f->kv, &o2, &handle), 0);
+        }
         assert_int_equal(kvcache_bench_session(f->kv, KVCACHE_BENCH_LIST, NULL, 0, NULL),
                          -EOPNOTSUPP);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0);
@@ -2277,6 +2318,7 @@ int main(void)
                 TEST(calls_without_a_handle_are_refused),
                 TEST(verify_walks_and_says_what_is_wrong),
                 TEST(namespaces_are_listed_page_by_page_and_removed),
+                TEST(a_namespace_has_the_lifetime_that_it_was_given),
                 TEST(a_malformed_list_of_namespaces_is_refused),
                 TEST(an_old_daemon_is_not_asked_for_namespaces),
                 TEST(namespace_mismatch_names_the_field),

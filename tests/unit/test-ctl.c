@@ -96,6 +96,12 @@ int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const cha
         return -EOPNOTSUPP;
 }
 
+int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
+                                   uint32_t lifetime_s)
+{
+        return -EOPNOTSUPP;
+}
+
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped)
 {

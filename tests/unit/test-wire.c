@@ -113,7 +113,7 @@ static unsigned flags_of(unsigned op)
 {
         switch (op) {
         case WIRE_NAMESPACE:
-                return WIRE_F_ATTACH;
+                return WIRE_F_ATTACH | WIRE_F_SET;
         case WIRE_PUT:
                 return WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_LEASE | WIRE_F_PIECES;
         case WIRE_GET:
@@ -362,7 +362,8 @@ static void each_op_takes_its_own_flags_and_no_other(void **state)
                         else
                                 assert_refused(&m);
                 }
-                with_flags(&m, op, flags_of(op) & ~(unsigned)WIRE_F_LEND); /* not with a target */
+                /* Not with a target; not what attaches as well. */
+                with_flags(&m, op, flags_of(op) & ~(unsigned)(WIRE_F_LEND | WIRE_F_SET));
                 assert_accepted(&m);
         }
 }
@@ -966,11 +967,49 @@ static void namespaces_are_exact(void **state)
         open_namespace(&m, "", "a=1\n");
         assert_refused(&m);
         open_namespace(&m, "n", "a=1\n");
-        m.namespace.reserved = 1;
+        m.namespace.lifetime_s = UINT32_MAX;
+        assert_accepted(&m);
+        m.namespace.hdr.flags = WIRE_F_ATTACH;
+        assert_refused(&m); /* one that exists has its own */
+        m.namespace.lifetime_s = 0;
+        assert_accepted(&m);
+        m.namespace.hdr.flags = WIRE_F_SET << 1;
         assert_refused(&m);
         /* A fingerprint that is not canonical is answered, not punished. */
         open_namespace(&m, "n", "nonsense");
         assert_accepted(&m);
+}
+
+static void a_lifetime_is_set_by_names_alone(void **state)
+{
+        char tenant[WIRE_MAX_TENANT + 2];
+
+        memset(tenant, 't', sizeof(tenant));
+        tenant[WIRE_MAX_TENANT] = '\0';
+        open_namespace(&m, "n", tenant);
+        m.namespace.hdr.flags = WIRE_F_SET;
+        assert_accepted(&m);
+        m.namespace.lifetime_s = UINT32_MAX;
+        assert_accepted(&m);
+        m.namespace.tenant_length--;
+        assert_refused(&m);
+        m.namespace.tenant_length++;
+        m.namespace.chunk_bytes = 1;
+        assert_refused(&m);
+        m.namespace.chunk_bytes = 0;
+        m.namespace.hdr.flags |= WIRE_F_ATTACH;
+        assert_refused(&m);
+        tenant[WIRE_MAX_TENANT] = 't';
+        tenant[WIRE_MAX_TENANT + 1] = '\0';
+        open_namespace(&m, "n", tenant);
+        m.namespace.hdr.flags = WIRE_F_SET;
+        assert_refused(&m);
+        open_namespace(&m, "n", "a\n");
+        m.namespace.hdr.flags = WIRE_F_SET;
+        assert_refused(&m);
+        open_namespace(&m, "", "t");
+        m.namespace.hdr.flags = WIRE_F_SET;
+        assert_refused(&m);
 }
 
 static void a_namespace_name_is_printable(void **state)
@@ -1363,6 +1402,7 @@ int main(void)
                 cmocka_unit_test(hello_is_exact),
                 cmocka_unit_test(a_client_name_is_printable_and_padded),
                 cmocka_unit_test(namespaces_are_exact),
+                cmocka_unit_test(a_lifetime_is_set_by_names_alone),
                 cmocka_unit_test(a_namespace_name_is_printable),
                 cmocka_unit_test(namespaces_are_named_within_bounds),
                 cmocka_unit_test(lists_purges_and_reports_are_in_range),

@@ -41,9 +41,10 @@ class AsyncClient:
         self._loop, self._waiting = None, set()
         return self
 
-    def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0) -> AsyncNamespace:
+    def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0,
+                  lifetime_s: int = 0) -> AsyncNamespace:
         """As Client.namespace(): one round trip to the daemon, in which the loop waits."""
-        return AsyncNamespace(self, self.client.namespace(name, fingerprint, chunk_bytes))
+        return AsyncNamespace(self, self.client.namespace(name, fingerprint, chunk_bytes, lifetime_s))
 
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
         """As Client.register()."""

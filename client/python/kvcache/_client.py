@@ -186,12 +186,14 @@ class Client:
 
     # --- namespaces, memory ---
 
-    def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0) -> Namespace:
+    def namespace(self, name: str, fingerprint: Mapping[str, object], chunk_bytes: int = 0,
+                  lifetime_s: int = 0) -> Namespace:
         """Opens it, or makes it. `name`: 1 to 255 characters of printable ASCII. `fingerprint`: all that the bytes depend
         on: model, revision, dtype, layout, block tokens, ranks. `chunk_bytes`: of most chunks, which are stored without
-        rounding loss then; 0: not declared. MismatchError: it exists with another fingerprint. While the daemon is unreachable
+        rounding loss then; 0: not declared. `lifetime_s`: if this makes it, how long after it was put a chunk is found; 0: no
+        end. MismatchError: it exists with another fingerprint. While the daemon is unreachable
         nothing is compared; where it turns out to differ later, all statuses are MISMATCH."""
-        namespace = Namespace(self, name, fingerprint, chunk_bytes)
+        namespace = Namespace(self, name, fingerprint, chunk_bytes, lifetime_s)
         with self._entered():
             r = self._usable(namespace)
             if r == -errno.EEXIST:

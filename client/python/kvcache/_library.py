@@ -50,7 +50,7 @@ POPULATE, NO_LOOKUP = 1, 2
 # struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it. What
 # a structure has at its end for chunks that are lent is not used here, and left out: libkvcache goes by the size.
 OPTIONS = struct.Struct("<IIQQiiQ")
-NAMESPACE_OPTIONS = struct.Struct("<IIQQQ")
+NAMESPACE_OPTIONS = struct.Struct("<IIQQQII")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
 REQUEST = struct.Struct("<IIIiIIiIQQQQQQiI")
 COMPLETION = struct.Struct("<QQiiQ")

@@ -31,18 +31,21 @@ class Namespace:
     What a submitted request names (places, a batch) belongs to it until its Done was reaped; after a status of PENDING or LOST,
     registered memory until Region.settled()."""
 
-    def __init__(self, client: Client, name: str, fingerprint: Mapping[str, object], chunk_bytes: int) -> None:
+    def __init__(self, client: Client, name: str, fingerprint: Mapping[str, object], chunk_bytes: int,
+                 lifetime_s: int = 0) -> None:
         if not isinstance(name, str) or not re.fullmatch(r"[ -~]{1,255}", name):
             raise ArgumentError(f"a namespace's name is 1 to 255 characters of printable ASCII, not {name!r}")
         if not isinstance(chunk_bytes, int) or not 0 <= chunk_bytes < 2**64:
             raise ArgumentError(f"chunk_bytes is a number of bytes, not {chunk_bytes!r}")
+        if not isinstance(lifetime_s, int) or not 0 <= lifetime_s < 2**32:
+            raise ArgumentError(f"lifetime_s is a number of seconds, not {lifetime_s!r}")
         self.name = name
         self._client = client
         self._id = 0
         self._name = name.encode() + b"\0"
         self._fingerprint = fingerprint_text(fingerprint)
         self._options = c.NAMESPACE_OPTIONS.pack(c.NAMESPACE_OPTIONS.size, 0, c.address_of(self._name),
-                                                 c.address_of(self._fingerprint), chunk_bytes)
+                                                 c.address_of(self._fingerprint), chunk_bytes, lifetime_s, 0)
 
     def _open(self, kv: int) -> int:
         number = ctypes.c_uint32()
