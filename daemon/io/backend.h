@@ -20,6 +20,7 @@ struct kio_queue_params {
         unsigned threads; /* posix */
         void *pool;
         uint64_t pool_bytes, piece_bytes;
+        bool pool_has_data;
         const struct kio_pool *more_pools;
         unsigned n_more_pools;
         const int *lock_fds;
@@ -31,12 +32,14 @@ struct kio_queue_params {
 };
 
 /* Where the self-test reads to: where everything else will be read to, a place for each worker, as
- * they start side by side. NULL: the pool has none. */
+ * they start side by side. NULL: the pool has none, or something that it must not change. */
 static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint64_t bytes)
 {
         uint64_t at = params->worker * bytes;
 
-        return params->pool && at + bytes <= params->pool_bytes ? (char *)params->pool + at : NULL;
+        return params->pool && !params->pool_has_data && at + bytes <= params->pool_bytes
+                       ? (char *)params->pool + at
+                       : NULL;
 }
 
 /* So many adjacent requests, merged; each lies in its buffer and its tail.

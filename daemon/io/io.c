@@ -168,6 +168,7 @@ static int kio_start_workers(struct kio *io, const struct kio_params *params)
                         .pool = params->pool,
                         .pool_bytes = params->pool_bytes,
                         .piece_bytes = params->piece_bytes,
+                        .pool_has_data = params->pool_has_data,
                         .more_pools = params->more_pools,
                         .n_more_pools = params->n_more_pools,
                         .lock_fds = params->lock_fds,

@@ -36,6 +36,7 @@ struct kio_params {
         void *pool;
         uint64_t pool_bytes;
         uint64_t piece_bytes;
+        bool pool_has_data; /* nothing is written to it but what is asked for */
         /* Further ones, at most KIO_MORE_POOLS_MAX, whose pieces are counted on from those before.
          */
         const struct kio_pool *more_pools;
@@ -46,8 +47,8 @@ struct kio_params {
         const int *lock_fds;
         unsigned n_lock_fds;
 
-        /* The self-test reads 4 KiB of it at offset 0 into the pool, with O_DIRECT if it was opened
-         * so. -1: none */
+        /* The self-test reads 4 KiB of it at offset 0 into the pool, if that has no data, with
+         * O_DIRECT if it was opened so. -1: none */
         int probe_fd;
 };
 

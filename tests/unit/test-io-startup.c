@@ -48,6 +48,19 @@ static void the_self_test_reads_the_probe_file(void **state)
                         fill(expected, sizeof(expected), 20);
                 assert_memory_equal(t.pool + i * sizeof(expected), expected, sizeof(expected));
         }
+        /* What a pool has already is left alone. */
+        p.workers = 1;
+        p.pool_has_data = true;
+        fill(t.pool, 4096, 21);
+        start(&p);
+        t.io = kio_stop(t.io);
+        {
+                char expected[4096] = { 0 };
+
+                fill(expected, sizeof(expected), 21);
+                assert_memory_equal(t.pool, expected, sizeof(expected));
+        }
+        p.pool_has_data = false;
         /* One alone: thread sanitizers do not see a ring's memory go, and would take the next ring
          * at its place for a race. */
         p.workers = 1;
