@@ -6,14 +6,15 @@
  * liveness descriptor.
  *
  * Happy path: connect to the first socket that is there, send HELLO, get the pool's and the
- * liveness file's descriptors, see that the pool is sealed against shrinking, growing, new seals
- * and new writers, map it. Failures: each has an errno of its own and a sentence; nothing is left
- * behind. What the daemon says is not believed before it is checked: sizes against the files,
- * limits against what this library can hold. */
+ * liveness file's descriptors, see that the daemon alone can change the pool, map it.
+ * Failures: each has an errno of its own and a sentence; nothing is left behind. What the daemon
+ * says is not believed before it is checked: sizes against the files, limits against what this
+ * library can hold. */
 #include "lib/connection.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <linux/memfd.h>
 #include <poll.h>
 #include <stdio.h>
@@ -23,7 +24,9 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -215,6 +218,19 @@ static ssize_t conn_wait(int sock, void *buf, size_t room, int fds[static WIRE_M
         }
 }
 
+/* On a tmpfs that is mounted read-only where the descriptor comes from, without a name by which it
+ * could be opened elsewhere: the daemon's own descriptor is the only way to write to it. */
+static bool is_kept(int fd)
+{
+        struct statvfs mount;
+        struct statfs fs;
+        struct stat st;
+
+        return fstatfs(fd, &fs) == 0 && (unsigned long)fs.f_type == TMPFS_MAGIC &&
+               fstatvfs(fd, &mount) == 0 && (mount.f_flag & ST_RDONLY) && fstat(fd, &st) == 0 &&
+               st.st_nlink == 0;
+}
+
 /* Takes over `pool_fd`'s mapping; the descriptor stays the caller's. */
 static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64_t bytes)
 {
@@ -223,11 +239,12 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
         void *p;
 
         seals = fcntl(pool_fd, F_GET_SEALS);
-        if (seals < 0 || (seals & POOL_SEALS) != POOL_SEALS)
+        if ((seals < 0 || (seals & POOL_SEALS) != POOL_SEALS) && !is_kept(pool_fd))
                 return handle_fail(kv, -EPERM,
                                    "the daemon's pool is not sealed against shrinking, growing, "
                                    "new seals and writers "
-                                   "(seals 0x%x): refused",
+                                   "(seals 0x%x), nor on a tmpfs that is mounted read-only: "
+                                   "refused",
                                    seals < 0 ? 0u : (unsigned)seals);
         if (fstat(pool_fd, &st) < 0)
                 return handle_fail(kv, -errno, "cannot look at the daemon's pool");

@@ -1,17 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See backing.h. Opened and closed on the loop thread; backing_populate() and
  * backing_populate_huge() block, and run on a blocking-call thread (populate.c). Owns the mapping
- * and the read-only descriptor; the memfd's own is closed once it is mapped.
+ * and the descriptors; a memfd's own is closed once it is mapped.
  *
- * Failures: populating stops with the errno where the host has no memory, and what is there stays;
- * where there are no huge pages it goes on with small ones. */
+ * Failures: what a kept one needs and does not find is named, and nothing is left behind;
+ * populating stops with the errno where the host has no memory, and what is there stays; where
+ * there are no huge pages it goes on with small ones. */
 #include "cache/backing.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include "checked.h"
 #include "cleanup.h"
@@ -27,14 +35,25 @@
 #define MADV_COLLAPSE 25
 #endif
 
-static int reopen_read_only(int fd)
+static int reopen(int fd, int flags)
 {
         char path[64];
-        int ro;
+        int again;
 
         snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-        ro = open(path, O_RDONLY | O_CLOEXEC);
-        return ro < 0 ? -errno : ro;
+        again = open(path, flags | O_CLOEXEC);
+        return again < 0 ? -errno : again;
+}
+
+/* How this process uses the mapping. */
+static int set_up_mapping(void *base, uint64_t bytes)
+{
+        if (madvise(base, bytes, MADV_DONTDUMP) < 0)
+                return -errno;
+        (void)madvise(base, bytes,
+                      MADV_HUGEPAGE); /* taken where the system offers it for shared memory */
+        (void)madvise(base, bytes, MADV_DONTFORK);
+        return 0;
 }
 
 int backing_open(struct backing *ret, const char *name, uint64_t bytes)
@@ -50,26 +69,158 @@ int backing_open(struct backing *ret, const char *name, uint64_t bytes)
                 return -errno;
         /* Opened before the mode is taken away: an unprivileged daemon could not open it
          * afterwards. */
-        ro = reopen_read_only(fd);
+        ro = reopen(fd, O_RDONLY);
         if (ro < 0)
                 return ro;
 
         base = mapping_shared(fd, bytes, PROT_READ | PROT_WRITE);
         if (base == MAP_FAILED)
                 return -errno;
-        if (madvise(base, bytes, MADV_DONTDUMP) < 0 || fchmod(fd, 0400) < 0 ||
-            fcntl(fd, F_ADD_SEALS,
-                  F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0)
+        r = set_up_mapping(base, bytes);
+        if (r == 0 && (fchmod(fd, 0400) < 0 ||
+                       fcntl(fd, F_ADD_SEALS,
+                             F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) < 0))
                 r = -errno;
         if (r < 0) {
                 munmap(base, bytes);
                 return r;
         }
-        (void)madvise(base, bytes,
-                      MADV_HUGEPAGE); /* taken where the system offers it for shared memory */
-        (void)madvise(base, bytes, MADV_DONTFORK);
+        *ret = (struct backing){
+                .fd = TAKE_FD(ro), .writable_fd = -1, .base = base, .bytes = bytes
+        };
+        return 0;
+}
 
-        *ret = (struct backing){ .fd = TAKE_FD(ro), .base = base, .bytes = bytes };
+/* --- kept --- */
+
+static int fail(char error[static BACKING_ERROR_BYTES], int r, const char *fmt, ...)
+        __attribute__((format(printf, 3, 4)));
+static int fail(char error[static BACKING_ERROR_BYTES], int r, const char *fmt, ...)
+{
+        va_list args;
+
+        va_start(args, fmt);
+        vsnprintf(error, BACKING_ERROR_BYTES, fmt, args);
+        va_end(args);
+        return r;
+}
+
+/* Is it what clients may get: the same file, by a descriptor that cannot be written to? */
+static int check_pair(int writable_fd, int fd, uint64_t bytes,
+                      char error[static BACKING_ERROR_BYTES])
+{
+        int flags = fcntl(fd, F_GETFL), writable_flags = fcntl(writable_fd, F_GETFL), again;
+        struct stat st, writable;
+        struct statvfs mount;
+        struct statfs fs;
+
+        if (flags < 0 || writable_flags < 0 || fstat(fd, &st) < 0 ||
+            fstat(writable_fd, &writable) < 0 || fstatfs(fd, &fs) < 0 || fstatvfs(fd, &mount) < 0)
+                return fail(error, -errno, "the pool's file cannot be examined: %s",
+                            strerror(errno));
+        if ((unsigned long)fs.f_type != TMPFS_MAGIC || !S_ISREG(st.st_mode))
+                return fail(error, -EINVAL, "the pool's file is not on a tmpfs");
+        if (st.st_dev != writable.st_dev || st.st_ino != writable.st_ino)
+                return fail(error, -EINVAL,
+                            "the pool's two descriptors are not of the same file: rw and ro are "
+                            "not mounts of one tmpfs");
+        if ((flags & O_ACCMODE) != O_RDONLY || (writable_flags & O_ACCMODE) != O_RDWR)
+                return fail(error, -EINVAL, "the pool's descriptors are not as they were opened");
+        if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
+                return fail(error, -EINVAL, "the pool's file is not as long as the pool");
+        if (st.st_nlink != 0)
+                return fail(error, -EINVAL, "the pool's file has a name");
+        again = reopen(fd, O_RDWR);
+        if (again >= 0)
+                close(again);
+        if (again >= 0 || !(mount.f_flag & ST_RDONLY))
+                return fail(error, -EPERM,
+                            "clients could open the pool's file for writing: ro is "
+                            "not mounted read-only");
+        return 0;
+}
+
+int backing_take_fds(struct backing *ret, int writable_fd, int fd, uint64_t bytes,
+                     char ret_error[static BACKING_ERROR_BYTES])
+{
+        int r = check_pair(writable_fd, fd, bytes, ret_error);
+        void *base;
+
+        if (r < 0)
+                return r;
+        if (fchmod(writable_fd, 0400) < 0)
+                return fail(ret_error, -errno, "the pool's file: %s", strerror(errno));
+        base = mapping_shared(writable_fd, bytes, PROT_READ | PROT_WRITE);
+        if (base == MAP_FAILED)
+                return fail(ret_error, -errno, "the pool's file cannot be mapped: %s",
+                            strerror(errno));
+        r = set_up_mapping(base, bytes);
+        if (r < 0) {
+                munmap(base, bytes);
+                return fail(ret_error, r, "the pool's mapping: %s", strerror(-r));
+        }
+        *ret = (struct backing){
+                .fd = fd, .writable_fd = writable_fd, .base = base, .bytes = bytes
+        };
+        return 0;
+}
+
+/* Two mounts of one tmpfs, with room for all of it: a page that finds none is a SIGBUS. */
+static int check_mounts(const char *directory, int rw, int ro, uint64_t bytes,
+                        char error[static BACKING_ERROR_BYTES])
+{
+        struct statvfs mount;
+        struct stat a, b;
+        struct statfs fs;
+
+        if (fstatfs(rw, &fs) < 0 || fstatvfs(rw, &mount) < 0 || fstat(rw, &a) < 0 ||
+            fstat(ro, &b) < 0)
+                return fail(error, -errno, "%s: %s", directory, strerror(errno));
+        if ((unsigned long)fs.f_type != TMPFS_MAGIC || a.st_dev != b.st_dev)
+                return fail(error, -EINVAL, "%s/rw and %s/ro are not mounts of one tmpfs",
+                            directory, directory);
+        if (mount.f_blocks != 0 && (uint64_t)mount.f_bavail * mount.f_frsize < bytes)
+                return fail(error, -ENOSPC, "%s/rw has no room for the pool", directory);
+        return 0;
+}
+
+int backing_open_kept(struct backing *ret, const char *directory, uint64_t bytes,
+                      char ret_error[static BACKING_ERROR_BYTES])
+{
+        _cleanup_(closep) int rw_dir = -1, ro_dir = -1, rw = -1, ro = -1;
+        char path[4096], name[64];
+        int r;
+
+        if ((size_t)snprintf(path, sizeof(path), "%s/rw", directory) >= sizeof(path))
+                return fail(ret_error, -ENAMETOOLONG, "memory.directory: the name is too long");
+        rw_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (rw_dir < 0)
+                return fail(ret_error, -errno, "%s: %s", path, strerror(errno));
+        snprintf(path, sizeof(path), "%s/ro", directory);
+        ro_dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (ro_dir < 0)
+                return fail(ret_error, -errno, "%s: %s", path, strerror(errno));
+        r = check_mounts(directory, rw_dir, ro_dir, bytes, ret_error);
+        if (r < 0)
+                return r;
+
+        snprintf(name, sizeof(name), "pool-%d", (int)getpid());
+        (void)unlinkat(rw_dir, name, 0); /* of a process that ended between here and there */
+        rw = openat(rw_dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (rw < 0)
+                return fail(ret_error, -errno, "%s/rw: %s", directory, strerror(errno));
+        ro = openat(ro_dir, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+        r = ro < 0 ? -errno : 0;
+        if (unlinkat(rw_dir, name, 0) < 0 && r == 0)
+                r = -errno;
+        if (r == 0 && ftruncate(rw, (off_t)bytes) < 0)
+                r = -errno;
+        if (r < 0)
+                return fail(ret_error, r, "the pool's file in %s: %s", directory, strerror(-r));
+        r = backing_take_fds(ret, rw, ro, bytes, ret_error);
+        if (r < 0)
+                return r;
+        rw = ro = -1;
         return 0;
 }
 
@@ -77,9 +228,9 @@ void backing_close(struct backing *b)
 {
         if (b->base)
                 munmap(b->base, b->bytes);
-        if (b->fd >= 0)
-                close(b->fd);
-        *b = (struct backing){ .fd = -1 };
+        closep(&b->fd);
+        closep(&b->writable_fd);
+        *b = (struct backing){ .fd = -1, .writable_fd = -1 };
 }
 
 int backing_populate(const struct backing *b, uint64_t offset, uint64_t bytes)

@@ -473,7 +473,7 @@ void cache_drop_from_pool(struct cache *c, uint32_t chunk)
 enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const struct key *key,
                               uint64_t hash, bool memory_only)
 {
-        uint32_t chunk = pool_find(c->params.pool, namespace_id, key, hash);
+        uint32_t chunk = pool_find_any(c->params.pool, namespace_id, key, hash);
         bool found = chunk != POOL_NONE;
         int r;
 

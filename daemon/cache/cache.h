@@ -32,6 +32,12 @@
 struct admission;
 struct cache;
 
+/* As what the pool has as the tag of a chunk that the store has, or had. */
+static inline uint64_t cache_pack_ref(struct store_ref ref)
+{
+        return (uint64_t)ref.index << 32 | ref.generation;
+}
+
 enum cache_status {
         CACHE_OK,
         CACHE_MISS,

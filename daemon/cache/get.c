@@ -84,7 +84,7 @@ static void fill_end(struct fill *f, int result)
                     !pool_is_dropped(c->params.pool, chunk);
 
         cache_read_end(c, &f->read);
-        pc->tag = pack_ref(good ? f->store.ref : STORE_REF_NONE);
+        pc->tag = cache_pack_ref(good ? f->store.ref : STORE_REF_NONE);
         if (good) {
                 pc->flags |= POOL_STORED;
                 pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;

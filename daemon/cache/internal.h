@@ -126,11 +126,6 @@ struct write {
         struct list_node dropping;
 };
 
-static inline uint64_t pack_ref(struct store_ref ref)
-{
-        return (uint64_t)ref.index << 32 | ref.generation;
-}
-
 static inline struct store_ref unpack_ref(uint64_t tag)
 {
         return (struct store_ref){ .index = (uint32_t)(tag >> 32), .generation = (uint32_t)tag };

@@ -299,3 +299,10 @@ uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t m
                 entry_release(l, h->first);
         return n;
 }
+
+void lease_walk(const struct leases *l, const struct lease_holder *h,
+                void (*each)(void *userdata, uint32_t chunk), void *userdata)
+{
+        for (uint32_t id = h->first; id != LEASE_NONE; id = l->entries[id].next)
+                each(userdata, l->entries[id].chunk);
+}

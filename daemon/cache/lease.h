@@ -63,5 +63,8 @@ void lease_holder_fini(struct leases *l, struct lease_holder *h);
 int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret);
 /* 0, LEASE_STALE (also another's). */
 int lease_release(struct leases *l, struct lease_holder *h, struct lease lease);
+/* Each of them, with its chunk. */
+void lease_walk(const struct leases *l, const struct lease_holder *h,
+                void (*each)(void *userdata, uint32_t chunk), void *userdata);
 /* So many at most, the latest first; how many there were. */
 uint32_t lease_release_some(struct leases *l, struct lease_holder *h, uint32_t most);

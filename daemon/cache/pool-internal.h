@@ -20,7 +20,7 @@ struct pool {
         bool huge_pages; /* are wished */
         uint64_t slab_bytes;
         uint32_t n_slabs;
-        uint32_t open_slabs;
+        uint32_t open_slabs; /* that have been populated */
 
         struct slabs *slabs;
         struct evict *evict;
@@ -52,6 +52,16 @@ static inline uint32_t *pool_namespace_chunks(struct pool *p, uint32_t namespace
 {
         return &p->namespace_chunks[namespace_id % POOL_NAMESPACE_COUNTS];
 }
+
+/* --- pool.c --- */
+
+/* The record that has the key, whatever it is. */
+uint32_t pool_table_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                         uint64_t hash);
+void pool_table_insert(struct pool *p, uint32_t chunk);
+/* A record that is not used; there are as many as 4 KiB slots. */
+uint32_t pool_take_record(struct pool *p);
+void pool_tell(const struct pool *p, uint32_t chunk, bool is_there);
 
 /* Is it older than a purge of it that is under way? */
 bool pool_is_purged(const struct pool *p, const struct pool_chunk *c);

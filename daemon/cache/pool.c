@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its slots; pool-purge.c drops what is purged.
+/* The pool's table and its slots; pool-purge.c drops what is purged, pool-keep.c takes over what an
+ * earlier process has left.
  *
  * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
  * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
@@ -29,28 +30,47 @@ enum {
 
 DEFINE_CLEANUP(struct pool *, pool_free);
 
+uint64_t pool_whole_bytes(uint64_t bytes, uint64_t *ret_slab_bytes)
+{
+        uint64_t slab =
+                MAX(MIN(round_down(bytes / 8, SLAB_STEP), (uint64_t)SLAB_MAX), (uint64_t)SLAB_STEP);
+
+        *ret_slab_bytes = slab;
+        return bytes / slab > SLAB_MAX_SLABS ? 0 : round_down(bytes, slab);
+}
+
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
 {
+        uint64_t slab_bytes, whole = pool_whole_bytes(bytes, &slab_bytes);
+        struct backing backing;
+        int r;
+
+        if (whole == 0)
+                return -EINVAL;
+        r = backing_open(&backing, "kvcache-pool", whole);
+        if (r < 0)
+                return r;
+        r = pool_new_over(ret, &backing, policy);
+        if (r < 0)
+                backing_close(&backing);
+        return r;
+}
+
+int pool_new_over(struct pool **ret, const struct backing *backing, const char *policy)
+{
         _cleanup_(pool_freep) struct pool *p = calloc(1, sizeof(*p));
-        uint64_t n_buckets = 1024;
+        uint64_t n_buckets = 1024, bytes = backing->bytes;
         int r;
 
         if (!p)
                 return -ENOMEM;
-        p->backing.fd = -1;
+        p->backing = (struct backing){ .fd = -1, .writable_fd = -1 };
         list_init(&p->purges);
         for (unsigned i = 0; i < POOL_PURGE_BUCKETS; i++)
                 list_init(&p->marks[i]);
-        p->slab_bytes = MIN(round_down(bytes / 8, SLAB_STEP), (uint64_t)SLAB_MAX);
-        p->slab_bytes = MAX(p->slab_bytes, (uint64_t)SLAB_STEP);
-        if (bytes / p->slab_bytes == 0 || bytes / p->slab_bytes > SLAB_MAX_SLABS)
+        if (bytes == 0 || pool_whole_bytes(bytes, &p->slab_bytes) != bytes)
                 return -EINVAL;
         p->n_slabs = (uint32_t)(bytes / p->slab_bytes);
-        bytes = p->n_slabs * p->slab_bytes;
-
-        r = backing_open(&p->backing, "kvcache-pool", bytes);
-        if (r < 0)
-                return r;
         r = slabs_new(&p->slabs, p->n_slabs, p->slab_bytes);
         if (r < 0)
                 return r;
@@ -69,6 +89,7 @@ int pool_new(struct pool **ret, uint64_t bytes, const char *policy)
                 return -ENOMEM;
         p->free_chunk = POOL_NONE;
         p->stats.bytes = bytes;
+        p->backing = *backing;
         *ret = TAKE_PTR(p);
         return 0;
 }
@@ -96,6 +117,11 @@ int pool_set_policy(struct pool *p, const char *policy)
 bool pool_remembers(const struct pool *p, uint64_t hash)
 {
         return evict_remembers(p->evict, evict_id(hash));
+}
+
+const struct backing *pool_backing(const struct pool *p)
+{
+        return &p->backing;
 }
 
 int pool_fd(const struct pool *p)
@@ -142,7 +168,7 @@ int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_
 
 int pool_open_slab(struct pool *p, uint64_t huge_bytes)
 {
-        int r = slabs_add(p->slabs, p->slab_bytes);
+        int r = p->open_slabs < slabs_added(p->slabs) ? 0 : slabs_add(p->slabs, p->slab_bytes);
 
         if (r < 0)
                 return r;
@@ -189,8 +215,8 @@ uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk)
         return slabs_slot_bytes(p->slabs, slot_of(pool_chunk(p, chunk)));
 }
 
-static uint32_t table_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
-                           uint64_t hash)
+uint32_t pool_table_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                         uint64_t hash)
 {
         uint32_t i = p->buckets[hash & p->bucket_mask];
 
@@ -207,12 +233,13 @@ static uint32_t table_find(const struct pool *p, uint32_t namespace_id, const st
 uint32_t pool_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
                    uint64_t hash)
 {
-        uint32_t chunk = table_find(p, namespace_id, key, hash);
+        uint32_t chunk = pool_find_any(p, namespace_id, key, hash);
 
-        return chunk != POOL_NONE && !pool_is_dead(p, &p->chunks[chunk]) ? chunk : POOL_NONE;
+        return chunk != POOL_NONE && !(p->chunks[chunk].flags & POOL_UNVERIFIED) ? chunk
+                                                                                 : POOL_NONE;
 }
 
-static void table_insert(struct pool *p, uint32_t chunk)
+void pool_table_insert(struct pool *p, uint32_t chunk)
 {
         uint32_t *bucket = &p->buckets[p->chunks[chunk].hash & p->bucket_mask];
 
@@ -283,17 +310,30 @@ static void chunk_free(struct pool *p, uint32_t chunk)
         p->free_chunk = chunk;
 }
 
-static void tell(const struct pool *p, uint32_t chunk, bool is_there)
+void pool_tell(const struct pool *p, uint32_t chunk, bool is_there)
 {
         if (p->watch)
                 p->watch->changed(p->watch->userdata, chunk, is_there);
+}
+
+/* Of a resident chunk. One that is unverified has never been there. */
+static void leave(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = &p->chunks[chunk];
+
+        if (!(c->flags & POOL_UNVERIFIED)) {
+                pool_tell(p, chunk, false);
+                return;
+        }
+        c->flags &= ~(uint32_t)POOL_UNVERIFIED;
+        p->stats.unverified--;
 }
 
 static void chunk_evict(void *userdata, uint32_t chunk)
 {
         struct pool *p = userdata;
 
-        tell(p, chunk, false);
+        leave(p, chunk);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
         histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
@@ -334,7 +374,7 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
 {
         uint32_t least = UINT32_MAX;
 
-        for (uint32_t s = 0; s < p->open_slabs; s++) {
+        for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
                 int other = slabs_slab_class(p->slabs, s);
                 double worth;
 
@@ -412,6 +452,20 @@ static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
 
 /* --- a chunk's life --- */
 
+uint32_t pool_take_record(struct pool *p)
+{
+        uint32_t chunk = p->free_chunk;
+
+        /* Each slot in use has a record, and there are as many of these as 4 KiB slots: one is
+         * free. */
+        if (chunk != POOL_NONE) {
+                p->free_chunk = p->chunks[chunk].next;
+                return chunk;
+        }
+        assert(p->high_water < p->max_chunks);
+        return p->high_water++;
+}
+
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
                  uint32_t length, uint32_t use, uint32_t *ret)
 {
@@ -422,23 +476,17 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
 
         if (class < 0)
                 return POOL_TOO_LARGE;
-        chunk = list_empty(&p->purges) ? POOL_NONE : table_find(p, namespace_id, key, hash);
+        chunk = list_empty(&p->purges) && p->stats.unverified == 0
+                        ? POOL_NONE
+                        : pool_table_find(p, namespace_id, key, hash);
         if (chunk != POOL_NONE) {
-                assert(pool_is_dead(p, &p->chunks[chunk]));
+                assert(pool_is_dead(p, &p->chunks[chunk]) ||
+                       p->chunks[chunk].flags & POOL_UNVERIFIED);
                 pool_drop(p, chunk);
         }
         if (!acquire_slot(p, (unsigned)class, &slot))
                 return POOL_FULL;
-        /* Each slot in use has a record, and there are as many of these as 4 KiB slots: one is
-         * free.
-         */
-        if (p->free_chunk != POOL_NONE) {
-                chunk = p->free_chunk;
-                p->free_chunk = p->chunks[chunk].next;
-        } else {
-                assert(p->high_water < p->max_chunks);
-                chunk = p->high_water++;
-        }
+        chunk = pool_take_record(p);
         slabs_set_owner(p->slabs, slot, chunk);
 
         c = &p->chunks[chunk];
@@ -456,7 +504,7 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                 .use = use,
         };
         list_init(&c->waiters);
-        table_insert(p, chunk);
+        pool_table_insert(p, chunk);
         p->stats.used_bytes += slabs_slot_bytes(p->slabs, slot);
         p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, slot);
         *ret = chunk;
@@ -477,7 +525,7 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
                            c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
         evict_set_cost(p->evict, chunk, c->cost);
-        tell(p, chunk, true);
+        pool_tell(p, chunk, true);
 }
 
 void pool_drop(struct pool *p, uint32_t chunk)
@@ -490,7 +538,7 @@ void pool_drop(struct pool *p, uint32_t chunk)
         table_remove(p, chunk);
         if (!(c->flags & POOL_FILLING)) {
                 evict_remove(p->evict, chunk);
-                tell(p, chunk, false);
+                leave(p, chunk);
         }
         if (c->pins == 0)
                 chunk_free(p, chunk);
@@ -626,7 +674,7 @@ bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
         for (; *chunk < p->high_water && looks > 0; looks--, ++*chunk) {
                 const struct pool_chunk *c = &p->chunks[*chunk];
 
-                if (!(c->flags & (POOL_DROPPED | POOL_FILLING)))
+                if (!(c->flags & (POOL_DROPPED | POOL_FILLING | POOL_UNVERIFIED)))
                         each(userdata, c->namespace_id, &c->key);
         }
         return *chunk < p->high_water;

@@ -16,6 +16,8 @@
 #include "evict/evict.h"
 #include "key.h"
 
+struct backing;
+
 #define POOL_NONE UINT32_MAX
 
 enum pool_answer { POOL_FULL = 1, POOL_TOO_LARGE = 2 };
@@ -29,6 +31,8 @@ enum pool_flag {
                                      gets this later: pool_is_dropped() */
         POOL_PREFETCHED = 1 << 5, /* the cache's: no request has asked for the bytes yet */
         POOL_REFUSED = 1 << 6,    /* the cache's: not written, for the budget of writes */
+        POOL_UNVERIFIED = 1 << 7, /* left by an earlier process, and not compared with its checksum
+                                     yet: not found. pool-keep.c */
 };
 
 struct pool_chunk {
@@ -62,16 +66,24 @@ struct pool_stats {
         uint64_t pinned_bytes;  /* slots that cannot be evicted now */
         uint64_t leased_bytes;  /* slots with at least one lease */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
+        uint64_t unverified; /* of the chunks: those that are not found yet */
         struct evict_stats evict;
 };
 
 /* `bytes` is rounded down to whole slabs of min(64 MiB, bytes / 8) in steps of 2 MiB. No memory is
  * touched yet. */
 int pool_new(struct pool **ret, uint64_t bytes, const char *policy);
+/* Over memory of pool_whole_bytes(), which is the pool's from then on; on failure it stays the
+ * caller's. */
+int pool_new_over(struct pool **ret, const struct backing *backing, const char *policy);
+/* What `bytes` come to in whole slabs, and how large these are; 0: no pool can be so small, or so
+ * large. */
+uint64_t pool_whole_bytes(uint64_t bytes, uint64_t *ret_slab_bytes);
 struct pool *pool_free(struct pool *p);
 /* As evict_switch(). */
 int pool_set_policy(struct pool *p, const char *policy);
 
+const struct backing *pool_backing(const struct pool *p);
 int pool_fd(const struct pool *p); /* read-only; borrowed */
 void *pool_base(const struct pool *p);
 uint64_t pool_bytes(const struct pool *p);
@@ -87,6 +99,46 @@ bool pool_uses_huge_pages(const struct pool *p);
 int pool_next_slab(const struct pool *p);
 int pool_populate(const struct pool *p, uint64_t offset, uint64_t bytes, uint64_t *ret_huge);
 int pool_open_slab(struct pool *p, uint64_t huge_bytes);
+
+/* --- what an earlier process has left in the same memory: pool-keep.c --- */
+
+/* Bytes of each slot of this slab; 0: it is not cut, or not open. */
+uint64_t pool_slab_slot_bytes(const struct pool *p, uint32_t slab);
+uint32_t pool_open_slabs(const struct pool *p);
+/* The record whose slot this is, POOL_NONE if it is free or there is no such slot. */
+uint32_t pool_at_slot(const struct pool *p, uint32_t slab, uint32_t slot);
+/* Of a new pool, slab by slab: the next one is open at once, as its memory is there, and cut into
+ * such slots, unless that is 0. pool_next_slab() and pool_open_slab() then go through these first.
+ * 0, -EINVAL, -ENOMEM. */
+int pool_keep_slab(struct pool *p, uint64_t slot_bytes);
+
+struct pool_kept {
+        struct key key;
+        uint64_t hash;
+        uint32_t namespace_id, length, crc;
+        uint32_t slab, slot;
+        uint32_t flags; /* POOL_STORED, POOL_REFUSED */
+        uint32_t user;
+        uint64_t tag;
+        struct evict_record record; /* a policy that refuses it has the chunk as its youngest */
+};
+/* In the table, in its slot and the youngest of its class, but not found. 0, -EEXIST (the slot is
+ * taken, or the key is there), -EINVAL (there is no such slot, or it is too small), -ENOMEM. */
+int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_chunk);
+/* A slot that must not be reused, of which nothing else is known. It has one lease, whose end frees
+ * it. 0, -EEXIST, -EINVAL, -ENOMEM. */
+int pool_keep_slot(struct pool *p, uint32_t slab, uint32_t slot, uint32_t *ret_chunk);
+/* Each chunk that a later process could take over so: its bytes are there, and nothing is under way
+ * with it. */
+void pool_each_kept(const struct pool *p,
+                    void (*each)(void *userdata, const struct pool_kept *kept), void *userdata);
+/* Is it still to be verified? A chunk that was evicted, dropped or purged meanwhile is not. */
+bool pool_is_unverified(const struct pool *p, uint32_t chunk, uint32_t generation);
+/* Its bytes are as they were: it is found from now on, unless a purge has it. */
+void pool_verify(struct pool *p, uint32_t chunk);
+/* As pool_find(), with those that are unverified. */
+uint32_t pool_find_any(const struct pool *p, uint32_t namespace_id, const struct key *key,
+                       uint64_t hash);
 
 /* Chunks of this size get slots without rounding loss from now on. */
 void pool_declare(struct pool *p, uint64_t bytes);

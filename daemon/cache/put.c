@@ -92,7 +92,7 @@ static void write_done(struct write *w, int result)
                 write_dropped(w);
 
         pc->flags &= ~(uint32_t)POOL_WRITING;
-        pc->tag = pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
+        pc->tag = cache_pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
         if (written)
                 pc->flags |= POOL_STORED;
         else if (!dropped && w->told)
@@ -137,7 +137,7 @@ static void on_write_abandoned(struct store_put *store)
         c->stats.unwritten_chunks--;
         cache_unwritten_end(c, &w->queued);
         pc->flags &= ~(uint32_t)POOL_WRITING;
-        pc->tag = pack_ref(STORE_REF_NONE);
+        pc->tag = cache_pack_ref(STORE_REF_NONE);
         if (w->drop)
                 c->lost_evictions++;
         list_unlink(&w->dropping);
@@ -187,7 +187,7 @@ static void keep_in_pool(struct write *w)
         pc->flags &= ~(uint32_t)POOL_WRITING;
         pc->flags |= POOL_REFUSED;
         pc->user = req->user;
-        pc->tag = pack_ref(STORE_REF_NONE);
+        pc->tag = cache_pack_ref(STORE_REF_NONE);
         cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_OK);
         cache_finish_with(c, req, CACHE_OK, w->chunk);
         write_end(w);
@@ -204,7 +204,7 @@ static void on_copied(struct kio_request *copy)
                 c->stats.file_failures += w->file != NULL;
                 w->req = NULL;
                 pc->flags &= ~(uint32_t)POOL_WRITING;
-                pc->tag = pack_ref(STORE_REF_NONE);
+                pc->tag = cache_pack_ref(STORE_REF_NONE);
                 pool_drop(c->params.pool, w->chunk);
                 cache_settle_waiters(c, w->chunk, WAITING_FILL, CACHE_FAILED);
                 cache_finish(c, req, copy->result == -EFAULT ? CACHE_FAULT : CACHE_FAILED);

@@ -211,8 +211,9 @@ class Client(Messages, Batches):
     def _map_pool(self):
         seals = fcntl.fcntl(self.pool_fd, fcntl.F_GET_SEALS)
         wanted = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE
-        if seals & wanted != wanted:
-            raise ProtocolError(f"the pool's seals are {seals:#x}")
+        kept = os.fstatvfs(self.pool_fd).f_flag & os.ST_RDONLY and os.fstat(self.pool_fd).st_nlink == 0
+        if seals & wanted != wanted and not kept:
+            raise ProtocolError(f"the pool's seals are {seals:#x}, and it is not on a read-only mount")
         if os.fstat(self.pool_fd).st_size < self.pool_bytes:
             raise ProtocolError("the pool is smaller than it is said to be")
         self.pool = mmap.mmap(self.pool_fd, self.pool_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
