@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See notify.h. Loop thread. Owns nothing: each message goes by a socket of its own. A failure is
- * ignored, since the daemon works without a service manager; one that does not read costs
- * NOTIFY_WAIT_MS, and only for a message that changes the unit's state. */
+/* See notify.h. Loop thread. Owns nothing but the names and descriptors that were kept: each
+ * message goes by a socket of its own. A failure is ignored, since the daemon works without a
+ * service manager; one that does not read costs NOTIFY_WAIT_MS, and only for a message that changes
+ * the unit's state. */
 #include "notify.h"
 
 #include "build-config.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,14 +17,16 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "checked.h"
 #include "cleanup.h"
 
 #if HAVE_LIBSYSTEMD
 #include <systemd/sd-daemon.h>
 
-enum { NOTIFY_WAIT_MS = 1000 };
+enum { NOTIFY_WAIT_MS = 1000, SETTLE_MS = 5000 };
 
 int notify_inherit(struct notify_sockets *ret)
 {
@@ -32,8 +36,21 @@ int notify_inherit(struct notify_sockets *ret)
         if (n < 0)
                 return n;
         *ret = (struct notify_sockets){ .listen = -1, .http = -1 };
-        for (int i = 0; i < n; i++) {
+        ret->kept = calloc((size_t)n + 1, sizeof(*ret->kept));
+        if (!ret->kept)
+                r = -ENOMEM;
+        for (int i = 0; i < n && ret->kept; i++) {
                 const char *name = names ? names[i] : "unknown";
+
+                if (strncmp(name, NOTIFY_KEPT, strlen(NOTIFY_KEPT)) == 0) {
+                        ret->kept[ret->n_kept++] =
+                                (struct notify_kept){ .name = TAKE_PTR(names[i]),
+                                                      .fd = SD_LISTEN_FDS_START + i };
+                        names[i] = strdup("");
+                        if (!names[i])
+                                r = -ENOMEM;
+                        continue;
+                }
                 int *to = strcmp(name, "http") == 0 || strcmp(name, "kvcache-http.socket") == 0
                                   ? &ret->http
                                   : &ret->listen;
@@ -45,10 +62,18 @@ int notify_inherit(struct notify_sockets *ret)
                 else
                         *to = SD_LISTEN_FDS_START + i;
         }
-        for (int i = 0; names && names[i]; i++)
+        for (int i = 0; i < n && names; i++)
                 free(names[i]);
         free(names);
         return r;
+}
+
+unsigned notify_keeps(void)
+{
+        const char *room = getenv("FDSTORE"); /* systemd 254 and later */
+        unsigned long n = room ? strtoul(room, NULL, 10) : UINT_MAX;
+
+        return getenv("NOTIFY_SOCKET") ? (unsigned)MIN(n, (unsigned long)UINT_MAX) : 0;
 }
 
 bool notify_wanted(void)
@@ -57,17 +82,23 @@ bool notify_wanted(void)
 }
 
 /* Not sd_notify(), which waits for ever for a manager that does not read: the loop runs this. What
- * changes the unit's state is worth a short wait. */
-static void send_state(const char *state, bool important)
+ * changes the unit's state is worth a short wait. `keep`: a descriptor that goes with it; -1. */
+static int send_state_fd(const char *state, bool important, int keep)
 {
         const char *path = getenv("NOTIFY_SOCKET");
         struct sockaddr_un to = { .sun_family = AF_UNIX };
         size_t length = path ? strlen(path) : 0;
         _cleanup_(closep) int fd = -1;
         struct pollfd p = { .events = POLLOUT };
+        struct iovec text = { .iov_base = (char *)state, .iov_len = strlen(state) };
+        union {
+                struct cmsghdr head;
+                char room[CMSG_SPACE(sizeof(int))];
+        } control = { 0 };
+        struct msghdr message = { .msg_iov = &text, .msg_iovlen = 1 };
 
         if (length < 2 || length >= sizeof(to.sun_path) || (path[0] != '/' && path[0] != '@'))
-                return;
+                return -EINVAL;
         memcpy(to.sun_path, path, length);
         if (path[0] == '@')
                 to.sun_path[0] = '\0';
@@ -75,10 +106,60 @@ static void send_state(const char *state, bool important)
         if (fd < 0 || connect(fd, (struct sockaddr *)&to,
                               (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length +
                                           (path[0] == '/'))) < 0)
-                return;
-        if (send(fd, state, strlen(state), MSG_NOSIGNAL) < 0 && errno == EAGAIN && important &&
-            poll(&p, 1, NOTIFY_WAIT_MS) == 1)
-                (void)!send(fd, state, strlen(state), MSG_NOSIGNAL);
+                return -errno;
+        if (keep >= 0) {
+                message.msg_control = &control;
+                message.msg_controllen = sizeof(control.room);
+                control.head = (struct cmsghdr){ .cmsg_len = CMSG_LEN(sizeof(int)),
+                                                 .cmsg_level = SOL_SOCKET,
+                                                 .cmsg_type = SCM_RIGHTS };
+                memcpy(CMSG_DATA(&control.head), &keep, sizeof(keep));
+        }
+        if (sendmsg(fd, &message, MSG_NOSIGNAL) >= 0)
+                return 0;
+        if (errno != EAGAIN || !important || poll(&p, 1, NOTIFY_WAIT_MS) != 1)
+                return -errno;
+        return sendmsg(fd, &message, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+static void send_state(const char *state, bool important)
+{
+        (void)send_state_fd(state, important, -1);
+}
+
+int notify_keep(const char *name, int fd)
+{
+        char state[512];
+
+        /* A socket whose peer has closed is kept as well: the next daemon must see that it has. */
+        snprintf(state, sizeof(state), "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+        return send_state_fd(state, true, fd);
+}
+
+void notify_forget(const char *name)
+{
+        char state[512];
+
+        snprintf(state, sizeof(state), "FDSTOREREMOVE=1\nFDNAME=%s", name);
+        send_state(state, true);
+}
+
+/* BARRIER: it closes the descriptor when it comes to that. Not a pipe, which the unit's filter of
+ * system calls refuses. */
+bool notify_settle(void)
+{
+        int ends[2];
+        struct pollfd p;
+        bool settled;
+
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) < 0)
+                return false;
+        settled = send_state_fd("BARRIER=1", true, ends[1]) == 0;
+        close(ends[1]);
+        p = (struct pollfd){ .fd = ends[0] };
+        settled = settled && poll(&p, 1, SETTLE_MS) == 1 && (p.revents & POLLHUP);
+        close(ends[0]);
+        return settled;
 }
 
 uint64_t notify_watchdog_us(void)
@@ -99,6 +180,25 @@ bool notify_wanted(void)
         return false;
 }
 
+unsigned notify_keeps(void)
+{
+        return 0;
+}
+
+int notify_keep(const char *name, int fd)
+{
+        return -ENOSYS;
+}
+
+void notify_forget(const char *name)
+{
+}
+
+bool notify_settle(void)
+{
+        return false;
+}
+
 static void send_state(const char *state, bool important)
 {
 }
@@ -108,6 +208,42 @@ uint64_t notify_watchdog_us(void)
         return 0;
 }
 #endif
+
+/* --- what was kept --- */
+
+static struct notify_kept *find_kept(const struct notify_sockets *sockets, const char *name)
+{
+        for (unsigned i = 0; i < sockets->n_kept; i++)
+                if (sockets->kept[i].fd >= 0 && strcmp(sockets->kept[i].name, name) == 0)
+                        return &sockets->kept[i];
+        return NULL;
+}
+
+int notify_take_kept(struct notify_sockets *sockets, const char *name)
+{
+        struct notify_kept *kept = find_kept(sockets, name);
+
+        return kept ? TAKE_FD(kept->fd) : -1;
+}
+
+bool notify_has_kept(const struct notify_sockets *sockets, const char *name)
+{
+        return find_kept(sockets, name) != NULL;
+}
+
+void notify_drop_kept(struct notify_sockets *sockets)
+{
+        for (unsigned i = 0; i < sockets->n_kept; i++) {
+                if (sockets->kept[i].fd >= 0) {
+                        close(sockets->kept[i].fd);
+                        notify_forget(sockets->kept[i].name);
+                }
+                free(sockets->kept[i].name);
+        }
+        free(sockets->kept);
+        sockets->kept = NULL;
+        sockets->n_kept = 0;
+}
 
 void notify_ready(void)
 {

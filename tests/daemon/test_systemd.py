@@ -15,9 +15,9 @@ from kvwire import Ack
 
 # systemd's place: puts the descriptors where they belong, names them, and becomes the daemon.
 ACTIVATE = """
-import os, sys
+import fcntl, os, sys
 fds = [int(fd) for fd in sys.argv[1].split(',')]
-fds = [os.dup(fd) if fd < 3 + len(fds) else fd for fd in fds]
+fds = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3 + len(fds)) for fd in fds]
 for i, fd in enumerate(fds):
     os.dup2(fd, 3 + i, inheritable=True)
 os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(len(fds)))
