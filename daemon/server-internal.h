@@ -22,6 +22,7 @@
 #include "report/status.h"
 #include "report/collect.h"
 #include "report/health.h"
+#include "keep/keep.h"
 
 struct server {
         const struct server_params *params;
@@ -39,6 +40,16 @@ struct server {
         struct populate *populate;
         struct learned *learned;
         struct learned_head *learned_file; /* until it is restored */
+        struct {
+                struct keep *keep;
+                struct keep_file *file; /* until it is taken over */
+                char files[CONFIG_MAX_TENANTS][KEEP_NAME_BYTES];
+                int kept[CONFIG_MAX_TENANTS]; /* as of struct keep_tenant */
+                bool ready;                   /* the pools will be handed on */
+                bool reported;                /* that all is verified */
+                char why_not[KEEP_ERROR_BYTES];
+                uint8_t number[KEEP_NUMBER_BYTES];
+        } keep;
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick, *expiry;
@@ -50,6 +61,7 @@ struct server {
         uint64_t staging_bytes_auto; /* half of the memory that was available at start */
         uint64_t workers_alive_ns;   /* when all workers were last seen to advance */
         bool draining, drain_late;
+        bool closed; /* by a clean stop: nothing is under way any more */
         struct log_ratelimit exhausted, findings, full;
 };
 
@@ -58,6 +70,7 @@ struct server {
 /* Says why it does not start; the exit status. */
 int server_fail(int r, const char *what, const char *error);
 void server_raise_limits(void);
+const char *server_tenant_name(const struct server *s, unsigned i);
 int server_start_pools(struct server *s);
 int server_start_store(struct server *s);
 int server_start_tenants(struct server *s);
@@ -86,6 +99,24 @@ int server_start_learned(struct server *s, const struct key_secret *secret);
 int server_add_expiry(struct server *s); /* 0, -ENOMEM */
 /* Often: goes on once there are lifetimes. */
 void server_start_expiry(struct server *s);
+
+/* --- server-keep.c --- */
+
+/* What the service manager has kept for this daemon, before the pools are made. */
+void server_read_map(struct server *s);
+/* The pool of a tenant: in memory that was kept or can be, or in its own. `automatic`: it is as
+ * large as what was kept, if anything was: what is available now is less by that. 0, -errno. */
+int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
+                     bool automatic);
+/* When the store is open and eviction has what it learned. 0, or the exit status. */
+int server_start_keep(struct server *s);
+/* Once an iteration. True: there is more to do at once. */
+bool server_iterate_keep(struct server *s);
+/* For sessions_stop(). */
+void server_hold_leases(void *userdata, struct client *client, int fd);
+/* Before the store is closed, and after it is. */
+void server_number_memory(struct server *s);
+void server_hand_on_memory(struct server *s);
 
 /* --- server-limits.c --- */
 

@@ -72,11 +72,17 @@ void server_raise_limits(void)
         }
 }
 
+const char *server_tenant_name(const struct server *s, unsigned i)
+{
+        return i == 0 ? "default" : s->tenant_config[i]->name;
+}
+
 /* Who there is: `default`, and the others in the order of the configuration. */
 int server_start_pools(struct server *s)
 {
         const struct config *c = s->config;
 
+        server_read_map(s);
         s->service.tenants = s->tenants;
         s->service.n_tenants = 1;
         for (unsigned i = 0; i < c->n_tenants; i++)
@@ -85,9 +91,10 @@ int server_start_pools(struct server *s)
                 else
                         s->tenant_config[s->service.n_tenants++] = &c->tenants[i];
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
-                int r = pool_new(&s->tenants[i].pool,
-                                 i == 0 ? c->memory.pool : s->tenant_config[i]->pool,
-                                 c->eviction.policy);
+                int r = server_open_pool(
+                        s, i, server_tenant_name(s, i),
+                        i == 0 ? c->memory.pool : s->tenant_config[i]->pool,
+                        config_pool_is_automatic(c, i == 0 ? NULL : s->tenant_config[i]));
 
                 if (r < 0)
                         return server_fail(r, i == 0 ? "memory pool" : s->tenant_config[i]->name,
@@ -96,11 +103,6 @@ int server_start_pools(struct server *s)
                         pool_use_huge_pages(s->tenants[i].pool);
         }
         return 0;
-}
-
-static const char *configured_name(const struct server *s, unsigned i)
-{
-        return i == 0 ? "default" : s->tenant_config[i]->name;
 }
 
 static void on_finding(void *userdata, const struct store_finding *finding)
@@ -211,6 +213,7 @@ int server_start_store(struct server *s)
                 .pool = pool_base(s->tenants[0].pool),
                 .pool_bytes = pool_bytes(s->tenants[0].pool),
                 .piece_bytes = pool_slab_bytes(s->tenants[0].pool),
+                .pool_has_data = s->keep.kept[0] >= 0,
                 .more_pools = more_pools,
                 .n_more_pools = s->service.n_tenants - 1,
                 .lock_fds = locks,
@@ -222,7 +225,7 @@ int server_start_store(struct server *s)
                 const struct pool *pool = s->tenants[i].pool;
 
                 params.pool_slab_bytes = MAX(params.pool_slab_bytes, pool_slab_bytes(pool));
-                names[i] = configured_name(s, i);
+                names[i] = server_tenant_name(s, i);
                 if (i > 0)
                         more_pools[i - 1] =
                                 (struct kio_pool){ .base = pool_base(pool),
@@ -251,7 +254,8 @@ int server_start_store(struct server *s)
                 return server_fail(r, "store", error);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 s->tenants[i].store_tenant = numbers[i];
-        return server_start_learned(s, &params.secret);
+        r = server_start_learned(s, &params.secret);
+        return r != 0 ? r : server_start_keep(s);
 }
 
 int server_start_tenants(struct server *s)
@@ -271,7 +275,7 @@ int server_start_tenants(struct server *s)
                         i == 0 ? &c->access.groups : &s->tenant_config[i]->groups;
 
                 params[i] = (struct quota_params){
-                        .name = configured_name(s, i),
+                        .name = server_tenant_name(s, i),
                         .access = { users->items, users->n, groups->items, groups->n },
                         .limits = server_tenant_limits(s, i),
                 };
@@ -295,7 +299,7 @@ static int start_tenant(struct server *s, unsigned number)
         r = tenant_open(tenant, &s->service, &limits);
         if (r == 0)
                 r = request_init(tenant);
-        return r < 0 ? server_fail(r, configured_name(s, number), NULL) : 0;
+        return r < 0 ? server_fail(r, server_tenant_name(s, number), NULL) : 0;
 }
 
 static uint64_t available_memory(void *userdata)

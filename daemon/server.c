@@ -85,6 +85,7 @@ static void begin_drain(struct server *s)
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 cache_stop(s->tenants[i].cache);
         populate_stop(s->populate);
+        keep_stop(s->keep.keep);
         cache = cache_stats(s);
         if (cache.unwritten_chunks) {
                 units_count(cache.unwritten_chunks, "chunk", chunks);
@@ -306,6 +307,7 @@ static bool turn(struct server *s)
         if (s->service.lookups)
                 more |= lookups_iterate(s->service.lookups, now, LOOKUPS_SLICE_NS);
         more = learned_iterate(s->learned) || more || sessions_active(s->sessions);
+        more |= server_iterate_keep(s);
         kio_flush(s->service.io);
         if (deadline && !more) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
@@ -386,7 +388,7 @@ static void close_all(struct server *s)
                             "%s in all, will be lost unless the writes under way still end",
                             units_count(cache.unwritten_chunks, "chunk", chunks),
                             units_bytes(cache.unwritten_bytes, bytes));
-        sessions_stop(s->sessions);
+        sessions_stop(s->sessions, server_hold_leases, s);
         bench_stop(s->service.bench);
         learned_stop(s->learned);
         store_stop(s->service.store);
@@ -436,8 +438,12 @@ static void server_fini(struct server *s)
                         signal(SIGALRM, on_close_late);
                         alarm((unsigned)(s->config->io.hang_ms / 1000));
                 }
+                if (s->closed)
+                        server_number_memory(s);
                 close_store(s);
                 alarm(0);
+                if (s->closed)
+                        server_hand_on_memory(s);
         }
         if (held_up) {
                 log_warning("a descriptor that a client sent cannot be closed: not waiting for it");
@@ -447,6 +453,9 @@ static void server_fini(struct server *s)
         bench_free(s->service.bench);
         learned_free(s->learned);
         free(s->learned_file);
+        keep_free(s->keep.keep);
+        keep_file_free(s->keep.file);
+        notify_drop_kept(&s->inherited);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);
                 tenant_close(&s->tenants[i]);
@@ -505,6 +514,9 @@ static int start(struct server *s)
                 .started_unix_ms = clock_unix_ms(),
                 .started_ns = clock_mono_ns(),
                 .learned = s->learned,
+                .keep = s->keep.keep,
+                .keep_ready = &s->keep.ready,
+                .keep_why_not = s->keep.why_not,
                 .instance = s->instance,
         };
         r = add_events(s);
@@ -552,6 +564,7 @@ int server_run(const struct server_params *params)
                 turn(&s);
                 run_loop(&s);
                 close_all(&s);
+                s.closed = true;
                 log_info("stopped");
         }
         server_fini(&s);

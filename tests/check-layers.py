@@ -42,11 +42,12 @@ MAY = {
     "tenant": {"lookup", "cache"} | BELOW_CACHE,
     "benchmark": {"store", "io"} | BELOW_IO,
     "learned": BELOW_CACHE | {"cache"},
+    "keep": BELOW_CACHE | {"cache"},
     "config": BELOW_IO,
     "request": BELOW_REQUEST,
     "session": BELOW_SESSION,
-    "report": {"session", "config", "learned"} | BELOW_SESSION,
-    "daemon": {"report", "session", "config", "learned"} | BELOW_SESSION,  # main, server, notify
+    "report": {"session", "config", "learned", "keep"} | BELOW_SESSION,
+    "daemon": {"report", "session", "config", "learned", "keep"} | BELOW_SESSION,  # main, server, notify
     "api": set(),  # what is installed: client/*.h
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},

@@ -3,13 +3,15 @@
 # The units: systemd-analyze verify prints nothing (it exits 0 on keys it does not know), with and without the example of a
 # drop-in; the service's exposure is at most 2.0; and sysusers and tmpfiles take their snippets. Exit 77 where there is no systemd-analyze.
 #
-#   check-units.sh SERVICE SOCKET SYSUSERS TMPFILES DROPIN DAEMON
+#   check-units.sh SERVICE SOCKET SYSUSERS TMPFILES DROPIN DAEMON MOUNT...
 #
 # SERVICE names the daemon where it will be installed; DAEMON, the one that was built, stands in for it, and for kvcachectl.
 set -u
 
 service=$1 socket=$2 sysusers=$3 tmpfiles=$4 dropin=$5 daemon=$6
+shift 6 # the mounts are left
 limit=2.0
+mounts=$*
 
 command -v systemd-analyze >/dev/null 2>&1 || { echo "skipped: no systemd-analyze"; exit 77; }
 work=$(mktemp -d) || exit 1
@@ -26,7 +28,8 @@ verify() {
         [ -z "${3-}" ] || cp "$3" "$work/$1/kvcache.service.d/"
         sed "s|^\\(Exec[A-Z][a-z]*\\)=[^ ]*|\\1=$daemon|" "$2" >"$work/$1/kvcache.service"
         cp "$socket" "$work/$1/kvcache.socket"
-        systemd-analyze verify --man=no "$work/$1/kvcache.service" "$work/$1/kvcache.socket" 2>&1
+        cp $mounts "$work/$1/"
+        systemd-analyze verify --man=no "$work/$1/kvcache.service" "$work/$1/kvcache.socket" "$work/$1/"*.mount 2>&1
 }
 
 case $(exec_start "$service") in
@@ -69,6 +72,13 @@ allowed=$(sed -n 's/^SystemCallFilter=\([^~]\)/\1/p' "$service" | tr ' ' '\n')
 for call in io_uring_setup io_uring_enter io_uring_register memfd_create; do
         echo "$allowed" | grep -qx "$call" || complain "$call is not allowed by name"
 done
+for mount in $mounts; do
+        name=$(basename "$mount")
+        where=$(sed -n 's/^Where=//p' "$mount")
+        [ "$name" = "$(systemd-escape --path --suffix=mount "$where")" ] || complain "$name is not the mount of $where"
+        grep -q "^Wants=.*\<$name\>" "$service" || complain "the service does not want $name"
+done
+grep -q '^FileDescriptorStoreMax=[1-9]' "$service" || complain "no memory is kept: FileDescriptorStoreMax="
 grep -q '^LimitMEMLOCK=infinity' "$service" || complain "LimitMEMLOCK= is not infinity"
 
 if command -v systemd-sysusers >/dev/null 2>&1; then

@@ -127,6 +127,47 @@ static void print_pool(cJSON *status, bool detail)
         section_rest(pool);
 }
 
+/* Another: what became of the memory of the daemon before, and whether this one's will be kept. */
+static void print_kept(cJSON *status, bool detail)
+{
+        _cleanup_(cJSON_Deletep) cJSON *kept = section_object(status, "kept_memory");
+        char verified[HUMAN_BYTES], chunks[HUMAN_BYTES], count[HUMAN_BYTES], reason[512] = "",
+                                                                             leases[128] = "";
+        uint64_t all, damaged, pending, clients;
+        double ignored;
+        bool ready;
+
+        if (!kept || !section_bool(kept, "ready", &ready))
+                return;
+        all = section_count(kept, "chunks");
+        human_count(all, chunks);
+        human_count(section_count(kept, "verified"), verified);
+        pending = section_count(kept, "pending");
+        damaged = section_count(kept, "damaged");
+        clients = section_count(kept, "clients");
+        human_count(section_count(kept, "leases"), count);
+        (void)section_number(kept, "verified_bytes", &ignored);
+        (void)section_number(kept, "verify_seconds", &ignored);
+        (void)section_text(kept, "reason", reason, sizeof(reason));
+        if (clients > 0)
+                snprintf(leases, sizeof(leases), "; %s chunks are leased to clients of before",
+                         count);
+        if (all > 0) {
+                section_line("memory kept", "%s of %s chunks verified%s%s", verified, chunks,
+                             pending > 0 ? " so far" : "", leases);
+                if (damaged > 0)
+                        section_line("damaged", "%llu chunks did not match their checksum",
+                                     (unsigned long long)damaged);
+        }
+        if (detail)
+                section_line("at restart", "%s%s",
+                             ready ? "the memory is kept" : "the memory is lost: ",
+                             ready       ? ""
+                             : reason[0] ? reason
+                                         : "it cannot be handed on");
+        section_rest(kept);
+}
+
 /* One more line on memory: the index in which clients look up keys by themselves. */
 static void print_lookups(cJSON *status)
 {
@@ -165,6 +206,7 @@ static void print_lookups(cJSON *status)
 void status_print_memory(cJSON *status, bool detail)
 {
         print_pool(status, detail);
+        print_kept(status, detail);
         if (detail)
                 print_lookups(status);
 }

@@ -517,3 +517,14 @@ bool config_given(const struct config *c, const char *name)
         assert(row >= 0);
         return config_bit(c->given, (unsigned)row);
 }
+
+bool config_pool_is_automatic(const struct config *c, const struct config_tenant *t)
+{
+        unsigned row = 0;
+
+        if (!t)
+                return config_bit(c->automatic, (unsigned)config_row_find("memory.pool"));
+        while (config_tenant_rows[row].offset != offsetof(struct config_tenant, pool))
+                row++;
+        return config_bit(t->automatic, row);
+}

@@ -81,7 +81,9 @@ struct config {
         struct {
                 uint64_t pool; /* memory.pool: bytes; 0 (auto): min(1/4 of available memory, 4 GiB)
                                 */
-                char *huge_pages; /* memory.huge_pages: auto | off */
+                char *huge_pages;                /* memory.huge_pages: auto | off */
+                char *keep;                      /* memory.keep: auto | on | off */
+                struct config_strings directory; /* memory.directory: one */
                 uint64_t staging; /* memory.staging: largest staging area of a session; <= 64 MiB */
                 bool lookup_index; /* memory.lookup_index */
         } memory;
@@ -215,6 +217,8 @@ int config_note(struct config_error *ret_error, int r);
 
 /* Was the key given by file, environment or --set? `name` is dotted. */
 bool config_given(const struct config *c, const char *name);
+/* Was the size of this tenant's pool chosen by config_resolve()? NULL: of `default`. */
+bool config_pool_is_automatic(const struct config *c, const struct config_tenant *t);
 
 /* YAML that config_load_file() reads back to the same; comments tell what is a default, and what
  * was chosen. */

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "benchmark/benchmark.h"
+#include "keep/keep.h"
 #include "learned/learned.h"
 #include "build-config.h"
 #include "checked.h"
@@ -483,6 +484,24 @@ static void collect_learned(const struct learned *learned, struct metrics *s)
         s->learned_restored = (double)l.restored_chunks;
 }
 
+static void collect_kept(const struct status_sources *from, struct metrics *s)
+{
+        struct keep_stats k;
+
+        if (!from->keep)
+                return;
+        keep_get_stats(from->keep, &k);
+        s->kept_ready = *from->keep_ready;
+        s->kept_chunks[0] = (double)k.verified;
+        static_assert(METRICS_KEPT == KEEP_REFUSALS + 1, "a value each");
+        for (unsigned i = 0; i < KEEP_REFUSALS; i++)
+                s->kept_chunks[i + 1] = (double)k.refused[i];
+        s->kept_bytes = (double)k.verified_bytes;
+        s->kept_pending = (double)k.pending;
+        s->kept_clients = (double)k.holders;
+        s->kept_leases = (double)k.held_slots;
+}
+
 static void collect_bench(const struct bench *bench, struct metrics *s)
 {
         struct bench_stats b;
@@ -578,6 +597,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_bench(from->service->bench, ret);
         collect_recording(from->service, ret);
         collect_learned(from->learned, ret);
+        collect_kept(from, ret);
         if (from->http) {
                 struct http_stats http;
 

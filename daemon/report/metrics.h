@@ -20,6 +20,7 @@ enum { METRICS_TIER_MEMORY, METRICS_TIER_DISK, METRICS_TIERS };
 enum { METRICS_HINTS = 7 };  /* HINTS of tenant.h */
 enum { METRICS_GOT = 4 };    /* GOT of tenant.h */
 enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
+enum { METRICS_KEPT = 5 };   /* verified, then by enum keep_refusal */
 enum { METRICS_MISSES = 6 }; /* by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
 /* What admission has answered. */

@@ -11,6 +11,7 @@
 struct config;
 struct service;
 struct http;
+struct keep;
 struct learned;
 struct populate;
 struct sessions;
@@ -24,6 +25,9 @@ struct status_sources {
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
         const struct learned *learned;
+        const struct keep *keep;  /* NULL: there is none */
+        const bool *keep_ready;   /* will the pools be handed on? */
+        const char *keep_why_not; /* if not */
         uint64_t config_reloads, config_reloads_refused;
         uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
         bool ready, draining;      /* ready: it has started */

@@ -16,6 +16,7 @@
 #include "build-config.h"
 #include "checked.h"
 #include "config/config.h"
+#include "keep/keep.h"
 #include "evict/admission.h"
 #include "request/request.h"
 #include "report/sums.h"
@@ -136,6 +137,25 @@ static void add_pool(cJSON *root, const struct service *service, const struct me
                                 : s->pool_huge_bytes == s->pool_populated_bytes ? "all"
                                 : s->pool_huge_bytes > 0                        ? "some"
                                                                                 : "none");
+}
+
+/* What became of the memory of the daemon before, and what will of this one's. */
+static void add_kept(cJSON *root, const struct status_sources *from)
+{
+        cJSON *o = cJSON_AddObjectToObject(root, "kept_memory");
+        struct keep_stats k;
+
+        keep_get_stats(from->keep, &k);
+        cJSON_AddBoolToObject(o, "ready", *from->keep_ready);
+        cJSON_AddStringToObject(o, "reason", *from->keep_ready ? "" : from->keep_why_not);
+        cJSON_AddNumberToObject(o, "chunks", (double)k.mapped);
+        cJSON_AddNumberToObject(o, "verified", (double)k.verified);
+        cJSON_AddNumberToObject(o, "verified_bytes", (double)k.verified_bytes);
+        cJSON_AddNumberToObject(o, "pending", (double)k.pending);
+        cJSON_AddNumberToObject(o, "damaged", (double)k.refused[KEEP_DAMAGED]);
+        cJSON_AddNumberToObject(o, "verify_seconds", (double)k.verify_ns / 1e9);
+        cJSON_AddNumberToObject(o, "clients", (double)k.holders);
+        cJSON_AddNumberToObject(o, "leases", (double)k.held_slots);
 }
 
 static void add_lookups(cJSON *root, const struct status_sources *from, const struct metrics *s)
@@ -341,6 +361,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_AddBoolToObject(root, "http_token", from->http && http_needs_token(from->http));
         add_io(root, from->service->io, &store);
         add_pool(root, from->service, &s);
+        add_kept(root, from);
         add_lookups(root, from, &s);
         add_store(root, from, &store, &s);
         add_eviction(root, from->config->eviction.policy, &s);

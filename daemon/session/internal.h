@@ -57,6 +57,7 @@ struct session {
         unsigned unread_fds;     /* in these; the user is charged for them */
         unsigned reserved_fds;   /* charged for a reply that is about to be sent */
         struct list_node unread; /* in sessions.unread, if there are any */
+        bool inherited;          /* the next daemon has its socket */
         bool held;               /* a reply of its waits for descriptors to be read */
         struct list_node waits;  /* in sessions.waiting: for descriptors to be read */
 };

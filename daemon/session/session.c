@@ -176,6 +176,8 @@ static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;
 
+        if (s->inherited)
+                return true; /* it stays as it is: its peer's close has to be seen there */
         (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
         session_settle_fds(s);
         if (s->unread_fds > 0 && !s->client.tenant->service->stopping) {

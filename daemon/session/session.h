@@ -63,8 +63,13 @@ bool sessions_active(const struct sessions *s);
 void sessions_drain(struct sessions *s);
 /* Is anything not answered yet? */
 bool sessions_busy(const struct sessions *s);
-/* Ends all of them; sessions_iterate() frees them as their requests end. */
-void sessions_stop(struct sessions *s);
+/* Ends all of them; sessions_iterate() frees them as their requests end. `leased` (may be NULL) is
+ * called for each whose peer may still read what it leased, with its socket, which is the
+ * session's: a duplicate of it shows when the peer closes. */
+void sessions_stop(struct sessions *s,
+                   void (*leased)(void *userdata, struct client *client, int fd), void *userdata);
+/* Closes, on another thread, a socket with messages that were not received. */
+void sessions_close_take_fd(struct sessions *s, int fd);
 bool sessions_empty(const struct sessions *s);
 /* Adds what clients have looked up by themselves to the tallies of their tenants. */
 void sessions_count_lookups(struct sessions *s);

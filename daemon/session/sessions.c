@@ -376,14 +376,24 @@ bool sessions_busy(const struct sessions *all)
         return !list_empty(&all->costly);
 }
 
-void sessions_stop(struct sessions *all)
+void sessions_stop(struct sessions *all,
+                   void (*leased)(void *userdata, struct client *client, int fd), void *userdata)
 {
         list_for_each_safe (&all->all, n) {
                 struct session *s = container_of(n, struct session, node);
 
                 session_end(s, &all->stats.ended_shutdown, NULL);
+                if (leased && s->client.leases.count > 0 && s->state == SESSION_ENDED) {
+                        leased(userdata, &s->client, s->fd);
+                        s->inherited = true;
+                }
                 session_gone(s);
         }
+}
+
+void sessions_close_take_fd(struct sessions *all, int fd)
+{
+        fd_closer_add(all->fd_closer, fd, 0);
 }
 
 void sessions_poll_begins(struct sessions *all)

@@ -41,6 +41,13 @@ ELSEWHERE = {
     "lookup_index_unplaced": ("tests/unit/test-lookup.c", r"stats\(\)\.unplaced > 0"),
     "lookup_index_overflowed": ("tests/unit/test-lookup.c", r"stats\(\)\.overflowed > 0"),
     "lookup_index_failed_builds": ("tests/unit/test-lookup.c", r"stats\(\)\.failed"),
+    "kept_pending_chunks": ("tests/unit/test-keep.c", r"stats\(\)\.pending, CHUNKS"),
+    # Where nothing can be mounted:
+    "kept_ready": ("tests/daemon/test_keep_memory.py", r'\["ready"\]'),
+    "kept_chunks": ("tests/unit/test-keep.c", r"stats\(\)\.verified, CHUNKS"),
+    "kept_verified_bytes": ("tests/unit/test-keep.c", r"stats\(\)\.verified_bytes, "),
+    "kept_clients": ("tests/unit/test-keep.c", r"stats\(\)\.holders, 1"),
+    "kept_leases": ("tests/unit/test-keep.c", r"stats\(\)\.held_slots, 2"),
     "log_lines_held_back": ("tests/unit/test-log.c", r"log_ratelimit_pass"),
 }
 

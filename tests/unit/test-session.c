@@ -209,7 +209,7 @@ static int teardown(void **state)
 
         fault_set(NULL);
         fault_release();
-        sessions_stop(d.sessions);
+        sessions_stop(d.sessions, NULL, NULL);
         while (!sessions_empty(d.sessions) || cache_pending(t.cache) > 0 || kio_pending(t.io) > 0 ||
                store_pending(t.store) > 0)
                 turn(!sessions_empty(d.sessions) || kio_pending(t.io) > 0);

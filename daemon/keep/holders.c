@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clients whose leases outlive their session: each has a socket, whose peer is the client, and a
+ * lease of its own on each chunk that it may still read.
+ *
+ * Of this daemon's clients they are collected while it stops, and nothing is waited for. Those of a
+ * daemon before are watched as sessions are (session/sessions.c): edge-triggered, since a peer that
+ * left messages unread is reported again and again otherwise. When the peer has closed, the leases
+ * end, and the socket is handed to its owner to be closed: messages that were never read may have
+ * descriptors. Failures: of memory, or of descriptors; then the memory is not handed on. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cache/pool.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "keep/internal.h"
+
+/* The leases end; the last one takes its place. */
+static void holder_end(struct keep *k, unsigned i)
+{
+        struct holder *h = &k->holders[i], ended = *h;
+        struct pool *pool = k->tenants[h->tenant].pool;
+
+        *h = k->holders[--k->n_holders];
+        for (uint32_t c = 0; c < ended.n_chunks; c++)
+                (void)pool_unlease(pool, ended.chunks[c]);
+        k->stats.held_slots -= ended.n_chunks;
+        k->stats.holders--;
+        free(ended.chunks);
+        (void)epoll_ctl(k->closed_fd, EPOLL_CTL_DEL, ended.fd, NULL);
+        k->params.ended(k->params.userdata, ended.name, ended.fd);
+        k->params.more_room(k->params.userdata, ended.tenant);
+}
+
+static void on_closed(evutil_socket_t fd, short what, void *userdata)
+{
+        struct keep *k = userdata;
+        struct epoll_event event;
+
+        while (epoll_wait(fd, &event, 1, 0) == 1) {
+                if (!(event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)))
+                        continue;
+                for (unsigned i = 0; i < k->n_holders; i++)
+                        if (k->holders[i].fd == event.data.fd) {
+                                holder_end(k, i);
+                                break;
+                        }
+        }
+}
+
+int holders_init(struct keep *k)
+{
+        k->name_of_this = clock_unix_ms();
+        k->closed_fd = epoll_create1(EPOLL_CLOEXEC);
+        if (k->closed_fd < 0)
+                return -errno;
+        k->closed = event_new(k->params.base, k->closed_fd, EV_READ | EV_PERSIST, on_closed, k);
+        return k->closed && event_add(k->closed, NULL) == 0 ? 0 : -ENOMEM;
+}
+
+void holders_fini(struct keep *k)
+{
+        for (unsigned i = 0; i < k->n_holders; i++) {
+                free(k->holders[i].chunks);
+                close(k->holders[i].fd);
+        }
+        free(k->holders);
+        if (k->closed)
+                event_free(k->closed);
+        closep(&k->closed_fd);
+}
+
+int holders_add_take_fd(struct keep *k, const char *name, unsigned tenant, int fd, bool is_new)
+{
+        _cleanup_(closep) int own = fd;
+        struct holder *h;
+
+        if (k->n_holders == k->holders_room) {
+                unsigned room = MAX(2 * k->holders_room, 16u);
+                struct holder *holders = reallocarray(k->holders, room, sizeof(*holders));
+
+                if (!holders)
+                        return -ENOMEM;
+                k->holders = holders;
+                k->holders_room = room;
+        }
+        h = &k->holders[k->n_holders++];
+        *h = (struct holder){ .tenant = tenant, .fd = TAKE_FD(own), .is_new = is_new };
+        snprintf(h->name, sizeof(h->name), "%s", name);
+        k->stats.holders++;
+        return 0;
+}
+
+int holders_add_chunk(struct keep *k, uint32_t chunk)
+{
+        struct holder *h = &k->holders[k->n_holders - 1];
+
+        if (h->n_chunks == h->room) {
+                uint32_t room = MAX(2 * h->room, 16u);
+                uint32_t *chunks = reallocarray(h->chunks, room, sizeof(*chunks));
+
+                if (!chunks)
+                        return -ENOMEM;
+                h->chunks = chunks;
+                h->room = room;
+        }
+        h->chunks[h->n_chunks++] = chunk;
+        k->stats.held_slots++;
+        return 0;
+}
+
+int holders_watch(struct keep *k)
+{
+        int fd = k->holders[k->n_holders - 1].fd;
+
+        return epoll_ctl(k->closed_fd, EPOLL_CTL_ADD, fd,
+                         &(struct epoll_event){ .events = EPOLLRDHUP | EPOLLET, .data.fd = fd }) < 0
+                       ? -errno
+                       : 0;
+}
+
+int keep_hold(struct keep *k, unsigned tenant, int fd)
+{
+        char name[KEEP_NAME_BYTES];
+        int own;
+
+        if (k->n_holders == KEEP_MAX_HOLDERS)
+                return -ENOBUFS;
+        own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+        if (own < 0)
+                return -errno;
+        snprintf(name, sizeof(name), "kept-lease-%llx-%llu", (unsigned long long)k->name_of_this,
+                 (unsigned long long)k->names++);
+        return holders_add_take_fd(k, name, tenant, own, true);
+}
+
+int keep_hold_chunk(struct keep *k, uint32_t chunk)
+{
+        int r = holders_add_chunk(k, chunk);
+
+        if (r == 0)
+                pool_lease(k->tenants[k->holders[k->n_holders - 1].tenant].pool, chunk);
+        return r;
+}
+
+void keep_each_new_holder(const struct keep *k,
+                          void (*each)(void *userdata, const char *name, int fd), void *userdata)
+{
+        for (unsigned i = 0; i < k->n_holders; i++)
+                if (k->holders[i].is_new)
+                        each(userdata, k->holders[i].name, k->holders[i].fd);
+}
+
+unsigned keep_holders(const struct keep *k)
+{
+        return k->n_holders;
+}

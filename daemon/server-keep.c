@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The memory pools over a planned restart: the server's part. Startup makes each pool in memory
+ * that the service manager can keep, or takes over what it has kept; a clean stop hands on a map of
+ * them. keep/ says what is in it.
+ *
+ * Loop thread. The pool's memory is chosen before the store is open; what is in it is taken over
+ * after that, before anything is served. A failure is one line of the log: the pool is empty then,
+ * as after a crash. */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cache/backing.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "keep/keep.h"
+#include "server-internal.h"
+#include "units.h"
+
+#define MAP_NAME NOTIFY_KEPT "map"
+
+static void say_why_not(struct server *s, const char *fmt, ...)
+        __attribute__((format(printf, 2, 3)));
+static void say_why_not(struct server *s, const char *fmt, ...)
+{
+        va_list args;
+
+        va_start(args, fmt);
+        vsnprintf(s->keep.why_not, sizeof(s->keep.why_not), fmt, args);
+        va_end(args);
+}
+
+/* --- startup --- */
+
+void server_read_map(struct server *s)
+{
+        char error[KEEP_ERROR_BYTES] = "the service manager has kept nothing";
+        int fd;
+
+        while (!s->keep.file && (fd = notify_take_kept(&s->inherited, MAP_NAME)) >= 0) {
+                (void)keep_file_read(&s->keep.file, fd, error);
+                close(fd);
+                notify_forget(MAP_NAME);
+        }
+        if (!s->keep.file && s->inherited.n_kept > 0)
+                log_notice("the memory of the daemon before is not taken over: %s", error);
+}
+
+static bool has_socket(void *userdata, const char *name)
+{
+        return notify_has_kept(&((struct server *)userdata)->inherited, name);
+}
+
+/* What of its two descriptors was taken is no use without the other. */
+static void forget_pool(const struct server *s, int kept)
+{
+        char file[KEEP_NAME_BYTES + 4];
+
+        if (kept < 0)
+                return;
+        snprintf(file, sizeof(file), "%s-rw", s->keep.file->map.pools[kept]->files);
+        notify_forget(file);
+        snprintf(file, sizeof(file), "%s-ro", s->keep.file->map.pools[kept]->files);
+        notify_forget(file);
+}
+
+/* 0: it has the memory of the daemon before; else that is of no use. */
+static int take_over(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
+                     uint64_t slab_bytes, struct backing *ret)
+{
+        char error[KEEP_ERROR_BYTES], file[KEEP_NAME_BYTES + 4];
+        _cleanup_(closep) int rw = -1, ro = -1;
+        int kept, r;
+
+        if (!s->keep.file)
+                return -ENOENT;
+        kept = keep_file_find(s->keep.file, name, bytes, slab_bytes, has_socket, s, error);
+        if (kept >= 0) {
+                const char *files = s->keep.file->map.pools[kept]->files;
+
+                snprintf(file, sizeof(file), "%s-rw", files);
+                rw = notify_take_kept(&s->inherited, file);
+                snprintf(file, sizeof(file), "%s-ro", files);
+                ro = notify_take_kept(&s->inherited, file);
+                snprintf(error, sizeof(error),
+                         "the service manager has not kept it (FileDescriptorStoreMax=)");
+        }
+        r = rw < 0 || ro < 0 ? -ENOENT : backing_take_fds(ret, rw, ro, bytes, error);
+        if (r < 0) {
+                forget_pool(s, kept);
+                log_notice("the memory of the daemon before is not taken over for tenant %s: %s",
+                           name, error);
+                return r;
+        }
+        rw = ro = -1;
+        s->keep.kept[tenant] = kept;
+        snprintf(s->keep.files[tenant], sizeof(s->keep.files[tenant]), "%s",
+                 s->keep.file->map.pools[kept]->files);
+        return 0;
+}
+
+static int open_kept(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
+                     uint64_t slab_bytes, struct backing *ret)
+{
+        char error[BACKING_ERROR_BYTES];
+        uint32_t of_this;
+        int r;
+
+        if (strcmp(s->config->memory.keep, "off") == 0) {
+                say_why_not(s, "memory.keep is off");
+                return -EOPNOTSUPP;
+        }
+        if (notify_keeps() < 2 * s->service.n_tenants + 1) {
+                say_why_not(s, "no service manager keeps descriptors for this daemon");
+                return -EOPNOTSUPP;
+        }
+        if (take_over(s, tenant, name, bytes, slab_bytes, ret) == 0)
+                return 0;
+        r = backing_open_kept(ret, s->config->memory.directory.items[0], bytes, error);
+        if (r < 0) {
+                say_why_not(s, "%s", error);
+                return r;
+        }
+        if (getrandom(&of_this, sizeof(of_this), 0) != sizeof(of_this))
+                of_this = (uint32_t)clock_unix_ms();
+        snprintf(s->keep.files[tenant], sizeof(s->keep.files[tenant]),
+                 NOTIFY_KEPT "pool-%08" PRIx32 "-%u", of_this, tenant);
+        return 0;
+}
+
+int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64_t bytes,
+                     bool automatic)
+{
+        uint64_t slab_bytes, whole = pool_whole_bytes(bytes, &slab_bytes);
+        const char *policy = s->config->eviction.policy;
+        struct backing backing;
+        int r;
+
+        if (automatic && s->keep.file) {
+                uint64_t chosen = whole;
+                char size[UNITS_TEXT];
+
+                keep_file_size(s->keep.file, name, &whole, &slab_bytes);
+                if (whole != chosen)
+                        log_info("the pool of tenant %s stays at %s, as its memory was kept", name,
+                                 units_bytes(whole, size));
+        }
+        s->keep.kept[tenant] = -1;
+        if (whole == 0 || open_kept(s, tenant, name, whole, slab_bytes, &backing) < 0)
+                return pool_new(&s->tenants[tenant].pool, whole, policy);
+        r = pool_new_over(&s->tenants[tenant].pool, &backing, policy);
+        if (r < 0)
+                backing_close(&backing);
+        return r;
+}
+
+static int take_socket(void *userdata, const char *name)
+{
+        return notify_take_kept(&((struct server *)userdata)->inherited, name);
+}
+
+static void on_more_room(void *userdata, unsigned tenant)
+{
+        cache_kick(((struct server *)userdata)->tenants[tenant].cache);
+}
+
+/* The client of the daemon before has closed: nothing of what it leased is read any more. */
+static void on_ended(void *userdata, const char *name, int fd)
+{
+        struct server *s = userdata;
+
+        notify_forget(name);
+        sessions_close_take_fd(s->sessions, fd);
+}
+
+/* Is the store as it was when the map was written? Whatever the answer, no later map is held for
+ * this one's. */
+static bool is_of_this_store(struct server *s)
+{
+        uint8_t number[KEEP_NUMBER_BYTES];
+        int r = keep_number_take(store_volume_path(s->service.store, 0), number);
+
+        if (!s->keep.file)
+                return false;
+        if (r == 0 && memcmp(number, s->keep.file->map.head->number, sizeof(number)) == 0)
+                return true;
+        log_notice(
+                "the memory of the daemon before is not taken over: the store is another one, or "
+                "another daemon had it since");
+        return false;
+}
+
+/* Gives the service manager what is not its already. */
+static void give_pool(struct server *s, unsigned tenant)
+{
+        const struct backing *b = pool_backing(s->tenants[tenant].pool);
+        char name[KEEP_NAME_BYTES + 4];
+        int r;
+
+        if (!backing_is_kept(b)) {
+                s->keep.ready = false;
+                return;
+        }
+        if (s->keep.kept[tenant] >= 0)
+                return;
+        snprintf(name, sizeof(name), "%s-rw", s->keep.files[tenant]);
+        r = notify_keep(name, b->writable_fd);
+        snprintf(name, sizeof(name), "%s-ro", s->keep.files[tenant]);
+        if (r == 0)
+                r = notify_keep(name, b->fd);
+        if (r < 0) {
+                s->keep.ready = false;
+                say_why_not(s, "the service manager does not take descriptors: %s", strerror(-r));
+        }
+}
+
+int server_start_keep(struct server *s)
+{
+        struct keep_tenant tenants[CONFIG_MAX_TENANTS];
+        struct keep_params params = {
+                .base = s->base,
+                .io = s->service.io,
+                .store = s->service.store,
+                .tenants = tenants,
+                .n_tenants = s->service.n_tenants,
+                .more_room = on_more_room,
+                .ended = on_ended,
+                .userdata = s,
+        };
+        bool valid = is_of_this_store(s), any = false;
+        char chunks[UNITS_TEXT];
+        struct keep_stats stats;
+        int r;
+
+        for (unsigned i = 0; i < s->service.n_tenants; i++) {
+                tenants[i] = (struct keep_tenant){ .name = server_tenant_name(s, i),
+                                                   .pool = s->tenants[i].pool,
+                                                   .store_tenant = s->tenants[i].store_tenant,
+                                                   .kept = s->keep.kept[i] };
+                any = any || s->keep.kept[i] >= 0;
+        }
+        r = keep_new(&s->keep.keep, &params);
+        if (r == 0 && any)
+                r = keep_adopt(s->keep.keep, s->keep.file, valid, take_socket, s);
+        if (r < 0)
+                return server_fail(r, "memory of the daemon before", NULL);
+        s->keep.file = keep_file_free(s->keep.file);
+        notify_drop_kept(&s->inherited);
+        s->keep.ready = true;
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                give_pool(s, i);
+
+        keep_get_stats(s->keep.keep, &stats);
+        if (stats.mapped > 0)
+                log_notice("memory kept: %s of the daemon before, each to be compared with its "
+                           "checksum before it is served from memory",
+                           units_count(stats.pending, "chunk", chunks));
+        if (!s->keep.ready && strcmp(s->config->memory.keep, "on") == 0)
+                log_warning("memory.keep: the pool will not outlive this daemon: %s",
+                            s->keep.why_not);
+        return 0;
+}
+
+bool server_iterate_keep(struct server *s)
+{
+        char all[UNITS_TEXT], took[UNITS_TEXT];
+        struct keep_stats stats;
+        bool more = keep_iterate(s->keep.keep);
+
+        keep_get_stats(s->keep.keep, &stats);
+        if (stats.mapped == 0 || stats.pending > 0 || s->keep.reported)
+                return more;
+        s->keep.reported = true;
+        units_count(stats.mapped, "chunk", all);
+        units_ms(stats.verify_ns / 1000000, took);
+        if (stats.refused[KEEP_DAMAGED] > 0)
+                log_warning("memory kept: %" PRIu64
+                            " of %s are served from memory, after %s; %" PRIu64
+                            " did not match their checksum, and are dropped",
+                            stats.verified, all, took, stats.refused[KEEP_DAMAGED]);
+        else
+                log_info("memory kept: %" PRIu64 " of %s are served from memory, after %s",
+                         stats.verified, all, took);
+        return more;
+}
+
+/* --- the end --- */
+
+struct holding {
+        struct server *s;
+        int r;
+};
+
+static void hold_chunk(void *userdata, uint32_t chunk)
+{
+        struct holding *h = userdata;
+
+        if (h->r == 0)
+                h->r = keep_hold_chunk(h->s->keep.keep, chunk);
+}
+
+static void give_up(struct server *s, const char *what, int r)
+{
+        if (s->keep.ready)
+                log_warning("the memory pool is not handed on to the next daemon: %s: %s", what,
+                            strerror(-r));
+        s->keep.ready = false;
+}
+
+void server_hold_leases(void *userdata, struct client *client, int fd)
+{
+        struct server *s = userdata;
+        struct holding h = { .s = s };
+
+        if (!s->keep.ready)
+                return;
+        h.r = keep_hold(s->keep.keep, client->tenant->number, fd);
+        if (h.r == 0)
+                lease_walk(client->tenant->leases, &client->leases, hold_chunk, &h);
+        if (h.r < 0)
+                give_up(s, "clients have leases", h.r);
+}
+
+void server_number_memory(struct server *s)
+{
+        int r;
+
+        if (!s->keep.ready)
+                return;
+        r = getrandom(s->keep.number, sizeof(s->keep.number), 0) == sizeof(s->keep.number)
+                    ? keep_number_put(store_volume_path(s->service.store, 0), s->keep.number)
+                    : -EIO;
+        if (r < 0)
+                give_up(s, "its number in the store", r);
+}
+
+static void give_holder(void *userdata, const char *name, int fd)
+{
+        struct server *s = userdata;
+        int r = s->keep.ready ? notify_keep(name, fd) : 0;
+
+        if (r < 0)
+                give_up(s, "the service manager does not take the socket of a client", r);
+}
+
+void server_hand_on_memory(struct server *s)
+{
+        unsigned fds = 2 * s->service.n_tenants + 1;
+        _cleanup_(closep) int map = -1;
+        char count[UNITS_TEXT];
+        uint64_t chunks;
+        int r;
+
+        if (!s->keep.ready)
+                return;
+        fds += keep_holders(s->keep.keep);
+        r = fds > notify_keeps()
+                    ? -ENOBUFS
+                    : keep_save(s->keep.keep, (const char(*)[KEEP_NAME_BYTES])s->keep.files,
+                                s->keep.number, &map, &chunks);
+        if (r < 0) {
+                give_up(s, "its map", r);
+                return;
+        }
+        keep_each_new_holder(s->keep.keep, give_holder, s);
+        if (!s->keep.ready)
+                return;
+        r = notify_keep(MAP_NAME, map);
+        if (r == 0 && !notify_settle())
+                r = -ETIMEDOUT;
+        if (r < 0)
+                give_up(s, "the service manager does not take it", r);
+        else
+                log_info("memory kept: %s are handed on to the next daemon",
+                         units_count(chunks, "chunk", count));
+}
