@@ -100,6 +100,7 @@ int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_
                 .born = p->n_purges,
                 .flags = POOL_UNVERIFIED | (kept->flags & (POOL_STORED | POOL_REFUSED)),
                 .user = kept->user,
+                .created_ms = kept->created_ms,
                 .tag = kept->tag,
         };
         list_init(&c->waiters);
@@ -147,6 +148,7 @@ void pool_each_kept(const struct pool *p,
                         .slot = c->slot,
                         .flags = c->flags,
                         .user = c->user,
+                        .created_ms = c->created_ms,
                 };
 
                 if (c->flags & (POOL_DROPPED | POOL_FILLING | POOL_WRITING) || pool_is_dead(p, c))

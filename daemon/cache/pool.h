@@ -120,6 +120,7 @@ struct pool_kept {
         uint32_t flags; /* POOL_STORED, POOL_REFUSED */
         uint32_t user;
         uint64_t tag;
+        uint64_t created_ms;
         struct evict_record record; /* a policy that refuses it has the chunk as its youngest */
 };
 /* In the table, in its slot and the youngest of its class, but not found. 0, -EEXIST (the slot is

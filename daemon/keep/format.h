@@ -67,12 +67,13 @@ struct keep_chunk {
         uint32_t namespace_id, length;
         uint32_t payload_crc;
         uint32_t slab, slot;
-        uint32_t flags; /* KEEP_STORED, KEEP_REFUSED */
-        uint32_t user;  /* of one that is KEEP_REFUSED */
-        uint32_t crc;   /* CRC32C of all else, of its position and of the map's number */
+        uint32_t flags;      /* KEEP_STORED, KEEP_REFUSED */
+        uint32_t user;       /* of one that is KEEP_REFUSED */
+        uint32_t crc;        /* CRC32C of all else, of its position and of the map's number */
+        uint64_t created_ms; /* when it was put, Unix time */
         struct evict_record record;
 };
-static_assert(sizeof(struct keep_chunk) == 80, "map format");
+static_assert(sizeof(struct keep_chunk) == 88, "map format");
 
 enum { KEEP_STORED = 1, KEEP_REFUSED = 2 };
 

@@ -90,6 +90,7 @@ static bool is_current(const struct keep *k, const struct keep_tenant *t,
                 .slab = chunk->slab,
                 .slot = chunk->slot,
                 .user = chunk->user,
+                .created_ms = chunk->created_ms,
                 .record = chunk->record,
         };
         stored = store_find(k->params.store, chunk->namespace_id, &chunk->key, ret->hash, &ref,

@@ -89,6 +89,7 @@ static void save_chunk(void *userdata, const struct pool_kept *kept)
                 .flags = (kept->flags & POOL_STORED ? KEEP_STORED : 0u) |
                          (kept->flags & POOL_REFUSED ? KEEP_REFUSED : 0u),
                 .user = kept->user,
+                .created_ms = kept->created_ms,
                 .record = kept->record,
         };
 }

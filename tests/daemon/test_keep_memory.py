@@ -32,7 +32,7 @@ from test_systemd import ACTIVATE, need_systemd
 
 MAP = "kept-map"
 HEAD = struct.Struct("<8sIIQQ16sQII")  # daemon/keep/format.h
-CHUNK_BYTES = 80
+CHUNK_BYTES = 88
 
 
 class Manager:

@@ -103,7 +103,7 @@ def test_the_volumes_of_a_running_daemon(make_daemon, directory):
     assert [v["volume"] for v in checked(daemon=daemon, check=OPENS)["volumes"]] == [str(s) for s in stores]
     text = ctl("store", "check", daemon=daemon, check=OPENS).stdout
     assert all(f"{s}: format version 1" in text for s in stores)
-    # One of several that would be refused is told by the exit status, and keeps none of the others from being checked.
+    # One of several that would be refused makes the exit status 1, and keeps none of the others from being checked.
     daemon.stop()
     change_superblocks(stores[0], VERSION, "<I", lambda v: v + 1)
     assert [v["opens"] for v in checked(*stores, check=REFUSED)["volumes"]] == [False, True]
