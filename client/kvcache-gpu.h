@@ -190,9 +190,9 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
 struct kvcache_gpu_block {
         struct kvcache_key key;
-        uint64_t block;    /* of the layout */
-        uint32_t tokens;   /* 0: all of a page */
-        uint32_t cost_us;  /* put: as of struct kvcache_entry; 0: not said */
+        uint64_t block;   /* of the layout */
+        uint32_t tokens;  /* 0: all of a page */
+        uint32_t cost_us; /* put: as of struct kvcache_entry; 0: not said */
 };
 
 enum {

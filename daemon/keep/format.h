@@ -64,13 +64,13 @@ static_assert(sizeof(struct keep_holder) == 72, "map format");
 
 struct keep_chunk {
         struct key key;
+        uint64_t created_ms; /* when it was put, Unix time */
         uint32_t namespace_id, length;
         uint32_t payload_crc;
         uint32_t slab, slot;
-        uint32_t flags;      /* KEEP_STORED, KEEP_REFUSED */
-        uint32_t user;       /* of one that is KEEP_REFUSED */
-        uint32_t crc;        /* CRC32C of all else, of its position and of the map's number */
-        uint64_t created_ms; /* when it was put, Unix time */
+        uint32_t flags; /* KEEP_STORED, KEEP_REFUSED */
+        uint32_t user;  /* of one that is KEEP_REFUSED */
+        uint32_t crc;   /* CRC32C of all else, of its position and of the map's number */
         struct evict_record record;
 };
 static_assert(sizeof(struct keep_chunk) == 88, "map format");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The format of a volume, for an operator who wants to know before an upgrade or a downgrade what a
- * build makes of it. It reads the superblock by itself and decides by the function that decides
+/* What a build makes of the format of a volume, for operators before an upgrade or a downgrade. It
+ * reads the superblock by itself and decides by the function that decides
  * when a volume is opened. Blocks; no thread's own. Owns nothing. A volume that cannot be read is
  * an error; one that would be refused is not. */
 #include <stdio.h>
