@@ -117,7 +117,7 @@ BAD = {
     "report, reserved": frame(Op.REPORT, struct.pack("<II", 0, 1)),
     "release with an entry": frame(Op.RELEASE, batch_head(count=1) + KEY),
     "release that does not fit": frame(Op.RELEASE, batch_head(count=0, releases=2) + bytes(8)),
-    "put, entry reserved": batch(Op.PUT, kvwire.PUT_ENTRY.pack(KEY, 0, 10, 0, 1)),
+    "put, entry reserved": batch(Op.PUT, kvwire.PUT_ENTRY.pack(KEY, 0, 10, 0, 1 << 32)),
     "put, unknown ack": batch(Op.PUT, ack=3),
     "put with tiers": batch(Op.PUT, tiers=1),
     "get with an ack": batch(Op.GET, ack=1),

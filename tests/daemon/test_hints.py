@@ -230,6 +230,23 @@ def test_a_tenant_pins_as_much_as_it_may(make_daemon):
         assert hint(c, ns, keys[1:], PIN) == [Status.OK] * 2
 
 
+def test_pins_refuse_no_put(make_daemon):
+    """A tenant that may pin more than there is, and does: what it puts is taken all the same, for pinned chunks of its own."""
+    daemon = make_daemon(settings={"store.limit": "32MiB", "memory.pool": "16MiB"})
+    daemon.config = daemon.directory / "kvcache.yaml"
+    daemon.config.write_text("tenants: [{name: default, pinned_bytes: 1TiB}]\n")
+    daemon.start()
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        for i in range(200):
+            pairs = items(f"kept-{i}", 8, 32 * KIB)
+            assert all(r.status == Status.OK for r in c.put(ns, pairs, ack=Ack.WRITTEN))
+            assert hint(c, ns, [k for k, _ in pairs], PIN) == [Status.OK] * 8
+        assert daemon.metric("kvcache_pinned_evictions_total") > 0
+        assert 0 < pinned_bytes(daemon) <= 32 * 1024 * KIB
+        assert [bytes(r.data) for r in c.get(ns, [k for k, _ in pairs])] == [v for _, v in pairs]
+
+
 def test_pins_outlive_a_restart_and_the_kvcachectl_that_made_them(small):
     pairs = items("kept", 4, 32 * KIB)
     keys = [k for k, _ in pairs]

@@ -346,7 +346,7 @@ def test_bytes_that_changed_in_memory_are_not_served(service):
     assert check_answers(s, "bytes", pairs) == 30
     assert s.kept()["damaged"] == 10
     assert s.daemon.metric('kvcache_kept_chunks_total{result="damaged"}') == 10
-    assert "damaged" in harness.ctl("status", daemon=s.daemon, check=0).stdout
+    assert "damaged" in harness.ctl("status", "memory", daemon=s.daemon, check=0).stdout
 
 
 def test_a_map_of_another_store_or_time_is_not_used(service, make_daemon):
@@ -524,7 +524,7 @@ def test_without_such_mounts_the_pool_is_sealed(service, directory):
     s.start()
     assert s.daemon.status()["kept_memory"]["reason"] == "memory.keep is off"
     assert check_answers(s, "sealed", pairs) == 0
-    assert "the memory is lost: memory.keep is off" in harness.ctl("status", daemon=s.daemon, check=0).stdout
+    assert "the memory is lost: memory.keep is off" in harness.ctl("status", "memory", daemon=s.daemon, check=0).stdout
 
 
 def test_R1_a_mount_that_can_be_written_to_is_not_used(make_daemon, directory, mounts):

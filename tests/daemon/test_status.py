@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import harness
-from harness import CTL, KIB, ctl, items
+from harness import CTL, KIB, ctl, items, wait_until
 from kvwire import Ack
 from test_top import OK, UNREACHABLE, USAGE, Terminal
 
@@ -76,7 +76,9 @@ def test_sections_and_all(daemon):
 
 def test_hits_by_namespace(daemon):
     put_some(daemon, "model")
-    assert re.search(r"^  model +4 +256 KiB +- +80\.0 %$", ctl("status", daemon=daemon, check=OK).stdout, re.M)
+    # The daemon adds up what clients have looked up by themselves once in a while.
+    wait_until(lambda: re.search(r"^  model +4 +256 KiB +- +80\.0 %$", ctl("status", daemon=daemon, check=OK).stdout, re.M),
+               "the hits of the namespace")
 
 
 def test_watch_in_a_pipe(daemon):
