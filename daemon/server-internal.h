@@ -113,7 +113,7 @@ int server_start_keep(struct server *s);
 /* Once an iteration. True: there is more to do at once. */
 bool server_iterate_keep(struct server *s);
 /* For sessions_stop(). */
-void server_hold_leases(void *userdata, struct client *client, int fd);
+bool server_hold_leases(void *userdata, struct client *client, int fd);
 /* Before the store is closed, and after it is. */
 void server_number_memory(struct server *s);
 void server_hand_on_memory(struct server *s);

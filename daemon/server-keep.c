@@ -5,7 +5,8 @@
  *
  * Loop thread. The pool's memory is chosen before the store is open; what is in it is taken over
  * after that, before anything is served. A failure is one line of the log: the pool is empty then,
- * as after a crash. */
+ * as after a crash; but without memory for what is to be taken over the startup fails, and the next
+ * one begins with an empty pool. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -139,14 +140,15 @@ int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64
         struct backing backing;
         int r;
 
-        if (automatic && s->keep.file) {
+        if (automatic && s->keep.file && strcmp(s->config->memory.keep, "off") != 0) {
                 uint64_t chosen = whole;
                 char size[UNITS_TEXT];
 
                 keep_file_size(s->keep.file, name, &whole, &slab_bytes);
                 if (whole != chosen)
-                        log_info("the pool of tenant %s stays at %s, as its memory was kept", name,
-                                 units_bytes(whole, size));
+                        log_info("the pool of tenant %s is as large as that of the daemon before: "
+                                 "%s",
+                                 name, units_bytes(whole, size));
         }
         s->keep.kept[tenant] = -1;
         if (whole == 0 || open_kept(s, tenant, name, whole, slab_bytes, &backing) < 0)
@@ -310,18 +312,34 @@ static void give_up(struct server *s, const char *what, int r)
         s->keep.ready = false;
 }
 
-void server_hold_leases(void *userdata, struct client *client, int fd)
+/* One tenant's pool is not handed on: what its clients have leased could not be kept from being
+ * reused. */
+static void lose_pool(struct server *s, unsigned tenant, int r)
+{
+        if (s->keep.files[tenant][0])
+                log_warning("the memory pool of tenant %s is not handed on to the next daemon: the "
+                            "leases of its clients cannot be: %s",
+                            server_tenant_name(s, tenant), strerror(-r));
+        s->keep.files[tenant][0] = '\0';
+}
+
+bool server_hold_leases(void *userdata, struct client *client, int fd)
 {
         struct server *s = userdata;
         struct holding h = { .s = s };
+        unsigned tenant = client->tenant->number;
 
-        if (!s->keep.ready)
-                return;
-        h.r = keep_hold(s->keep.keep, client->tenant->number, fd);
-        if (h.r == 0)
-                lease_walk(client->tenant->leases, &client->leases, hold_chunk, &h);
+        if (!s->keep.ready || !s->keep.files[tenant][0])
+                return false;
+        h.r = keep_hold(s->keep.keep, tenant, fd);
+        if (h.r < 0) {
+                lose_pool(s, tenant, h.r);
+                return false;
+        }
+        lease_walk(client->tenant->leases, &client->leases, hold_chunk, &h);
         if (h.r < 0)
-                give_up(s, "clients have leases", h.r);
+                lose_pool(s, tenant, h.r);
+        return true;
 }
 
 void server_number_memory(struct server *s)

@@ -20,6 +20,15 @@ uint32_t pool_find_any(const struct pool *p, uint32_t namespace_id, const struct
         return chunk != POOL_NONE && !pool_is_dead(p, &p->chunks[chunk]) ? chunk : POOL_NONE;
 }
 
+void pool_drop_unverified(struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash)
+{
+        uint32_t chunk = pool_table_find(p, namespace_id, key, hash);
+
+        if (chunk != POOL_NONE && p->chunks[chunk].flags & POOL_UNVERIFIED)
+                pool_drop(p, chunk);
+}
+
 uint64_t pool_slab_slot_bytes(const struct pool *p, uint32_t slab)
 {
         int class = slabs_slab_class(p->slabs, slab);

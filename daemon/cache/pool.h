@@ -137,6 +137,9 @@ void pool_each_kept(const struct pool *p,
 bool pool_is_unverified(const struct pool *p, uint32_t chunk, uint32_t generation);
 /* Its bytes are as they were: it is found from now on, unless a purge has it. */
 void pool_verify(struct pool *p, uint32_t chunk);
+/* What is still to be verified of the key goes: other bytes are put under it. */
+void pool_drop_unverified(struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash);
 /* As pool_find(), with those that are unverified. */
 uint32_t pool_find_any(const struct pool *p, uint32_t namespace_id, const struct key *key,
                        uint64_t hash);

@@ -456,6 +456,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 cache_finish(c, req, CACHE_NO_SPACE);
                 return true;
         }
+        /* What of a daemon before is still to be compared is not what this put brings. */
+        pool_drop_unverified(c->params.pool, req->namespace_id, &req->key, req->hash);
         if (cache_put_direct(c, req))
                 return true;
         r = pool_acquire(c->params.pool, req->namespace_id, &req->key, req->hash, req->length,

@@ -20,7 +20,7 @@
 enum {
         KEEP_VERSION = 1,
         KEEP_MAX_POOLS = 64,
-        KEEP_MAX_HOLDERS = 4096,
+        KEEP_MAX_HOLDERS = 4000, /* the unit's FileDescriptorStoreMax= has room for them */
         KEEP_NUMBER_BYTES = 16,
         KEEP_NAME_BYTES = 64, /* of pools: a tenant's; of holders: a descriptor's. With its NUL */
 };

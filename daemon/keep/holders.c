@@ -127,10 +127,14 @@ int holders_watch(struct keep *k)
 
 int keep_hold(struct keep *k, unsigned tenant, int fd)
 {
+        unsigned of_tenant = 0;
         char name[KEEP_NAME_BYTES];
         int own;
 
-        if (k->n_holders == KEEP_MAX_HOLDERS)
+        /* Tenants have equal shares, so that one cannot have another lose its memory. */
+        for (unsigned i = 0; i < k->n_holders; i++)
+                of_tenant += k->holders[i].tenant == tenant;
+        if (of_tenant >= KEEP_MAX_HOLDERS / k->params.n_tenants)
                 return -ENOBUFS;
         own = fcntl(fd, F_DUPFD_CLOEXEC, 3);
         if (own < 0)

@@ -81,7 +81,7 @@ void keep_stop(struct keep *k);
 
 /* A client that has leases, and its socket, which is duplicated: what is said to be held after this
  * call is not reused by the next daemon before the client's end is closed. 0, -errno: then the
- * memory cannot be handed on. */
+ * tenant's memory must not be handed on. -ENOBUFS: the tenant has its share of them. */
 int keep_hold(struct keep *k, unsigned tenant, int fd);
 int keep_hold_chunk(struct keep *k, uint32_t chunk);
 /* Those that the service manager does not have yet. */

@@ -176,8 +176,12 @@ static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;
 
-        if (s->inherited)
-                return true; /* it stays as it is: its peer's close has to be seen there */
+        if (s->inherited) {
+                /* It stays as it is: its peer's close has to be seen there. Its duplicate keeps it
+                 * among what is watched, whose events name this session. */
+                (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
+                return true;
+        }
         (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
         session_settle_fds(s);
         if (s->unread_fds > 0 && !s->client.tenant->service->stopping) {

@@ -65,9 +65,10 @@ void sessions_drain(struct sessions *s);
 bool sessions_busy(const struct sessions *s);
 /* Ends all of them; sessions_iterate() frees them as their requests end. `leased` (may be NULL) is
  * called for each whose peer may still read what it leased, with its socket, which is the
- * session's: a duplicate of it shows when the peer closes. */
+ * session's. True: it has a duplicate of it, which shows when the peer closes; then the session
+ * leaves it open. */
 void sessions_stop(struct sessions *s,
-                   void (*leased)(void *userdata, struct client *client, int fd), void *userdata);
+                   bool (*leased)(void *userdata, struct client *client, int fd), void *userdata);
 /* Closes, on another thread, a socket with messages that were not received. */
 void sessions_close_take_fd(struct sessions *s, int fd);
 bool sessions_empty(const struct sessions *s);

@@ -377,16 +377,14 @@ bool sessions_busy(const struct sessions *all)
 }
 
 void sessions_stop(struct sessions *all,
-                   void (*leased)(void *userdata, struct client *client, int fd), void *userdata)
+                   bool (*leased)(void *userdata, struct client *client, int fd), void *userdata)
 {
         list_for_each_safe (&all->all, n) {
                 struct session *s = container_of(n, struct session, node);
 
                 session_end(s, &all->stats.ended_shutdown, NULL);
-                if (leased && s->client.leases.count > 0 && s->state == SESSION_ENDED) {
-                        leased(userdata, &s->client, s->fd);
-                        s->inherited = true;
-                }
+                if (leased && s->client.leases.count > 0 && s->state == SESSION_ENDED)
+                        s->inherited = leased(userdata, &s->client, s->fd);
                 session_gone(s);
         }
 }

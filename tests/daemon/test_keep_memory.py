@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import random
+import select
 import shutil
 import signal
 import socket
@@ -571,3 +572,34 @@ def test_replay_goes_on_over_two_restarts(service):
     assert said["wrong_bytes"] == 0 and said["reconnects"] >= 2, said
     assert said["errors"] == said["lost"], f"calls failed that no restart ended: {said}"
     wait_until(lambda: s.daemon.metric("kvcache_kept_clients") == 0, "its leases ended with it")
+
+
+def test_clients_that_close_while_the_daemon_stops(service):
+    """Their sockets are handed on while their sessions end; what the peers do in the meantime is of no session any more."""
+    s = service(settings={"limits.leases": "65536", "memory.pool": "64MiB"})
+    s.start()
+    pairs = fill(s.daemon, "closing", 4, 8 * KIB)
+    small = [s.daemon.client() for _ in range(60)]
+    for c in small:
+        held, = c.get(c.namespace("closing"), [pairs[0][0]])
+        assert held.lease
+    big = s.daemon.client()  # whose leases take a while to be handed on
+    for _ in range(20):
+        big.get(big.namespace("closing"), [pairs[1][0]] * 512)
+    child = os.fork()
+    if child == 0:
+        ended = select.poll()
+        ended.register(small[0].sock.fileno(), select.POLLRDHUP)
+        ended.poll(20000)
+        for c in small:
+            c.sock.shutdown(socket.SHUT_RDWR)
+        os._exit(0)
+    s.restart()
+    os.waitpid(child, 0)
+    for c in small:
+        c.close()
+    wait_until(lambda: s.kept()["clients"] == 1, "the clients that have closed")
+    big.close()
+    wait_until(lambda: s.kept()["clients"] == 0 and s.kept()["leases"] == 0, "the last one")
+    s.verified()
+    assert check_answers(s, "closing", pairs) == 4

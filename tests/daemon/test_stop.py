@@ -2,11 +2,13 @@
 """A stop beside a device that does not answer: bounded, said, and as safe as a kill."""
 
 import signal
+import socket
 import time
 
 import pytest
 
-from harness import BUILD, KIB, items, put_all, slow, wait_until
+import kvwire
+from harness import BUILD, KIB, items, key_of, put_all, slow, wait_until
 from kvwire import Ack, Status
 
 
@@ -61,3 +63,25 @@ def test_a_stop_waits_for_a_device_that_answers_in_time(hangs):
     with daemon.client() as c:
         ns = c.namespace("n")
         assert all(c.get(ns, [key])[0].status == Status.OK for key, _ in pairs)
+
+
+@pytest.mark.parametrize("leases", [False, True])
+def test_the_last_replies_reach_a_client_that_sent_more(make_daemon, leases):
+    """Also one that has leases, where nothing keeps the memory over the restart: a close with messages unread would reset it."""
+    daemon = make_daemon().start()
+    with daemon.client() as c:
+        c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ns = c.namespace("n")
+        pairs = items("x", 2, 5000)
+        c.put(ns, pairs, ack=Ack.WRITTEN)
+        if leases:
+            c.get(ns, [k for k, _ in pairs])
+        c.sock.settimeout(0.2)
+        keys = [key_of("none", i) for i in range(1024)]
+        with pytest.raises(OSError):  # until the socket takes no more, as the replies are not read
+            for _ in range(2000):
+                c.submit_batch(kvwire.Op.STAT, ns, keys)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.wait_exit() == 0
+        while c.sock.recv(1 << 20):
+            pass  # ConnectionResetError would be a reply lost

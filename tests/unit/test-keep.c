@@ -306,10 +306,18 @@ static void what_comes_before_it_is_verified_wins(void **state)
         chunk = pool_find_any(t.new, NAMESPACE, &key, __wrap_store_hash(NULL, NAMESPACE, &key));
         assert_int_not_equal(chunk, POOL_NONE);
         pool_drop(t.new, chunk);
+        /* A put that goes to the disk without the pool. What is verified already is not it. */
+        key = key_of(2);
+        pool_drop_unverified(t.new, NAMESPACE, &key, __wrap_store_hash(NULL, NAMESPACE, &key));
+        key = key_of(0);
+        pool_drop_unverified(t.new, NAMESPACE, &key, __wrap_store_hash(NULL, NAMESPACE, &key));
+        key = key_of(9999);
+        pool_drop_unverified(t.new, NAMESPACE, &key, __wrap_store_hash(NULL, NAMESPACE, &key));
         verify();
-        assert_int_equal(stats().refused[KEEP_REPLACED], 2);
-        assert_int_equal(stats().verified, CHUNKS - 2);
+        assert_int_equal(stats().refused[KEEP_REPLACED], 3);
+        assert_int_equal(stats().verified, CHUNKS - 3);
         assert_int_equal(find(t.new, 1), POOL_NONE);
+        assert_int_equal(find(t.new, 2), POOL_NONE);
         assert_int_equal(*(char *)pool_at(t.new, find(t.new, 0)), 'X');
 
         /* A purge, also while a worker reads. */
