@@ -149,9 +149,9 @@ unsigned store_cost(const struct store *s, struct store_ref ref);
 /* As evict_hint(). True: the ref is stale. What goes on in another volume is not known to one. */
 bool store_hint(struct store *s, struct store_ref ref, enum evict_hint hint);
 /* A client has pinned it, which is called retained here, where pins are those of I/O; or that is
- * over. It is no victim of the eviction policy. It may go with a whole segment: where another
- * tenant takes one and all else in it is colder, and where chunks of a size of its tenant could not
- * be stored at all. Dropped and purged it is as ever. `limit`: bytes that the tenant may retain. 0;
+ * over. It is no victim of the eviction policy. It goes when its tenant has nothing else to make
+ * room with, and with a whole segment that another tenant takes, to which it counts as all else.
+ * Dropped and purged it is as ever. `limit`: bytes on disk that the tenant may retain. 0;
  * STORE_FULL: it would be more; STORE_MISS: the ref is stale. */
 int store_retain(struct store *s, struct store_ref ref, bool retained, uint64_t limit);
 /* For many store_find() or store_touch() in a row: their memory is fetched together. Step 0 for
@@ -279,7 +279,7 @@ uint64_t store_deadline_ns(const struct store *s);
  * volumes, each in its share; 0: no limit. Over it the tenant's own coldest ones go. */
 struct store_tenant_usage {
         uint64_t bytes, limit; /* limit: UINT64_MAX is none */
-        uint64_t retained;     /* bytes of chunks, of those that are retained */
+        uint64_t retained;     /* of these bytes, those of what is retained */
 };
 void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes);
 void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenant_usage *ret);

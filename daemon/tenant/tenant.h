@@ -113,7 +113,7 @@ struct tenant {
         struct traffic traffic;
         struct tally tally;
         struct registered registered;
-        uint64_t pinned_limit;       /* bytes of chunks that its clients may pin */
+        uint64_t pinned_limit;       /* bytes on disk that its clients may pin */
         uint64_t impossible_tallies; /* readings of a client's page that were cut */
         struct log_ratelimit quota_lines, region_lines;
 };

@@ -13,9 +13,8 @@
  * other as classes do.
  *
  * What a client has pinned ("retained", as pins here are those of I/O) is no victim, and keeps its
- * segment from other classes of its tenant, as long as a class of that tenant has anything else to
- * evict. Another tenant takes a segment by what else lies in it, so that a few pins in each do not
- * keep all of them.
+ * segment from other classes of its tenant, as long as that tenant has anything else to evict. To
+ * other tenants it counts by recency as all else: pins neither gain room from them nor lose it.
  *
  * Eviction writes nothing: the slot's next entry supersedes, and until then the CRC makes a slot
  * that was half overwritten a miss. A chunk with I/O on its slot is pinned: it is passed over by
@@ -93,6 +92,11 @@ static bool is_retained(const struct volume *v, uint32_t i)
         return evict_is_retained(v->evict, i);
 }
 
+static uint64_t slot_bytes(const struct volume *v, const struct chunk *c)
+{
+        return slabs_class_bytes(v->slabs, (unsigned)slabs_slab_class(v->slabs, c->slab));
+}
+
 void chunk_retain(struct volume *v, uint32_t i, bool retained)
 {
         const struct chunk *c = volume_chunk_at(v, i);
@@ -101,7 +105,7 @@ void chunk_retain(struct volume *v, uint32_t i, bool retained)
         if (is_retained(v, i) == retained)
                 return;
         evict_retain(v->evict, i, (uint32_t)slabs_slab_class(v->slabs, c->slab), retained);
-        room->retained += retained ? c->length : -(uint64_t)c->length;
+        room->retained += retained ? slot_bytes(v, c) : -slot_bytes(v, c);
 }
 
 uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant)
@@ -117,7 +121,7 @@ static void remove_chunk(struct volume *v, uint32_t i, uint64_t id)
 
         assert(ns);
         if (is_retained(v, i))
-                room_of_slab(v, c->slab)->retained -= c->length;
+                room_of_slab(v, c->slab)->retained -= slot_bytes(v, c);
         index_unlink(v->index, i);
         if (id != 0)
                 evict_remove_victim(v->evict, i, id);
@@ -185,7 +189,8 @@ static bool is_movable(const struct volume *v, uint32_t slab, bool keep_retained
         return true;
 }
 
-/* What the chunks of the slab are worth together, estimated from some of them, others each time. */
+/* What the chunks of the slab are worth together, estimated from some of them, others each time.
+ * What is retained counts as all else: a pin is no reason to be taken first. */
 static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(v->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
@@ -196,8 +201,7 @@ static double slab_worth(struct volume *v, uint32_t slab, bool by_recency)
                 uint32_t chunk =
                         slabs_owner(v->slabs, (struct slab_slot){ .slab = slab, .slot = i });
 
-                if (chunk != SLAB_NOBODY && evict_contains(v->evict, chunk) &&
-                    !is_retained(v, chunk))
+                if (chunk != SLAB_NOBODY && evict_contains(v->evict, chunk))
                         worth += evict_worth(v->evict, chunk, by_recency);
         }
         return looked > 0 ? worth * slots / looked : 0;
@@ -223,27 +227,36 @@ static uint32_t empty_slab(struct volume *v, uint32_t slab)
         return slab;
 }
 
-uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes, bool even_retained)
+/* The one that is worth least by recency; UINT32_MAX: none. */
+static uint32_t take_slab(struct volume *v, int except_class, uint64_t min_bytes,
+                          bool of_tenant_only, bool keep_retained)
 {
         uint32_t taken = UINT32_MAX;
         double least = INFINITY;
 
         for (uint32_t i = 0; i < slabs_added(v->slabs); i++) {
+                bool same;
                 double worth;
-                bool keep;
 
                 if (!is_candidate(v, i, except_class, min_bytes))
                         continue;
-                keep = !even_retained && except_class >= 0 &&
+                same = except_class >= 0 &&
                        is_same_tenant(v, (unsigned)slabs_slab_class(v->slabs, i),
                                       (unsigned)except_class);
+                if (of_tenant_only && !same)
+                        continue;
                 worth = slab_worth(v, i, true);
-                if (worth < least && is_movable(v, i, keep)) {
+                if (worth < least && is_movable(v, i, same && keep_retained)) {
                         taken = i;
                         least = worth;
                 }
         }
         return empty_slab(v, taken);
+}
+
+uint32_t room_take_slab(struct volume *v)
+{
+        return take_slab(v, -1, 0, false, false);
 }
 
 /* Empties a segment of another class that is worth less than one more would be to the class of the
@@ -276,16 +289,24 @@ static bool take_cheaper_slab(struct volume *v, unsigned class, uint32_t victim,
         return empty_slab(v, taken) != UINT32_MAX;
 }
 
-/* A pinned chunk of the class, or else a segment of what is pinned. */
-static bool evict_retained_for(struct volume *v, unsigned class)
+/* A segment's worth of evictions of the class later it is time to compare segments again. */
+static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
 {
-        uint32_t victim = evict_retained_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
-
-        if (victim == EVICT_NONE)
-                return room_take_slab(v, (int)class, slabs_class_bytes(v->slabs, class), true) !=
-                       UINT32_MAX;
-        evict_chunk(v, victim);
+        if (++v->class_evictions[class] < MAX(v->segment_bytes / bytes, UINT64_C(1)))
+                return false;
+        v->class_evictions[class] = 0;
         return true;
+}
+
+/* Of the class nothing is left but what is pinned: first goes what else its tenant has, by whole
+ * segments; then what other tenants have, if that is worth less than the pinned chunk that would
+ * go, as pins are to gain no room from others; then that chunk. */
+static void evict_retained_for(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
+{
+        if (take_slab(v, (int)class, bytes, true, true) != UINT32_MAX)
+                return;
+        if (!is_time_to_compare(v, class, bytes) || !take_cheaper_slab(v, class, victim, bytes))
+                evict_chunk(v, victim);
 }
 
 /* Frees a slot of the class, or a segment that can be cut for it. */
@@ -294,16 +315,19 @@ static bool evict_for(struct volume *v, unsigned class)
         uint64_t bytes = slabs_class_bytes(v->slabs, class);
         uint32_t victim = evict_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
 
-        if (victim == EVICT_NONE)
-                return room_take_slab(v, (int)class, bytes, false) != UINT32_MAX ||
-                       evict_retained_for(v, class);
-        if (++v->class_evictions[class] >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
-                v->class_evictions[class] = 0;
-                if (take_cheaper_slab(v, class, victim, bytes))
-                        return true;
+        if (victim != EVICT_NONE) {
+                if (!is_time_to_compare(v, class, bytes) ||
+                    !take_cheaper_slab(v, class, victim, bytes))
+                        evict_chunk(v, victim);
+                return true;
         }
-        evict_chunk(v, victim);
-        return true;
+        victim = evict_retained_victim(v->evict, class, may_evict, v, STORE_MAX_PASSED);
+        if (victim != EVICT_NONE) {
+                evict_retained_for(v, class, victim, bytes);
+                return true;
+        }
+        return take_slab(v, (int)class, bytes, false, true) != UINT32_MAX ||
+               take_slab(v, (int)class, bytes, false, false) != UINT32_MAX;
 }
 
 typedef uint32_t victim_fn(struct evict *e, uint32_t group,

@@ -156,7 +156,7 @@ bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *
         int group = group_of(v, ref);
 
         *ret_tenant = group < 0 ? 0 : slabs_class_group(v->slabs, (unsigned)group);
-        *ret_bytes = group < 0 ? 0 : volume_chunk_at(v, ref.index)->length;
+        *ret_bytes = group < 0 ? 0 : (uint32_t)slabs_class_bytes(v->slabs, (unsigned)group);
         return group >= 0 && evict_is_retained(v->evict, ref.index);
 }
 

@@ -98,7 +98,7 @@ enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
 /* What a tenant has on a volume, in whole slots, and may have; 0: no limit. */
 struct tenant_room {
         uint64_t bytes, limit;
-        uint64_t retained;        /* bytes of chunks that clients have pinned */
+        uint64_t retained;        /* of these bytes, what clients have pinned */
         struct list_node waiting; /* struct store_put, for a slot, in order; unused: zero */
         struct list_node turn;    /* in volume.slot_waiting while it has some */
 };
@@ -318,9 +318,9 @@ enum { ROOM_WAIT = 100 };
  * STORE_FULL, STORE_TOO_LARGE (for the tenant's share), -errno. */
 int room_acquire(struct volume *v, uint32_t chunk, unsigned class);
 bool room_evict_any(struct volume *v, unsigned class);
-/* Empties the coldest slab of another class (-1: of any) that no I/O is in, nor, but for
- * even_retained, what keeps it for its tenant. Its number, or UINT32_MAX. */
-uint32_t room_take_slab(struct volume *v, int except_class, uint64_t min_bytes, bool even_retained);
+/* Empties the slab that has been used least, of any class, in which no I/O is. Its number, or
+ * UINT32_MAX. */
+uint32_t room_take_slab(struct volume *v);
 /* The chunk has its slot: charges its tenant. */
 void room_charge(struct volume *v, const struct chunk *c);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */

@@ -136,7 +136,7 @@ void ring_iterate(struct volume *v)
         want = (uint32_t)MIN((uint64_t)want, round_down(room, STORE_RING_STEP_PAGES));
         if (want <= pages) {
                 if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * v->cut_slots) {
-                        uint32_t slab = room_take_slab(v, -1, 0, false);
+                        uint32_t slab = room_take_slab(v);
 
                         if (slab != UINT32_MAX)
                                 segment_retire(v, slab);

@@ -215,7 +215,7 @@ uint64_t volume_deadline_ns(const struct volume *v);
 /* 0: none. Its coldest chunks go at once until it is kept. */
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
-uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant); /* bytes of chunks */
+uint64_t volume_tenant_retained(const struct volume *v, uint16_t tenant); /* likewise */
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
 /* NULL: it was not opened. */
 const struct evict *volume_eviction(const struct volume *v);
