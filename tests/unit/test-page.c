@@ -411,8 +411,8 @@ static unsigned occurrences(const char *text, const char *what)
 static void plots_show_the_samples(void **state)
 {
         static const char *const shown[] = {
-                "aria-label=\"Throughput, the last 15 minutes: get 200 MiB/s now, highest 200 "
-                "MiB/s; put 1 MiB/s now, highest 1 MiB/s\"",
+                ("aria-label=\"Throughput, the last 15 minutes: get 200 MiB/s now, highest 200 "
+                 "MiB/s; put 1 MiB/s now, highest 1 MiB/s\""),
                 "aria-label=\"Hit ratio, the last 15 minutes: found 100 % now, lowest ",
                 "aria-label=\"Disk, the last 15 minutes: nothing\"",
                 "nothing in this time",
