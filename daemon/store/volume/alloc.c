@@ -303,8 +303,15 @@ static bool is_time_to_compare(struct volume *v, unsigned class, uint64_t bytes)
  * go, as pins are to gain no room from others; then that chunk. */
 static void evict_retained_for(struct volume *v, unsigned class, uint32_t victim, uint64_t bytes)
 {
-        if (take_slab(v, (int)class, bytes, true, true) != UINT32_MAX)
-                return;
+        uint32_t *since = &v->since_no_other[class];
+
+        /* Not again at once where there was none: it looks at all segments. */
+        if (*since == 0 || *since >= MAX(v->segment_bytes / bytes, UINT64_C(1))) {
+                *since = 0;
+                if (take_slab(v, (int)class, bytes, true, true) != UINT32_MAX)
+                        return;
+        }
+        ++*since;
         if (!is_time_to_compare(v, class, bytes) || !take_cheaper_slab(v, class, victim, bytes))
                 evict_chunk(v, victim);
 }

@@ -163,6 +163,9 @@ struct volume {
         uint64_t used_slots;
         uint64_t pins, lent_pins;          /* of all chunks; those of them that are loans */
         uint32_t sample_phase, compare_at; /* of slabs, when they are compared */
+        /* Evictions of pinned chunks since its tenant had nothing else to make room with; 0: it is
+         * not known to have none. */
+        uint32_t since_no_other[SLAB_MAX_CLASSES];
         uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
                                                        others' */
 
