@@ -8,12 +8,10 @@
 
 #include "checked.h"
 #include "cleanup.h"
-#include "evict/admission.h"
-#include "evict/evict.h"
+#include "simulated-cache.h"
 
 #define NEVER UINT32_MAX
 
-DEFINE_CLEANUP(struct evict *, evict_free);
 DEFINE_CLEANUP(struct admission *, admission_free);
 
 static double cpu_seconds(void)
@@ -68,157 +66,6 @@ void simulation_fini(struct simulation *s)
 
 /* --- a policy of the daemon's --- */
 
-struct block {
-        uint32_t item;    /* EVICT_NONE: not cached */
-        uint32_t request; /* the last that asked for it */
-        uint32_t turn;    /* of its session, in which it came up first; 0: never asked for */
-        uint32_t refused; /* the last request for which it was not written */
-};
-
-struct cache {
-        struct evict *evict;
-        struct block *blocks;
-        uint32_t *held; /* by item: its block */
-        uint32_t n_items, capacity;
-        uint32_t request;    /* at hand */
-        const uint8_t *ends; /* by request: is it announced as its session's last? NULL: none is */
-        struct admission *admission; /* NULL: all is written */
-        uint64_t block_bytes;
-};
-
-static bool may_evict(void *userdata, uint32_t item)
-{
-        const struct cache *c = userdata;
-
-        return c->blocks[c->held[item]].request != c->request;
-}
-
-/* A block's id for the policy's ghosts. */
-static uint64_t ghost_id(uint32_t block)
-{
-        return (uint64_t)block + 1;
-}
-
-/* An item for one more block; EVICT_NONE: the request at hand has all of them. */
-static uint32_t make_room(struct cache *c, struct simulation_result *counts)
-{
-        uint32_t item;
-
-        if (c->n_items < c->capacity)
-                return c->n_items++;
-        item = evict_victim(c->evict, 0, may_evict, c, UINT32_MAX);
-        if (item == EVICT_NONE)
-                return item;
-        c->blocks[c->held[item]].item = EVICT_NONE;
-        evict_remove_victim(c->evict, item, ghost_id(c->held[item]));
-        counts->evictions++;
-        return item;
-}
-
-static void use_block(struct cache *c, uint32_t block, enum evict_place place,
-                      struct simulation_result *counts)
-{
-        struct block *b = &c->blocks[block];
-
-        counts->touches++;
-        if (b->item != EVICT_NONE) {
-                evict_touch(c->evict, b->item, 0, EVICT_NO_USE);
-                return;
-        }
-        if (b->refused == c->request)
-                return;
-        b->item = make_room(c, counts);
-        if (b->item == EVICT_NONE)
-                return;
-        counts->writes++;
-        c->held[b->item] = block;
-        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), EVICT_NO_USE, place);
-}
-
-/* Marks the request's blocks, and returns the session's turn: one more than that of the last block
- * that an earlier request has brought. */
-static uint32_t mark_request(struct cache *c, const uint32_t *blocks, size_t n)
-{
-        uint32_t turn = 1;
-        size_t known = 0;
-
-        while (known < n && c->blocks[blocks[known]].turn != 0)
-                known++;
-        if (known > 0)
-                turn = c->blocks[blocks[known - 1]].turn + 1;
-        for (size_t i = 0; i < n; i++) {
-                struct block *b = &c->blocks[blocks[i]];
-
-                b->request = c->request;
-                if (b->turn == 0)
-                        b->turn = turn;
-        }
-        return c->blocks[blocks[n - 1]].turn;
-}
-
-/* Of what is cached, from the end to what another session goes on from. */
-static void announce_end(struct cache *c, const uint32_t *blocks, size_t n)
-{
-        while (n-- > 0) {
-                uint32_t item = c->blocks[blocks[n]].item;
-
-                if (item != EVICT_NONE && !evict_hint(c->evict, item, EVICT_HINT_FINAL))
-                        return;
-        }
-}
-
-/* From the root on, as they would be put. */
-static void admit(struct cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns)
-{
-        for (size_t i = 0; i < n; i++) {
-                struct block *b = &c->blocks[blocks[i]];
-                struct admission_write write = {
-                        .id = ghost_id(blocks[i]),
-                        .use = c->request,
-                        .bytes = c->block_bytes,
-                };
-
-                if (b->item != EVICT_NONE)
-                        continue;
-                write.again = evict_remembers(c->evict, write.id);
-                if (admission_ask(c->admission, &write, now_ns) != ADMISSION_ADMITTED)
-                        b->refused = c->request;
-        }
-}
-
-static void play_request(struct cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns,
-                         struct simulation_result *counts)
-{
-        enum { EARLY_TURNS = 2 };
-        uint32_t turn;
-        size_t hits = 0;
-
-        if (n == 0)
-                return;
-        turn = mark_request(c, blocks, n);
-        while (hits < n && c->blocks[blocks[hits]].item != EVICT_NONE)
-                hits++;
-        counts->blocks_asked += n;
-        counts->blocks_hit += hits;
-        if (c->admission)
-                admit(c, blocks, MIN(n, (size_t)c->capacity), now_ns);
-        for (size_t i = MIN(n, (size_t)c->capacity); i-- > 0;) {
-                enum evict_place place = i == n - 1           ? EVICT_PLACE_END
-                                         : turn > EARLY_TURNS ? EVICT_PLACE_CONTINUATION
-                                                              : EVICT_PLACE_UNKNOWN;
-
-                use_block(c, blocks[i], place, counts);
-        }
-        for (size_t i = 1; i < n; i++) {
-                uint32_t item = c->blocks[blocks[i]].item, parent = c->blocks[blocks[i - 1]].item;
-
-                if (item != EVICT_NONE && parent != EVICT_NONE)
-                        evict_link(c->evict, item, parent);
-        }
-        if (c->ends && c->ends[c->request - 1])
-                announce_end(c, blocks, n);
-}
-
 static int find_next_uses(const struct simulation *s, uint32_t **ret);
 
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
@@ -268,39 +115,32 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
                       struct simulation_result *ret)
 {
         _cleanup_(admission_freep) struct admission *admission = NULL;
-        _cleanup_(evict_freep) struct evict *evict = NULL;
-        _cleanup_(freep) struct block *blocks = NULL;
-        _cleanup_(freep) uint32_t *held = NULL;
+        _cleanup_(simulated_cache_fini) struct simulated_cache c = { 0 };
         _cleanup_(freep) uint8_t *ends = NULL;
-        struct cache c;
         int r;
 
-        r = evict_new(&evict, policy, capacity, 1);
+        r = simulated_cache_init(&c, policy, capacity, s->n_blocks);
         if (r < 0)
                 return r;
-        blocks = calloc(s->n_blocks, sizeof(*blocks));
-        held = calloc(capacity, sizeof(*held));
-        if (!blocks || !held || simulation_choose_ends(s, &ends) < 0 ||
-            begin_admission(s, capacity, &admission) < 0)
+        if (simulation_choose_ends(s, &ends) < 0 || begin_admission(s, capacity, &admission) < 0)
                 return -ENOMEM;
-        for (uint32_t i = 0; i < s->n_blocks; i++)
-                blocks[i].item = EVICT_NONE;
-        c = (struct cache){
-                .evict = evict,
-                .blocks = blocks,
-                .held = held,
-                .capacity = capacity,
-                .ends = ends,
-                .admission = admission,
-                .block_bytes = s->block_bytes,
-        };
+        c.admission = admission;
+        c.block_bytes = s->block_bytes;
         for (size_t i = 0; i < s->workload->n_requests; i++) {
                 const struct workload_request *request = &s->workload->requests[i];
+                const uint32_t *blocks = &s->blocks[request->first_id];
+                size_t hits = 0;
 
-                c.request = (uint32_t)i + 1;
-                play_request(&c, &s->blocks[request->first_id], request->n_ids,
-                             request->timestamp_ms * 1000000, ret);
+                while (hits < request->n_ids && simulated_cache_has(&c, blocks[hits]))
+                        hits++;
+                ret->blocks_asked += request->n_ids;
+                ret->blocks_hit += hits;
+                simulated_cache_play(&c, (uint32_t)i + 1, blocks, request->n_ids,
+                                     request->timestamp_ms * 1000000, ends && ends[i]);
         }
+        ret->touches = c.touches;
+        ret->evictions = c.evictions;
+        ret->writes = c.writes;
         if (admission) {
                 struct admission_stats stats;
 

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "simulated-cache.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+
+int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
+                         uint32_t n_blocks)
+{
+        uint32_t room = MAX(MIN(capacity, n_blocks), 1U);
+        int r;
+
+        *c = (struct simulated_cache){ .capacity = capacity };
+        r = evict_new(&c->evict, policy, room, 1);
+        if (r < 0)
+                return r;
+        c->blocks = calloc(MAX(n_blocks, 1U), sizeof(*c->blocks));
+        c->held = calloc(room, sizeof(*c->held));
+        if (!c->blocks || !c->held)
+                return -ENOMEM;
+        for (uint32_t i = 0; i < n_blocks; i++)
+                c->blocks[i].item = EVICT_NONE;
+        return 0;
+}
+
+void simulated_cache_fini(struct simulated_cache *c)
+{
+        evict_free(c->evict);
+        free(c->blocks);
+        free(c->held);
+        *c = (struct simulated_cache){ 0 };
+}
+
+static bool may_evict(void *userdata, uint32_t item)
+{
+        const struct simulated_cache *c = userdata;
+
+        return c->blocks[c->held[item]].request != c->request;
+}
+
+/* A block's id for the policy's ghosts. */
+static uint64_t ghost_id(uint32_t block)
+{
+        return (uint64_t)block + 1;
+}
+
+/* An item for one more block; EVICT_NONE: the request at hand has all of them. */
+static uint32_t make_room(struct simulated_cache *c)
+{
+        uint32_t item;
+
+        if (c->n_items < c->capacity)
+                return c->n_items++;
+        item = evict_victim(c->evict, 0, may_evict, c, UINT32_MAX);
+        if (item == EVICT_NONE)
+                return item;
+        c->blocks[c->held[item]].item = EVICT_NONE;
+        evict_remove_victim(c->evict, item, ghost_id(c->held[item]));
+        c->evictions++;
+        return item;
+}
+
+void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place)
+{
+        struct simulated_block *b = &c->blocks[block];
+
+        c->touches++;
+        if (b->item != EVICT_NONE) {
+                evict_touch(c->evict, b->item, 0, EVICT_NO_USE);
+                return;
+        }
+        if (b->refused == c->request)
+                return;
+        b->item = make_room(c);
+        if (b->item == EVICT_NONE)
+                return;
+        c->writes++;
+        c->held[b->item] = block;
+        evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), EVICT_NO_USE, place);
+}
+
+/* One more than the turn of the last block that an earlier request has brought. */
+uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
+                               size_t n)
+{
+        uint32_t turn = 1;
+        size_t known = 0;
+
+        c->request = request;
+        while (known < n && c->blocks[blocks[known]].turn != 0)
+                known++;
+        if (known > 0)
+                turn = c->blocks[blocks[known - 1]].turn + 1;
+        for (size_t i = 0; i < n; i++) {
+                struct simulated_block *b = &c->blocks[blocks[i]];
+
+                b->request = request;
+                if (b->turn == 0)
+                        b->turn = turn;
+        }
+        return n > 0 ? c->blocks[blocks[n - 1]].turn : turn;
+}
+
+/* Of what is cached, from the end to what another session goes on from. */
+static void announce_end(struct simulated_cache *c, const uint32_t *blocks, size_t n)
+{
+        while (n-- > 0) {
+                uint32_t item = c->blocks[blocks[n]].item;
+
+                if (item != EVICT_NONE && !evict_hint(c->evict, item, EVICT_HINT_FINAL))
+                        return;
+        }
+}
+
+/* From the root on, as they would be put. */
+static void admit(struct simulated_cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns)
+{
+        for (size_t i = 0; i < n; i++) {
+                struct simulated_block *b = &c->blocks[blocks[i]];
+                struct admission_write write = {
+                        .id = ghost_id(blocks[i]),
+                        .use = c->request,
+                        .bytes = c->block_bytes,
+                };
+
+                if (b->item != EVICT_NONE)
+                        continue;
+                write.again = evict_remembers(c->evict, write.id);
+                if (admission_ask(c->admission, &write, now_ns) != ADMISSION_ADMITTED)
+                        b->refused = c->request;
+        }
+}
+
+void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
+                          size_t n, uint64_t now_ns, bool is_end)
+{
+        enum { EARLY_TURNS = 2 };
+        size_t most = MIN(n, (size_t)c->capacity);
+        uint32_t turn;
+
+        if (n == 0)
+                return;
+        turn = simulated_cache_begin(c, request, blocks, n);
+        if (c->admission)
+                admit(c, blocks, most, now_ns);
+        for (size_t i = most; i-- > 0;) {
+                enum evict_place place = i == n - 1           ? EVICT_PLACE_END
+                                         : turn > EARLY_TURNS ? EVICT_PLACE_CONTINUATION
+                                                              : EVICT_PLACE_UNKNOWN;
+
+                simulated_cache_use(c, blocks[i], place);
+        }
+        for (size_t i = 1; i < n; i++) {
+                uint32_t item = c->blocks[blocks[i]].item, parent = c->blocks[blocks[i - 1]].item;
+
+                if (item != EVICT_NONE && parent != EVICT_NONE)
+                        evict_link(c->evict, item, parent);
+        }
+        if (is_end)
+                announce_end(c, blocks, n);
+}
