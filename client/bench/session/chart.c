@@ -27,9 +27,9 @@ enum {
 static const char style[] =
         "<style>\n"
         ".chart{--page:#ffffff;--ink:#1b1f24;--soft:#59636e;--grid:#d8dee4;"
-        "--s0:#2a6fb0;--s1:#d9822b;--s2:#2f9e77;--s3:#8a94a0}\n"
+        "--s0:#2a6fb0;--s1:#d9822b;--s2:#2f9e77;--s3:#8a94a0;--s4:#8657b8}\n"
         "@media (prefers-color-scheme:dark){.chart{--page:#11151a;--ink:#e8ecf0;--soft:#9aa5b1;"
-        "--grid:#2c343d;--s0:#5aa5ea;--s1:#f0a04b;--s2:#4fc79b;--s3:#8a94a0}}\n"
+        "--grid:#2c343d;--s0:#5aa5ea;--s1:#f0a04b;--s2:#4fc79b;--s3:#8a94a0;--s4:#b48be0}}\n"
         ".chart text{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;font-size:13px;"
         "fill:var(--ink);stroke:var(--page);stroke-width:3px;paint-order:stroke}\n"
         ".chart .t{font-size:20px;font-weight:600}\n"

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdio.h>
 
-enum { CHART_SERIES = 4 };
+enum { CHART_SERIES = 5, CHART_GREY = 3 };
 
 struct chart_bar {
         const char *group; /* a heading, where it differs from that of the bar before */

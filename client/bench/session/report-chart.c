@@ -24,7 +24,7 @@ static const char *const layout_labels[TRANSFER_LAYOUTS] = {
 /* The colour of a layout. */
 static unsigned series_of(unsigned layout)
 {
-        return layout == TRANSFER_LAYOUT_OTHER ? CHART_SERIES - 1 : layout - 1;
+        return layout == TRANSFER_LAYOUT_OTHER ? CHART_GREY : layout - 1;
 }
 
 static void fill_bar(unsigned panel, const struct figures_group *g, struct chart_bar *ret)
