@@ -1,251 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate: which share of its blocks a workload would find in caches of several sizes, by policy.
- * Needs no daemon. */
+/* simulate: which share of its blocks a workload would find in caches of several sizes, by policy,
+ * or on a fleet of hosts with a shared tier. Needs no daemon. */
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
+#include "fleet-report.h"
 #include "human.h"
 #include "session/chart.h"
 #include "session/output.h"
+#include "simulate-arguments.h"
 #include "simulate.h"
 #include "table.h"
 #include "units.h"
-#include "workload-source.h"
 
 DEFINE_CLEANUP(struct workload *, workload_free);
 
-enum { MAX_POLICIES = 8, MAX_CAPACITIES = 32, CHAT_REQUESTS = 10000, CELL_BYTES = 96 };
-
-enum {
-        OPTION_SYNTHETIC = OPTION_LONG,
-        OPTION_SEED,
-        OPTION_DISK,
-        OPTION_ANNOUNCE,
-        OPTION_BUDGET,
-        OPTION_SVG
-};
-
-static const struct option_row simulate_options[] = {
-        { 'p', "policy", "LIST",
-          "what to evict by: lru (leaf first), cq (count queues, learns), or opt, the\n"
-          "optimum of a cache that knows the future (default: lru,cq,opt)",
-          "lru cq opt" },
-        { 'c', "capacity", "LIST",
-          "sizes of the cache: blocks, or with % a share of the distinct blocks of the\n"
-          "workload (default: 1%,5%,10%,20%,50%)" },
-        { OPTION_DISK, "disk", "LIST",
-          "sizes of the cache in bytes, instead: 4TB,8TB; needs --bytes-per-block" },
-        { OPTION_ANNOUNCE, "announce-ends", "SHARE",
-          "announce that a session has ended after its last request, for this share\n"
-          "of the sessions: 50%; cq evicts those first (default: 0%)" },
-        { 'b', "bytes-per-block", "SIZE",
-          "bytes of a block; kvcache-bench iosize computes those of a model" },
-        { OPTION_BUDGET, "write-budget", "SIZE",
-          "bytes a day that may be written, as of store.write_budget, by the timestamps\n"
-          "of the workload: 20TB; needs --bytes-per-block (default: 0, no limit)" },
-        { 'r', "requests", "N",
-          "simulate the first N requests (default: the whole trace; synthetic: 10,000)" },
-        { OPTION_SYNTHETIC, "synthetic", "KIND",
-          "generate a workload instead of reading a trace; KIND: chat", "chat" },
-        { OPTION_SEED, "seed", "N", "seed of the synthetic workload (default: 0)" },
-        { OPTION_SVG, "svg", "FILE",
-          "plot the hit ratio over the size of the cache, a line for each policy; \"-\":\n"
-          "to standard output, in the place of the table" },
-        { 0 },
-};
-
-/* A size of the cache, as it was asked for. */
-struct capacity {
-        char text[24];
-        double share;   /* of the distinct blocks; with `is_share` */
-        uint64_t bytes; /* of --disk, or 0 */
-        uint64_t blocks;
-        bool is_share;
-};
-
-struct arguments {
-        struct workload_source source;
-        const char *policies[MAX_POLICIES];
-        struct capacity capacities[MAX_CAPACITIES];
-        size_t n_policies, n_capacities;
-        unsigned long long block_bytes, write_budget;
-        double announced;
-        const char *svg;
-};
-
-/* Calls `add` for each of a list with commas; false: it has said why not. */
-static bool for_each(struct ctl *ctl, const struct command *self, const char *option,
-                     const char *list, struct arguments *a,
-                     bool (*add)(struct ctl *ctl, const struct command *self, const char *text,
-                                 struct arguments *a))
-{
-        char text[24];
-
-        for (const char *at = list;; at++) {
-                size_t n = strcspn(at, ",");
-
-                if (n == 0 || n >= sizeof(text)) {
-                        ctl->exit_status = usage_error(self, "--%s: '%s' is not a list with commas",
-                                                       option, list);
-                        return false;
-                }
-                memcpy(text, at, n);
-                text[n] = '\0';
-                if (!add(ctl, self, text, a))
-                        return false;
-                at += n;
-                if (*at == '\0')
-                        return true;
-        }
-}
-
-static bool add_policy(struct ctl *ctl, const struct command *self, const char *text,
-                       struct arguments *a)
-{
-        static const char *const known[] = { "lru", "cq", "opt" };
-
-        for (size_t i = 0; i < ARRAY_SIZE(known); i++)
-                if (strcmp(known[i], text) == 0 && a->n_policies < MAX_POLICIES) {
-                        a->policies[a->n_policies++] = known[i];
-                        return true;
-                }
-        ctl->exit_status = usage_error(
-                self, "--policy: '%s' is not known, or one too many; there are: lru, cq, opt",
-                text);
-        return false;
-}
-
-static struct capacity *new_capacity(struct ctl *ctl, const struct command *self, const char *text,
-                                     struct arguments *a)
-{
-        struct capacity *c;
-
-        if (a->n_capacities == MAX_CAPACITIES) {
-                ctl->exit_status = usage_error(self, "'%s': more than %d sizes of the cache", text,
-                                               MAX_CAPACITIES);
-                return NULL;
-        }
-        c = &a->capacities[a->n_capacities++];
-        *c = (struct capacity){ 0 };
-        snprintf(c->text, sizeof(c->text), "%s", text);
-        return c;
-}
-
-static bool add_capacity(struct ctl *ctl, const struct command *self, const char *text,
-                         struct arguments *a)
-{
-        struct capacity *c = new_capacity(ctl, self, text, a);
-        char number[sizeof(c->text)];
-        size_t n = strlen(text);
-        double value;
-
-        if (!c)
-                return false;
-        c->is_share = text[n - 1] == '%';
-        snprintf(number, sizeof(number), "%.*s", (int)(c->is_share ? n - 1 : n), text);
-        if (human_parse_number(number, &value) == 0 && value > 0 &&
-            (c->is_share ? value <= 100 : value >= 1 && value <= INT32_MAX)) {
-                c->share = value / 100;
-                c->blocks = c->is_share ? 0 : (uint64_t)value;
-                return true;
-        }
-        ctl->exit_status = usage_error(
-                self, "--capacity: '%s' is neither a number of blocks nor a share up to 100%%",
-                text);
-        return false;
-}
-
-static bool add_disk(struct ctl *ctl, const struct command *self, const char *text,
-                     struct arguments *a)
-{
-        struct capacity *c = new_capacity(ctl, self, text, a);
-        unsigned long long bytes;
-
-        if (!c || !option_bytes(ctl, "--disk", text, &bytes))
-                return false;
-        c->bytes = bytes;
-        return true;
-}
-
-static bool simulate_option(struct ctl *ctl, const struct command *self, int option,
-                            const char *argument, struct arguments *a)
-{
-        switch (option) {
-        case 'p':
-                a->n_policies = 0;
-                return for_each(ctl, self, "policy", argument, a, add_policy);
-        case 'c':
-                return for_each(ctl, self, "capacity", argument, a, add_capacity);
-        case OPTION_DISK:
-                return for_each(ctl, self, "disk", argument, a, add_disk);
-        case 'b':
-                return option_bytes(ctl, "--bytes-per-block", argument, &a->block_bytes);
-        case OPTION_BUDGET:
-                return option_bytes(ctl, "--write-budget", argument, &a->write_budget);
-        case 'r':
-                return option_count(ctl, "--requests", argument, 1, 1000000000,
-                                    &a->source.requests);
-        case OPTION_ANNOUNCE:
-                return workload_source_share(ctl, self, "--announce-ends", argument, &a->announced);
-        case OPTION_SVG:
-                a->svg = argument;
-                return true;
-        case OPTION_SYNTHETIC:
-                return workload_source_kind(ctl, self, argument, &a->source);
-        case OPTION_SEED:
-                return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->source.seed);
-        }
-        return true;
-}
-
-/* EXIT_OK, or the status to end with; *ret_end says that this is it (help). */
-static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
-                          struct arguments *a, bool *ret_end)
-{
-        const char *argument;
-        int r, first;
-
-        *ret_end = true;
-        while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
-                if (!simulate_option(ctl, self, r, argument, a))
-                        return ctl->exit_status;
-        if (r < 0)
-                return ctl->exit_status;
-        r = workload_source_operand(self, argc, argv, first, &a->source);
-        if (r != EXIT_OK)
-                return r;
-        for (size_t i = 0; i < a->n_capacities; i++)
-                if (a->capacities[i].bytes > 0 && a->block_bytes == 0)
-                        return usage_error(self, "--disk needs --bytes-per-block");
-        if (a->write_budget > 0 && a->block_bytes == 0)
-                return usage_error(self, "--write-budget needs --bytes-per-block");
-        if (ctl->json && a->svg && strcmp(a->svg, "-") == 0)
-                return usage_error(self, "--svg - and --json both print to standard output");
-        if ((a->n_policies == 0 && !for_each(ctl, self, "policy", "lru,cq,opt", a, add_policy)) ||
-            (a->n_capacities == 0 &&
-             !for_each(ctl, self, "capacity", "1%,5%,10%,20%,50%", a, add_capacity)))
-                return ctl->exit_status;
-        *ret_end = false;
-        return EXIT_OK;
-}
-
-/* In blocks, once it is known how many there are. False: it is less than one. */
-static bool set_blocks(struct capacity *c, const struct arguments *a, uint32_t distinct)
-{
-        if (c->is_share)
-                c->blocks = MAX((uint64_t)floor(c->share * distinct), UINT64_C(1));
-        else if (c->bytes > 0)
-                c->blocks = c->bytes / a->block_bytes;
-        if (!c->is_share)
-                c->share = (double)c->blocks / distinct;
-        return c->blocks > 0;
-}
+enum { CHAT_REQUESTS = 10000, CELL_BYTES = SIMULATE_CELL_BYTES };
 
 static double ratio(uint64_t part, uint64_t whole)
 {
@@ -258,7 +33,8 @@ struct run {
         struct simulation_result result;
 };
 
-static void add_writes(cJSON *object, const struct arguments *a, const struct simulation_result *r)
+static void add_writes(cJSON *object, const struct simulate_arguments *a,
+                       const struct simulation_result *r)
 {
         cJSON_AddNumberToObject(object, "blocks_written", (double)r->writes);
         if (a->block_bytes > 0)
@@ -271,7 +47,7 @@ static void add_writes(cJSON *object, const struct arguments *a, const struct si
         cJSON_AddNumberToObject(object, "refused_dry", (double)r->refused_dry);
 }
 
-static int report_json(const struct arguments *a, const struct run *runs, size_t n)
+static int report_json(const struct simulate_arguments *a, const struct run *runs, size_t n)
 {
         _cleanup_(cJSON_Deletep) cJSON *array = cJSON_CreateArray();
 
@@ -299,19 +75,8 @@ static int report_json(const struct arguments *a, const struct run *runs, size_t
         return print_json(array);
 }
 
-static void capacity_text(const struct capacity *c, char ret[static CELL_BYTES])
-{
-        char blocks[HUMAN_BYTES];
-
-        human_count(c->blocks, blocks);
-        if (c->is_share || c->bytes > 0)
-                snprintf(ret, CELL_BYTES, "%s (%s)", c->text, blocks);
-        else
-                snprintf(ret, CELL_BYTES, "%s", blocks);
-}
-
 /* What may be written in the time that the workload takes. */
-static double budget_bytes(const struct arguments *a, const struct simulation *s)
+static double budget_bytes(const struct simulate_arguments *a, const struct simulation *s)
 {
         const struct workload_request *requests = s->workload->requests;
         uint64_t ms = requests[s->workload->n_requests - 1].timestamp_ms - requests[0].timestamp_ms;
@@ -319,10 +84,10 @@ static double budget_bytes(const struct arguments *a, const struct simulation *s
         return (double)a->write_budget * (double)ms / (24 * 3600 * 1e3);
 }
 
-static int print_writes(const struct arguments *a, const struct simulation *s,
+static int print_writes(const struct simulate_arguments *a, const struct simulation *s,
                         const struct run *runs)
 {
-        char columns[MAX_POLICIES + 2] = "r", cells[MAX_POLICIES + 1][CELL_BYTES];
+        char columns[SIMULATE_POLICIES + 2] = "r", cells[SIMULATE_POLICIES + 1][CELL_BYTES];
         char budget[HUMAN_BYTES];
         const char *row[TABLE_MAX_COLUMNS] = { "CAPACITY" };
         _cleanup_(text_table_freep) struct text_table *table = NULL;
@@ -357,16 +122,16 @@ static int print_writes(const struct arguments *a, const struct simulation *s,
         return EXIT_OK;
 }
 
-static int report_text(const struct arguments *a, const struct simulation *s,
+static int report_text(const struct simulate_arguments *a, const struct simulation *s,
                        const struct run *runs)
 {
         _cleanup_(text_table_freep) struct text_table *table = NULL;
-        char columns[MAX_POLICIES + 2] = "r", cells[MAX_POLICIES + 1][CELL_BYTES];
+        char columns[SIMULATE_POLICIES + 2] = "r", cells[SIMULATE_POLICIES + 1][CELL_BYTES];
         char requests[HUMAN_BYTES], asked[HUMAN_BYTES], distinct[HUMAN_BYTES];
         const char *row[TABLE_MAX_COLUMNS] = { "CAPACITY" };
         double touches = 0, seconds = 0;
 
-        static_assert(MAX_POLICIES + 1 <= TABLE_MAX_COLUMNS, "a column each");
+        static_assert(SIMULATE_POLICIES + 1 <= TABLE_MAX_COLUMNS, "a column each");
         human_count(s->workload->n_requests, requests);
         human_count(s->workload->n_ids, asked);
         human_count(s->n_blocks, distinct);
@@ -410,7 +175,7 @@ static int by_size(const void *a, const void *b)
 }
 
 /* The line of a policy; `points`: one for each capacity. */
-static void fill_line(const struct arguments *a, const struct run *runs, size_t policy,
+static void fill_line(const struct simulate_arguments *a, const struct run *runs, size_t policy,
                       unsigned series, char (*marks)[CELL_BYTES], struct chart_point *points,
                       struct chart_line *ret)
 {
@@ -429,7 +194,7 @@ static void fill_line(const struct arguments *a, const struct run *runs, size_t 
         *ret = (struct chart_line){ .series = series, .points = points, .n = a->n_capacities };
 }
 
-static const char *size_axis(const struct arguments *a)
+static const char *size_axis(const struct simulate_arguments *a)
 {
         size_t shares = 0, bytes = 0;
 
@@ -446,14 +211,14 @@ static const char *size_axis(const struct arguments *a)
                        : "capacity: of the distinct blocks (%), in bytes (B), in blocks";
 }
 
-static void report_chart(const struct arguments *a, const struct simulation *s,
+static void report_chart(const struct simulate_arguments *a, const struct simulation *s,
                          const struct run *runs, FILE *out)
 {
-        enum { OF_LRU, OF_CQ, OF_OPT = CHART_SERIES - 1 };
-        static struct chart_point points[MAX_POLICIES][MAX_CAPACITIES];
-        char marks[MAX_CAPACITIES][CELL_BYTES], subtitle[192];
+        enum { OF_LRU, OF_CQ, OF_OPT = CHART_GREY };
+        static struct chart_point points[SIMULATE_POLICIES][SIMULATE_CAPACITIES];
+        char marks[SIMULATE_CAPACITIES][CELL_BYTES], subtitle[192];
         char requests[HUMAN_BYTES], asked[HUMAN_BYTES], distinct[HUMAN_BYTES];
-        struct chart_line lines[MAX_POLICIES];
+        struct chart_line lines[SIMULATE_POLICIES];
         struct chart_panel panel = {
                 .title = "Hit ratio: hits, of the blocks asked for",
                 .unit = "%",
@@ -488,8 +253,8 @@ static void report_chart(const struct arguments *a, const struct simulation *s,
         chart_svg(&chart, out);
 }
 
-static int report(const struct arguments *a, const struct simulation *s, const struct run *runs,
-                  size_t n, bool json)
+static int report(const struct simulate_arguments *a, const struct simulation *s,
+                  const struct run *runs, size_t n, bool json)
 {
         struct output out;
         int status;
@@ -506,13 +271,13 @@ static int report(const struct arguments *a, const struct simulation *s, const s
         return json ? report_json(a, runs, n) : report_text(a, s, runs);
 }
 
-static int simulate(struct arguments *a, const struct simulation *s, bool json)
+static int simulate(struct simulate_arguments *a, const struct simulation *s, bool json)
 {
-        static struct run runs[MAX_POLICIES * MAX_CAPACITIES];
+        static struct run runs[SIMULATE_POLICIES * SIMULATE_CAPACITIES];
         size_t n = 0;
 
         for (size_t c = 0; c < a->n_capacities; c++) {
-                if (!set_blocks(&a->capacities[c], a, s->n_blocks))
+                if (!capacity_set_blocks(&a->capacities[c], a->block_bytes, s->n_blocks))
                         return complain(EXIT_WRONG_USAGE,
                                         "a cache of %s is less than one of the %u blocks",
                                         a->capacities[c].text, s->n_blocks);
@@ -532,13 +297,63 @@ static int simulate(struct arguments *a, const struct simulation *s, bool json)
         return report(a, s, runs, n, json);
 }
 
+static int report_fleet(const struct simulate_arguments *a, const struct fleet *f,
+                        const struct fleet_result *results, bool json)
+{
+        struct output out;
+        int status;
+
+        if (a->svg) {
+                status = output_open(&out, a->svg);
+                if (status != EXIT_OK)
+                        return status;
+                fleet_report_chart(a, f, results, out.file);
+                status = output_close(&out, true);
+                if (status != EXIT_OK || strcmp(a->svg, "-") == 0)
+                        return status;
+        }
+        return json ? fleet_report_json(a, f, results) : fleet_report_text(a, f, results);
+}
+
+static int simulate_fleet(struct simulate_arguments *a, const struct simulation *s, bool json)
+{
+        static struct fleet_result results[SIMULATE_HOSTS];
+        _cleanup_(fleet_fini) struct fleet fleet = {
+                .policy = a->policies[0],
+                .shared = s->n_blocks,
+                .write = a->write,
+                .route = a->route,
+        };
+        struct capacity *capacity = &a->capacities[0], *shared = &a->shared;
+
+        if (!capacity_set_blocks(capacity, a->block_bytes, s->n_blocks))
+                return complain(EXIT_WRONG_USAGE, "a cache of %s is less than one of the %u blocks",
+                                capacity->text, s->n_blocks);
+        if (a->shared_is_limited) {
+                bool is_none = shared->bytes == 0 && shared->share == 0 && shared->blocks == 0;
+
+                if (!is_none && !capacity_set_blocks(shared, a->block_bytes, s->n_blocks))
+                        return complain(EXIT_WRONG_USAGE,
+                                        "a shared tier of %s is less than one of the %u blocks",
+                                        shared->text, s->n_blocks);
+                fleet.shared = (uint32_t)MIN(shared->blocks, (uint64_t)s->n_blocks);
+        }
+        fleet.capacity = (uint32_t)MIN(capacity->blocks, (uint64_t)s->n_blocks);
+        if (fleet_init(&fleet, s) < 0)
+                return complain_memory();
+        for (size_t i = 0; i < a->n_hosts; i++)
+                if (fleet_run(&fleet, a->hosts[i], &results[i]) < 0)
+                        return complain_memory();
+        return report_fleet(a, &fleet, results, json);
+}
+
 static int run_simulate(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
         _cleanup_(workload_freep) struct workload *workload = NULL;
-        struct arguments a = { 0 };
+        struct simulate_arguments a = { 0 };
         struct simulation s;
         bool end;
-        int status = read_arguments(ctl, self, argc, argv, &a, &end);
+        int status = simulate_read_arguments(ctl, self, argc, argv, &a, &end);
 
         if (end)
                 return status;
@@ -563,7 +378,8 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
                 status = complain(EXIT_BAD_INPUT,
                                   "--write-budget: all requests have the same timestamp");
         else
-                status = simulate(&a, &s, ctl->json);
+                status = a.n_hosts > 0 ? simulate_fleet(&a, &s, ctl->json)
+                                       : simulate(&a, &s, ctl->json);
         simulation_fini(&s);
         return status;
 }
@@ -581,7 +397,12 @@ const struct command command_simulate = {
                 "or, with --write-budget, those that the daemon's admission lets in.\n"
                 "All blocks are of one size, and the cache is empty at first. TRACE is as for "
                 "replay.\n"
-                "With --json: an array, an object for each size and policy; ratios from 0 to 1.\n",
+                "With --hosts: how much a tier adds that the hosts of a fleet share, what is read "
+                "from it\n"
+                "and written to it, and from which rate on loading from it beats computing.\n"
+                "With --json: an array, an object for each size and policy, or for each number of "
+                "hosts;\n"
+                "ratios from 0 to 1.\n",
         .options = simulate_options,
         .run = run_simulate,
 };

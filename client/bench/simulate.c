@@ -14,7 +14,7 @@
 
 DEFINE_CLEANUP(struct admission *, admission_free);
 
-static double cpu_seconds(void)
+double simulation_cpu_seconds(void)
 {
         struct timespec now;
 
@@ -276,7 +276,7 @@ bool simulation_policy_exists(const char *policy)
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret)
 {
-        double start = cpu_seconds();
+        double start = simulation_cpu_seconds();
         int r;
 
         *ret = (struct simulation_result){ 0 };
@@ -286,6 +286,6 @@ int simulation_run(const struct simulation *s, const char *policy, uint32_t capa
                 r = run_optimum(s, capacity, ret);
         else
                 r = run_policy(s, policy, capacity, ret);
-        ret->seconds = cpu_seconds() - start;
+        ret->seconds = simulation_cpu_seconds() - start;
         return r;
 }

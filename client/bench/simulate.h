@@ -52,3 +52,6 @@ bool simulation_policy_exists(const char *policy);
  * -EINVAL, -ENOMEM. */
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret);
+
+/* Of this thread, to measure how fast a simulation is. */
+double simulation_cpu_seconds(void);

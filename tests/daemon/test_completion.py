@@ -89,6 +89,7 @@ TYPED = {
         (["no-such-command", "--"], [])],
     "kvcache-bench": [
         (["session", "ena"], ["enable"]), (["simul"], ["simulate"]), (["simulate", "--policy", ""], ["lru", "cq", "opt"]),
+        (["simulate", "--remote-write", "a"], ["all"]), (["simulate", "--route", ""], ["session", "random"]),
         (["plan", "--format", "c"], ["csv"]), (["profile", "--source", "g"], ["gpu"]), (["session", "--by", "l"], ["layout"])]}
 
 
