@@ -9,6 +9,7 @@ import xml.etree.ElementTree
 
 import pytest
 
+import harness
 from harness import bench
 from test_replay import trace_path, write_trace
 from test_simulate import SVG, requests_of, simulate
@@ -263,6 +264,26 @@ def test_the_same_arguments_give_the_same_figures(workload):
         assert without_speed(first) == without_speed(simulate(*arguments)) and [f["hosts"] for f in first] == [64, 3]
     assert simulate(*workload, "--hosts", 3, "--route", "random")[0]["blocks_hit_local"] \
         < simulate(*workload, "--hosts", 3)[0]["blocks_hit_local"]
+
+
+def test_the_figures_of_the_guide():
+    """conf/sizing.md has them."""
+    def percent(name, *arguments):
+        return [round(100 * f[name], 1) for f in simulate(trace_path(), "--hosts", "1,4,16,64", *arguments)]
+
+    assert percent("hit_ratio_local") == pytest.approx([22.6, 32.3, 33.9, 33.7], abs=0.1)
+    assert percent("hit_ratio") == pytest.approx([24.9, 34.2, 35.1, 35.0], abs=0.1)
+    assert percent("hit_ratio", "--remote-write", "all") == [36.6] * 4
+    assert percent("hit_ratio_local", "--route", "random") == pytest.approx([22.6, 15.3, 8.9, 5.6], abs=0.1)
+    assert percent("hit_ratio", "--route", "random") == pytest.approx([24.9, 20.5, 13.4, 8.2], abs=0.1)
+
+
+@pytest.mark.parametrize("route", ["session", "random"])
+def test_the_plots_of_the_guide_are_what_the_command_draws(tmp_path, route):
+    figures = simulate(trace_path(), "--hosts", HOSTS, "-b", "64MiB", "--prefill-rate", 30000, "--remote-write", "all", "--route", route, "--svg",
+                       tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").read_text() == (harness.SOURCE / f"conf/fleet-{route}.svg").read_text()
+    assert {round(f["break_even_bytes_per_second"] / 1e9, 1) for f in figures} == {4.0}
 
 
 def test_sizes_of_the_tier_and_of_the_caches_in_bytes():
