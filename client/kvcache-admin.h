@@ -131,6 +131,9 @@ enum kvcache_report {
         KVCACHE_REPORT_STATS = 1,   /* JSON, every metric */
         KVCACHE_REPORT_METRICS = 2, /* Prometheus text */
         KVCACHE_REPORT_CONFIG = 3,  /* YAML; for admins: -EACCES */
+        KVCACHE_REPORT_STAGES = 4,  /* JSON, times of the latest requests and I/O operations, while
+                                       io.stages is on; for admins: -EACCES; of a daemon that has
+                                       none -EOPNOTSUPP */
 };
 /* A text about the daemon, NUL-terminated, to be freed by the caller with free(). */
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);

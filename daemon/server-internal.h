@@ -127,6 +127,7 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 struct store_scrub server_scrub(const struct server *s);
 /* To whom the data files are lent, and whose files puts may be taken from. */
 void server_apply_gds(struct server *s);
+void server_apply_stages(struct server *s);
 /* After a reload: for pools and store. What is out of memory for it says so and keeps its own. */
 void server_apply_policy(struct server *s);
 /* At startup: of how many keys admission knows that they were seen. 0, or the exit status. */

@@ -234,6 +234,12 @@ void server_apply_gds(struct server *s)
                                                                 : gds_of(s->config->io.gds_puts);
 }
 
+void server_apply_stages(struct server *s)
+{
+        if (stages_set(&s->service.stages, s->config->io.stages) < 0)
+                log_error("io.stages: out of memory: the times of stages are not kept");
+}
+
 void server_apply_policy(struct server *s)
 {
         const char *policy = s->config->eviction.policy;

@@ -72,6 +72,7 @@ static void apply(struct server *s)
         sessions_set_handshake(s->sessions, c->limits.handshake_ms);
         s->service.wait_ms = c->limits.wait_ms;
         server_apply_gds(s);
+        server_apply_stages(s);
         server_apply_policy(s);
         server_apply_budget(s);
         scrub = server_scrub(s);

@@ -242,6 +242,7 @@ int server_start_store(struct server *s)
         io.n_lock_fds = store_lock_fds(s->service.store, locks);
         locks[io.n_lock_fds++] = s->liveness.locked_fd;
         io.probe_fd = store_probe_fd(s->service.store);
+        io.stages = &s->service.stages;
         r = kio_start(&s->service.io, &io, error);
         if (r < 0)
                 return server_fail(r, "I/O workers", error);
@@ -393,6 +394,7 @@ int server_start_service(struct server *s)
         s->service.staging_max = c->memory.staging;
         s->service.wait_ms = c->limits.wait_ms;
         server_apply_gds(s);
+        server_apply_stages(s);
         s->service.report = status_report;
         s->service.reload = server_print_reload;
         s->service.reload_userdata = s;

@@ -462,6 +462,7 @@ static void server_fini(struct server *s)
         }
         admission_free(s->service.admission);
         census_free(s->service.census);
+        stages_fini(&s->service.stages);
         quotas_free(s->service.quotas);
         free_event(s->done);
         free_event(s->wait);

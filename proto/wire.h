@@ -145,6 +145,8 @@ enum wire_report {
         WIRE_REPORT_STATS = 1,   /* JSON: every metric */
         WIRE_REPORT_METRICS = 2, /* Prometheus text */
         WIRE_REPORT_CONFIG = 3,  /* YAML: the configuration in force; admin only */
+        WIRE_REPORT_STAGES = 4,  /* JSON: the latest of io.stages; admin only; for
+                                    WIRE_FEATURE_STAGES */
         WIRE_REPORT_END,
 };
 
@@ -462,6 +464,7 @@ enum wire_feature {
         WIRE_FEATURE_PIN = 1 << 13,       /* HINT to pin and unpin */
         WIRE_FEATURE_LIFETIME = 1 << 14,  /* NAMESPACE with a lifetime, or with WIRE_F_SET */
         WIRE_FEATURE_COST = 1 << 15,      /* PUT says what computing a chunk again would cost */
+        WIRE_FEATURE_STAGES = 1 << 16,    /* REPORT of the stages */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -5,8 +5,8 @@
 #include "tool.h"
 
 static const struct command *const commands[] = {
-        &command_replay,  &command_simulate, &command_plan,    &command_profile,
-        &command_kvcache, &command_iosize,   &command_session,
+        &command_replay,  &command_trace,   &command_simulate, &command_plan,
+        &command_profile, &command_kvcache, &command_iosize,   &command_session,
 };
 
 static const char *const of_ctl[] = { "status",   "top",    "ping",   "stats",     "config",
@@ -21,16 +21,17 @@ static const struct tool kvcache_bench = {
                  "computes how large the KV cache of a model is. kvcachectl administers it.\n",
         .commands = commands,
         .n_commands = ARRAY_SIZE(commands),
-        .exit_help = "  0    success\n"
-                     "  1    replay: some bytes were wrong; the other commands: any failure\n"
-                     "  2    wrong usage\n"
-                     "  3    no daemon is running, it closed the connection, or it did not answer "
-                     "in time\n"
-                     "  4    the daemon refused or failed\n"
-                     "  5    an input file is missing or malformed\n"
-                     "  6    output cannot be written, or memory ran out\n"
-                     "  session has statuses of its own: see there\n"
-                     "  130  interrupted (replay: after its report)\n",
+        .exit_help =
+                "  0    success\n"
+                "  1    replay and trace: some bytes were wrong; the other commands: any failure\n"
+                "  2    wrong usage\n"
+                "  3    no daemon is running, it closed the connection, or it did not answer "
+                "in time\n"
+                "  4    the daemon refused or failed\n"
+                "  5    an input file is missing or malformed\n"
+                "  6    output cannot be written, or memory ran out\n"
+                "  session has statuses of its own: see there\n"
+                "  130  interrupted (replay: after its report)\n",
         .other = "kvcachectl",
         .other_does = of_ctl,
 };

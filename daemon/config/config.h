@@ -94,6 +94,7 @@ struct config {
                 bool direct;      /* io.direct: auto (try) | off */
                 char *gds;        /* io.gds: auto | on | off */
                 char *gds_puts;   /* io.gds_puts: off | auto | on */
+                bool stages;      /* io.stages */
                 uint64_t hang_ms; /* io.hang */
         } io;
         struct {

@@ -53,6 +53,8 @@ struct kio {
 
         struct regions regions;
         struct transfers transfers;
+        struct stages *stages; /* never NULL */
+        struct stages no_stages;
 };
 
 DEFINE_CLEANUP(struct kio *, kio_stop);
@@ -207,6 +209,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
                 free(TAKE_PTR(io)); /* there is nothing to stop */
                 return kio_fail(ret_error, -r, "eventfd");
         }
+        io->stages = params->stages ? params->stages : &io->no_stages;
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
         r = blocking_call_init(&io->blocking_calls[0], 0, &io->completion_queue);
         if (r == 0)
@@ -335,6 +338,23 @@ void kio_flush(struct kio *io)
                 worker_flush(&io->workers[i]);
 }
 
+/* Of what a worker did. A copy begins where its device would be done. */
+static void kio_record_stages(struct kio *io, const struct kio_request *req)
+{
+        struct stages_event event = {
+                .kind = STAGES_OPERATION,
+                .op = (uint8_t)req->op,
+                .bytes = req->length,
+                .chunks = req->payload,
+                .at_ns = { req->submitted_ns, req->device_ns,
+                           req->op == KIO_COPY ? req->device_ns : req->settled_ns, req->done_ns,
+                           clock_mono_ns() },
+        };
+
+        if (req->op != KIO_CALL)
+                stages_add(io->stages, &event);
+}
+
 static unsigned kio_complete(struct kio *io, struct list_node *done)
 {
         unsigned n = 0;
@@ -349,6 +369,8 @@ static unsigned kio_complete(struct kio *io, struct list_node *done)
                         req->region->in_flight--;
                 if (req->payload > 0)
                         transfers_end(&io->transfers, req);
+                if (stages_on(io->stages))
+                        kio_record_stages(io, req);
                 req->complete(req);
         }
         return n;

@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/stages.h"
 #include "io/crc.h"
 #include "io/request.h"
 #include "io/transfers.h"
@@ -50,6 +51,8 @@ struct kio_params {
         /* The self-test reads 4 KiB of it at offset 0 into the pool, if that has no data, with
          * O_DIRECT if it was opened so. -1: none */
         int probe_fd;
+        struct stages
+                *stages; /* takes in the times of all operations, while it is on; may be NULL */
 };
 
 /* What it runs on, for status, log and metrics. Text is static or owned by the kio. */

@@ -27,6 +27,7 @@ static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "each op has its counter");
 static_assert((int)METRICS_STATUSES >= (int)WIRE_STATUS_END, "each status has its counter");
 static_assert((int)METRICS_GOT == (int)GOT, "each result has its counter");
 static_assert((int)METRICS_ACKS == (int)CACHE_ACKS, "each class has its histogram");
+static_assert((int)METRICS_STAGES == (int)STAGES, "each stage has its histogram");
 static_assert((int)METRICS_IO_OPS == (int)KIO_OP_END, "each I/O op has its counter");
 
 static void add_lookups(struct metrics *s, unsigned by, const struct tally_keys *keys)
@@ -158,6 +159,8 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->deferred_requests = (double)sessions.deferred;
         for (unsigned i = 0; i < METRICS_LOOP; i++)
                 histogram_merge(&s->loop_duration[i], &from->loop[i]);
+        for (unsigned i = 0; i < METRICS_STAGES; i++)
+                histogram_merge(&s->stage_duration[i], &from->service->stages.time[i]);
         s->sessions_accepted = (double)sessions.accepted;
         s->sessions_refused[METRICS_REFUSED_LIMIT] = (double)sessions.refused_limit;
         s->sessions_refused[METRICS_REFUSED_CREDENTIALS] = (double)sessions.refused_credentials;

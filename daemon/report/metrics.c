@@ -71,6 +71,7 @@ VALUES(refused_value, "limit", "credentials", "handshake");
 VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");
 VALUES(loop_value, "iteration", "costly", "purge", "purge_memory", "http");
+VALUES(stage_value, "wait", "submit", "queue", "device", "compute", "return");
 VALUES(store_error_value, "read", "write", "sync");
 VALUES(namespace_scope_value, "session", "user", "tenant", "store");
 VALUES(resource_value, "connections", "leases", "leased_bytes", "stagings", "staging_bytes",

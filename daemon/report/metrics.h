@@ -87,6 +87,7 @@ enum {
         METRICS_LOOP
 };
 
+enum { METRICS_STAGES = 6 }; /* by enum stage */
 enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
 enum { METRICS_RESOURCES = 15 }; /* by enum quota_thing */
 enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, from 1 on */

@@ -19,6 +19,7 @@
 #include "keep/keep.h"
 #include "evict/admission.h"
 #include "request/request.h"
+#include "report/stages-print.h"
 #include "report/sums.h"
 #include "report/http.h"
 #include "report/protobuf.h"
@@ -435,6 +436,10 @@ void status_report(void *userdata, const struct client *client, enum wire_report
         }
         if (what == WIRE_REPORT_CONFIG) {
                 config_print(from->config, out);
+                return;
+        }
+        if (what == WIRE_REPORT_STAGES) {
+                stages_print(&from->service->stages, out);
                 return;
         }
         status_collect(from, only, &stats);

@@ -85,6 +85,8 @@ void admin_report(struct request req, const struct wire_report_request *msg)
 
         if (msg->what == WIRE_REPORT_CONFIG && !req.client->admin)
                 request_fail(req, WIRE_DENIED, "the configuration is for admins");
+        else if (msg->what == WIRE_REPORT_STAGES && !req.client->admin)
+                request_fail(req, WIRE_DENIED, "the times of stages are for admins");
         else if (reply_text(req, print_report, &copy) < 0)
                 request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
 }

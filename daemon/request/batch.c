@@ -110,6 +110,19 @@ void batch_free(struct batch *b)
         request_block_release(b->request.client->tenant->request_memory, b, b->again);
 }
 
+static void record_stages(const struct batch *b)
+{
+        struct stages_event event = {
+                .kind = STAGES_BATCH,
+                .op = (uint8_t)b->head.hdr.op,
+                .keys = b->head.count,
+                .at_ns = { b->request.received_ns, b->started_ns, b->submitted_ns,
+                           clock_mono_ns() },
+        };
+
+        stages_add(&b->request.client->tenant->service->stages, &event);
+}
+
 static void batch_end(struct batch *b)
 {
         struct client *client = b->request.client;
@@ -128,6 +141,8 @@ static void batch_end(struct batch *b)
         buffers_unuse(client, b->regions);
         quota_uncharge(&client->holds, QUOTA_KEYS, b->head.count);
         request_reply(b->request, reply, b->reply_bytes);
+        if (stages_on(&client->tenant->service->stages) && b->started_ns > 0)
+                record_stages(b);
         /* Who was answered need not wait for this, and nothing is asked before it is done. */
         if (b->part)
                 chain_part_end(client->tenant->cache, b->part);

@@ -25,6 +25,7 @@ struct batch {
         struct request request;
         struct wire_batch head;
         uint32_t started, done;
+        uint64_t started_ns, submitted_ns; /* its first key, all of them; 0 unless stages_on() */
         uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
         uint32_t resident;                     /* GET: in memory, and their time not counted yet */

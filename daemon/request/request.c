@@ -328,6 +328,8 @@ bool request_run(struct client *client)
                 bool started;
 
                 b->running = true;
+                if (stages_on(&client->tenant->service->stages) && b->started == 0)
+                        b->started_ns = clock_mono_ns();
                 while (b->started < b->head.count && budget > 0) {
                         uint32_t i = b->started++;
 
@@ -352,6 +354,8 @@ bool request_run(struct client *client)
                 if (!started)
                         return false;
                 list_unlink(&b->node);
+                if (stages_on(&client->tenant->service->stages))
+                        b->submitted_ns = clock_mono_ns();
                 if (b->done == b->head.count)
                         batch_keys_ended(b);
         }

@@ -10,6 +10,7 @@
 
 #include "base/histogram.h"
 #include "base/log.h"
+#include "base/stages.h"
 #include "cache/cache.h"
 #include "cache/lease.h"
 #include "lookup/tally.h"
@@ -39,6 +40,7 @@ struct service {
         unsigned n_tenants;
         struct store *store;
         struct kio *io;
+        struct stages stages; /* off unless an admin wants them */
         struct quotas *quotas;
         struct census *census;
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */

@@ -27,6 +27,7 @@ FEATURE_BENCH = 512
 FEATURE_TRANSFERS = 1024
 FEATURE_RECORD = 2048
 FEATURE_RELOAD = 4096
+FEATURE_STAGES = 65536
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -135,6 +136,7 @@ class Report(enum.IntEnum):
     STATS = 1
     METRICS = 2
     CONFIG = 3
+    STAGES = 4
 
 
 class WireError(Exception):

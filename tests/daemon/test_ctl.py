@@ -24,7 +24,7 @@ def sha256(text):
 
 TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
                               "config", "namespace", "device", "gds", "verify", "store", "hint", "bench", "record", "reload", "pin", "unpin"}),
-         "kvcache-bench": (bench, {"replay", "simulate", "plan", "profile", "kvcache", "iosize", "session"})}
+         "kvcache-bench": (bench, {"replay", "trace", "simulate", "plan", "profile", "kvcache", "iosize", "session"})}
 
 
 @pytest.mark.parametrize("name", TOOLS)

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where the time of a batch goes: joins what the client and the daemon's report of stages say of
+ * each of many equal batches, and takes the median of each point of their way. All times are
+ * CLOCK_MONOTONIC of this host. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "latency.h"
+
+/* Points of the way, each the last of all keys where it is not the first. */
+enum waterfall_point {
+        WATERFALL_RECEIVED,  /* the loop has the request */
+        WATERFALL_SUBMITTED, /* ... and has begun all of its keys */
+        WATERFALL_COPY_BEGUN,
+        WATERFALL_COPY_DONE,
+        WATERFALL_COPY_TAKEN,
+        WATERFALL_READ_BEGUN,
+        WATERFALL_READ_DEVICE,
+        WATERFALL_READ_DONE,
+        WATERFALL_READ_TAKEN,
+        WATERFALL_WRITE_BEGUN,
+        WATERFALL_WRITE_DEVICE,
+        WATERFALL_WRITE_TAKEN,
+        WATERFALL_TABLE_BEGUN,
+        WATERFALL_TABLE_DEVICE,
+        WATERFALL_TABLE_TAKEN,
+        WATERFALL_REPLIED, /* the reply is in the socket */
+        WATERFALL_ENDED,   /* the client's call returns */
+        WATERFALL_POINTS
+};
+
+struct waterfall {
+        struct latency points[WATERFALL_POINTS]; /* ns from the call's beginning */
+        uint64_t unseen; /* batches that the daemon's report does not have */
+};
+
+const char *waterfall_point_name(enum waterfall_point point);
+/* A batch: a call from `begin_ns` to `end_ns`, of the operation "GET" or "PUT", and `report`, the
+ * daemon's after it. 0; -EINVAL: that is no such report. */
+int waterfall_add(struct waterfall *w, const cJSON *report, const char *operation, uint64_t keys,
+                  uint64_t begin_ns, uint64_t end_ns);
+/* The points that at least half of the batches passed, in the order of their median times. Returns
+ * how many. */
+unsigned waterfall_order(struct waterfall *w, enum waterfall_point ret[static WATERFALL_POINTS]);
+void waterfall_fini(struct waterfall *w);
