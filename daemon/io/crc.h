@@ -9,6 +9,8 @@
  * to be done in place. */
 uint32_t kio_crc32c(const void *data, size_t bytes);
 uint32_t kio_crc32c_extend(uint32_t crc, const void *data, size_t bytes);
-/* Copies, then extends `crc` by what came to lie at `to`: piece by piece, each still in the cache.
- */
+/* Copies, and extends `crc` by what came to lie at `to`. The target of a long copy is not in the
+ * cache afterwards. */
 uint32_t kio_copy_crc32c(uint32_t crc, void *to, const void *from, size_t bytes);
+/* The same without a checksum. */
+void kio_copy(void *to, const void *from, size_t bytes);

@@ -90,7 +90,8 @@ struct kio_request {
         const struct iovec *vector;
         struct iovec *room;
         bool guard_src;
-        bool wipe; /* READ */
+        bool unchecked; /* COPY with a `buf`: no checksum is computed, and `crc` is 0 */
+        bool wipe;      /* READ */
         uint32_t want_crc;
         int (*call)(struct kio_request *req);
 

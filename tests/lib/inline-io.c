@@ -198,6 +198,8 @@ static void compute(void *userdata)
                         req->crc = kio_crc32c_extend(req->crc, tail, n);
                         if (!from)
                                 memcpy(to, tail, n);
+                } else if (from && to && req->unchecked) {
+                        kio_copy(to, from, n);
                 } else if (from && to) {
                         req->crc = kio_copy_crc32c(req->crc, to, from, n);
                 } else {

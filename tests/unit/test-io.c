@@ -11,6 +11,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "io-fixture.h"
+#include "io/stream.h"
 
 static void what_was_written_is_read_back_with_its_crc(void **state)
 {
@@ -167,6 +168,13 @@ static void a_copy_carries_the_crc_of_what_arrived(void **state)
         assert_int_equal(req.crc, kio_crc32c(from, length));
         assert_int_equal(to[length], 0);
         assert_int_equal(stats().bytes[KIO_COPY], length);
+
+        memset(to, 0, length);
+        req.unchecked = true;
+        assert_int_equal(run(&req), 0);
+        assert_memory_equal(from, to, length);
+        assert_int_equal(req.crc, 0);
+        assert_int_equal(to[length], 0);
 }
 
 static void memory_that_vanishes_costs_only_its_own_request(void **state)
@@ -496,6 +504,63 @@ static void crc32c_can_be_computed_in_parts_and_while_copying(void **state)
         free(to);
 }
 
+/* Each way of this processor, wherever source and target begin, of any checksum so far. */
+static void a_copy_past_the_caches_has_the_checksum_of_what_it_stored(void **state)
+{
+        enum { N = STREAM_LEAST, ROOM = N + 4096 };
+        const struct stream_way *way;
+        char *from = malloc(ROOM), *to = aligned_alloc(4096, ROOM);
+
+        assert_non_null(from);
+        assert_non_null(to);
+        fill(from, ROOM, 23);
+        for (unsigned i = 0; (way = stream_way(i)); i++) {
+                for (size_t bytes = STREAM_UNIT; bytes <= N; bytes += 7 * STREAM_UNIT) {
+                        size_t f = bytes % 61, a = bytes / STREAM_UNIT % 5 * STREAM_ALIGNMENT;
+                        uint32_t before = (uint32_t)(bytes * 2654435761u);
+
+                        memset(to, 0x77, ROOM);
+                        assert_int_equal(~way->copy_crc(~before, to + a, from + f, bytes),
+                                         kio_crc32c_extend(before, from + f, bytes));
+                        assert_memory_equal(to + a, from + f, bytes);
+                        assert_int_equal(to[a + bytes], 0x77);
+                        memset(to, 0x77, ROOM);
+                        way->copy(to + a, from + f, bytes);
+                        assert_memory_equal(to + a, from + f, bytes);
+                        assert_int_equal(to[a + bytes], 0x77);
+                }
+        }
+        free(from);
+        free(to);
+}
+
+static void a_long_copy_is_right_wherever_it_begins_and_ends(void **state)
+{
+        enum { ROOM = STREAM_LEAST + 4096 };
+        char *from = malloc(ROOM), *to = malloc(ROOM);
+
+        assert_non_null(from);
+        assert_non_null(to);
+        fill(from, ROOM, 24);
+        for (size_t at = 0; at < 300; at += 7) {
+                size_t bytes = STREAM_LEAST - 150 + at;
+
+                memset(to, 0x77, ROOM);
+                assert_int_equal(kio_copy_crc32c(5, to + 1 + at, from + at, bytes),
+                                 kio_crc32c_extend(5, from + at, bytes));
+                assert_memory_equal(to + 1 + at, from + at, bytes);
+                assert_int_equal(to[at], 0x77);
+                assert_int_equal(to[1 + at + bytes], 0x77);
+                memset(to, 0x77, ROOM);
+                kio_copy(to + 1 + at, from + at, bytes);
+                assert_memory_equal(to + 1 + at, from + at, bytes);
+                assert_int_equal(to[at], 0x77);
+                assert_int_equal(to[1 + at + bytes], 0x77);
+        }
+        free(from);
+        free(to);
+}
+
 int main(void)
 {
         const struct CMUnitTest everywhere[] = {
@@ -518,6 +583,8 @@ int main(void)
         const struct CMUnitTest once[] = {
                 IO_TEST(crc32c_is_the_one_of_iscsi),
                 IO_TEST(crc32c_can_be_computed_in_parts_and_while_copying),
+                IO_TEST(a_copy_past_the_caches_has_the_checksum_of_what_it_stored),
+                IO_TEST(a_long_copy_is_right_wherever_it_begins_and_ends),
         };
         int failed = run_everywhere(everywhere);
 
