@@ -28,6 +28,7 @@ SUCCEEDS = [
     ("kvcachectl", ["record", "-o", "TRACE", "-d", "1s"]), ("kvcachectl", ["reload"]),
     ("kvcachectl", ["evict", "-n", "a", "k"]), ("kvcachectl", ["namespace", "rm", "--purge", "gone"]), ("kvcachectl", ["purge", "a"]),
     ("kvcache-bench", ["replay", "--synthetic", "chat", "--requests", "3", "--block-bytes", "4KiB"]),
+    ("kvcache-bench", ["trace", "--batches", "2", "--block-bytes", "4KiB"]),
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3"]),
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3", "--hosts", "1,2"]),
     ("kvcache-bench", ["plan", *SIZED]), ("kvcache-bench", ["kvcache", *SIZED]), ("kvcache-bench", ["iosize", *SIZED]),
@@ -44,7 +45,7 @@ FAILS = [
     ("kvcachectl", ["namespace", "what"], 2), ("kvcachectl", ["device", "suspend", "/nowhere"], 1), ("kvcachectl", ["gds", "operand"], 2), ("kvcachectl", ["verify", "--volume", "99"], 2), ("kvcachectl", ["store", "check", "/nowhere"], 5),
     ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["bench", "status", "/nowhere"], 4), ("kvcachectl", ["record"], 2), ("kvcachectl", ["reload", "now"], 2), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
-    ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["plan"], 2),
+    ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["trace", "--keys", "0"], 2), ("kvcache-bench", ["plan"], 2),
     ("kvcache-bench", ["simulate", "/nowhere"], 5), ("kvcache-bench", ["simulate"], 2), ("kvcache-bench", ["simulate", "--hosts", "0"], 2),
     ("kvcache-bench", ["plan", "--model", "llama", "--model_config", "block-tp1-pp16"], 1),
     ("kvcache-bench", ["kvcache", "--model", "BAD", "--model_config", "block-tp1-pp16"], 1),
@@ -72,7 +73,8 @@ def messages(text):
 
 
 @pytest.fixture
-def filled(daemon, directory):
+def filled(make_daemon, directory):
+    daemon = make_daemon(settings={"io.stages": "on"}).start()
     (directory / "file").write_bytes(b"x" * 5000)
     (directory / "keys").write_text("# none\n")
     (directory / "bad").write_text("model_name: [\n")
