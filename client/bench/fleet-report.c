@@ -116,7 +116,7 @@ static void print_head(const struct simulate_arguments *a, const struct fleet *f
                 capacity_text(&a->shared, shared);
         printf("%s requests for %s blocks, %s of them distinct, in %s.\n", requests, asked,
                distinct, sessions);
-        printf("A host's cache, in blocks: %s, %s. The shared tier: %s, written: %s. Routed by: "
+        printf("A host's cache, in blocks: %s, %s. The shared tier: %s, written: %s. Route: "
                "%s.\n",
                capacity, a->policies[0], shared, write_names[a->write], route_names[a->route]);
         printf("Hits, of the blocks asked for; one cache for everything would hit %.2f %%:\n",
@@ -384,7 +384,7 @@ void fleet_report_chart(const struct simulate_arguments *a, const struct fleet *
         human_count(f->simulation->workload->n_requests, requests);
         capacity_text(&a->capacities[0], capacity);
         snprintf(subtitle, sizeof(subtitle),
-                 "%s requests, by %s; a host's cache: %s blocks, %s; written: %s", requests,
+                 "%s requests, route: %s; a host's cache: %s blocks, %s; written: %s", requests,
                  route_names[a->route], capacity, a->policies[0], write_names[a->write]);
         chart_svg(&chart, out);
 }
