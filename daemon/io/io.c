@@ -28,12 +28,20 @@
 #include "io/buffers.h"
 #include "io/worker.h"
 
+/* What one worker has before another is woken. Of transfers also no more than its places. */
+enum {
+        KIO_TRANSFER_BYTES = 32 << 20,
+        KIO_COPY_BYTES = 256 * 1024,
+        KIO_CHECKSUM_SHARE = 4, /* so much less than a copy does a checksum cost */
+};
+
 enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4, KIO_TAIL_BYTES = 4096 };
 
 struct kio {
         struct worker *workers;
         unsigned n_workers; /* initialized ones */
         unsigned depth;
+        unsigned places; /* reads and writes that a worker has at the device at a time */
         struct blocking_call
                 blocking_calls[KIO_VOLUMES_MAX]; /* those that have had a call, and the first */
         struct completion_queue completion_queue;
@@ -224,6 +232,10 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
                 return r;
         }
         regions_init(&io->regions, io, io->workers, io->n_workers, kio_submit_to_worker);
+        io->places =
+                strcmp(io->backend->name, kio_backend_posix.name) == 0 && params->posix_threads > 0
+                        ? MIN(io->depth, params->posix_threads)
+                        : io->depth;
         snprintf(io->ring_flags, sizeof(io->ring_flags), "%s",
                  io->backend->describe(io->workers[0].queue));
         for (unsigned i = 0; i < io->n_workers; i++)
@@ -323,13 +335,65 @@ static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
                        : &io->blocking_calls[0];
 }
 
+/* Each worker that is woken wants a core, next to the loop's and the client's, and a batch ends
+ * when the last of them has had one. So the first one that is not busy takes the request. */
+static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
+{
+        struct worker *least = &io->workers[0];
+
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                struct worker *w = &io->workers[i];
+
+                if (req->op == KIO_COPY ? w->load.copy_bytes < KIO_COPY_BYTES
+                                        : w->load.transfers < io->places &&
+                                                  w->load.transfer_bytes < KIO_TRANSFER_BYTES)
+                        return w;
+                if (w->load.copy_bytes < least->load.copy_bytes)
+                        least = w;
+        }
+        return req->op == KIO_COPY ? least : &io->workers[affinity % io->n_workers];
+}
+
+static void kio_load(struct worker *w, struct kio_request *req)
+{
+        req->worker = w->index;
+        req->load = req->length;
+        if (req->op != KIO_COPY) {
+                w->load.transfers++;
+                w->load.transfer_bytes += req->load;
+                return;
+        }
+        if (!req->buf && !(req->src && req->vector))
+                req->load /= KIO_CHECKSUM_SHARE;
+        w->load.copy_bytes += req->load;
+}
+
+static void kio_unload(struct kio *io, const struct kio_request *req)
+{
+        struct worker *w = &io->workers[req->worker];
+
+        if (req->op == KIO_CALL)
+                return;
+        if (req->op == KIO_COPY) {
+                w->load.copy_bytes -= req->load;
+        } else {
+                w->load.transfers--;
+                w->load.transfer_bytes -= req->load;
+        }
+}
+
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
 {
+        struct worker *w;
+
         kio_prepare(io, req);
-        if (req->op == KIO_CALL)
+        if (req->op == KIO_CALL) {
                 blocking_call_submit(kio_blocking_call(io, req->volume), req);
-        else
-                worker_submit(&io->workers[affinity % io->n_workers], req);
+                return;
+        }
+        w = kio_choose(io, req, affinity);
+        kio_load(w, req);
+        worker_submit(w, req);
 }
 
 void kio_flush(struct kio *io)
@@ -365,6 +429,7 @@ static unsigned kio_complete(struct kio *io, struct list_node *done)
                 assert(req->state == KIO_DONE);
                 req->state = KIO_IDLE;
                 io->pending--;
+                kio_unload(io, req);
                 if (req->region)
                         req->region->in_flight--;
                 if (req->payload > 0)

@@ -101,6 +101,10 @@ struct kio_request {
 
         void (*complete)(struct kio_request *req); /* on the loop thread */
 
+        /* the loop's own */
+        unsigned worker; /* that has it, or had it last */
+        uint64_t load;   /* bytes that it counts as there */
+
         /* worker's own */
         uint64_t body; /* so many bytes are buf's, the rest is the tail's */
         uint64_t progress;
@@ -183,7 +187,8 @@ struct kio_region {
 };
 
 /* Loop thread. The request must stay where it is until complete(). Never fails: an unusable worker
- * completes it with an error. `affinity`: requests with the same value go to the same worker. */
+ * completes it with an error. As few workers as the load needs take the requests; where it needs
+ * all of them, reads, writes and syncs with the same `affinity` go to the same one. */
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity);
 
 /* Submits wake-ups once for all kio_submit() since the last: call at the end of a loop turn. */

@@ -158,6 +158,48 @@ static void many_requests_stay_within_the_depth(void **state)
         free(reqs);
 }
 
+static void as_few_workers_take_a_burst_as_it_needs(void **state)
+{
+        enum { WORKERS = 3, DEPTH = 4, READS = WORKERS * DEPTH + 6, COPIES = 13, SUMS = 17 };
+        static struct kio_request reads[READS], copies[COPIES], sums[SUMS];
+        const uint64_t part = 64 * 1024; /* a quarter of what a worker copies before another does */
+        _cleanup_(closep) int fd = -1;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 25);
+        start_with_faults(WORKERS, DEPTH);
+        completed = 0;
+        for (unsigned i = 0; i < READS; i++) {
+                reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
+                kio_submit(t.io, &reads[i], i);
+                /* Each has as many as the device takes from it; then all of them have more. */
+                assert_int_equal(reads[i].worker, i < WORKERS * DEPTH ? i / DEPTH : i % WORKERS);
+        }
+        for (unsigned i = 0; i < COPIES; i++) {
+                copies[i] = transfer(KIO_COPY, -1, t.pool + POOL_PIECE, part, 0);
+                copies[i].src = t.pool + 2 * POOL_PIECE;
+                kio_submit(t.io, &copies[i], 7);
+                assert_int_equal(copies[i].worker, i < 12 ? i / 4 : 0);
+        }
+        wait_completed(READS + COPIES);
+        /* A checksum is a quarter of a copy. */
+        completed = 0;
+        for (unsigned i = 0; i < SUMS; i++) {
+                sums[i] = transfer(KIO_COPY, -1, NULL, part, 0);
+                sums[i].src = t.pool + 2 * POOL_PIECE;
+                kio_submit(t.io, &sums[i], 7);
+                assert_int_equal(sums[i].worker, i < 16 ? 0 : 1);
+        }
+        wait_completed(SUMS);
+        /* What has come back is no load. */
+        for (unsigned i = 0; i < DEPTH; i++) {
+                completed = 0;
+                kio_submit(t.io, &reads[i], 2);
+                assert_int_equal(reads[i].worker, 0);
+                wait_completed(1);
+        }
+}
+
 /* How many operations of these classes are at the device together, if it answers none of them. */
 static void expect_in_flight(const unsigned submitted[static KIO_CLASS_END],
                              const unsigned expected[static KIO_CLASS_END])
@@ -423,6 +465,7 @@ int main(void)
                 IO_TEST(calls_go_in_the_order_of_their_classes),
                 IO_TEST(what_holds_up_calls_holds_up_nothing_else),
                 IO_TEST(many_requests_stay_within_the_depth),
+                IO_TEST(as_few_workers_take_a_burst_as_it_needs),
                 IO_TEST(either_kind_gets_its_depth_and_the_other_a_place),
                 IO_TEST(gets_find_a_place_when_puts_fill_the_device),
                 IO_TEST(gets_overtake_puts_but_do_not_starve_them),
