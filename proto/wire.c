@@ -40,7 +40,7 @@ static const struct op_info {
                        .parent = true },
         [WIRE_GET] = { .name = "GET",
                        .flags = WIRE_F_MORE | WIRE_F_NOWAIT | WIRE_F_INTO | WIRE_F_PIECES |
-                                WIRE_F_LEND,
+                                WIRE_F_LEND | WIRE_F_LEASE,
                        .entry_bytes = sizeof(struct wire_get),
                        .result_bytes = sizeof(struct wire_get_result),
                        .batch = true,
@@ -303,6 +303,8 @@ static const char *check_gets(const struct wire_batch *m)
 
         if ((m->hdr.flags & WIRE_F_INTO) && (m->hdr.flags & WIRE_F_LEND))
                 return "GET that borrows and has a target";
+        if ((m->hdr.flags & WIRE_F_LEASE) && !(m->hdr.flags & WIRE_F_INTO))
+                return "GET with the flag for a lease and without a target";
         if (m->hdr.flags & WIRE_F_INTO)
                 return m->hdr.flags & WIRE_F_PIECES ? check_pieces(m) : NULL;
         if (m->hdr.flags & WIRE_F_PIECES)

@@ -78,7 +78,9 @@ enum wire_flag {
         WIRE_F_MORE = 1 << 0,   /* PUT, GET, TOUCH, PREFETCH: the chain goes on in the next message
                                  */
         WIRE_F_NOWAIT = 1 << 1, /* PUT, GET: answer BUSY instead of waiting for room */
-        WIRE_F_LEASE = 1 << 2,  /* PUT: keep a lease on each chunk put or already there */
+        WIRE_F_LEASE = 1 << 2,  /* PUT: keep a lease on each chunk put or already there. GET with
+                                   WIRE_F_INTO: lease what is in memory, and the client copies it
+                                   by itself; for WIRE_FEATURE_LEASE_INTO */
         WIRE_F_INTO = 1 << 3,   /* GET: copy to the client's region instead of leasing */
         WIRE_F_ATTACH = 1 << 4, /* NAMESPACE: must exist; an empty fingerprint is not compared */
         WIRE_F_ALL = 1 << 5,    /* PURGE: every namespace of the store; admin only */
@@ -465,6 +467,7 @@ enum wire_feature {
         WIRE_FEATURE_LIFETIME = 1 << 14,  /* NAMESPACE with a lifetime, or with WIRE_F_SET */
         WIRE_FEATURE_COST = 1 << 15,      /* PUT says what computing a chunk again would cost */
         WIRE_FEATURE_STAGES = 1 << 16,    /* REPORT of the stages */
+        WIRE_FEATURE_LEASE_INTO = 1 << 17, /* GET with WIRE_F_INTO and WIRE_F_LEASE */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,
@@ -519,7 +522,7 @@ struct wire_get_result {
         uint8_t flags;           /*  3  WIRE_RESULT_LEASED */
         uint32_t length;         /*  4  bytes leased or copied */
         struct wire_lease lease; /*  8 */
-        uint64_t offset; /* 16  in the pool, of the range's first byte; zero with WIRE_F_INTO */
+        uint64_t offset; /* 16  in the pool, of the range's first byte; zero if it was copied */
         uint32_t chunk_length; /* 24 */
         uint32_t file;         /* 28  WIRE_RESULT_LENT: its number; else enum wire_not_lent */
 };

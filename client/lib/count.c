@@ -14,20 +14,6 @@
 
 enum { TRANSFER_MIN = ABI_BYTES_TO(struct kvcache_transfer, duration_ns) };
 
-static void ask(struct kvcache *kv)
-{
-        struct transfers *t = &kv->conn->transfers;
-        struct message *m;
-
-        if (t->page || t->asked)
-                return;
-        m = message_new(WIRE_TRANSFERS, sizeof(struct wire_hdr));
-        if (!m)
-                return; /* the next record tries again */
-        t->asked = true;
-        message_queue(kv, m);
-}
-
 static bool is_valid(const struct kvcache_transfer *t)
 {
         return t->path < TRANSFER_PATHS && t->layout < TRANSFER_LAYOUTS &&
@@ -54,7 +40,7 @@ int parts_count_transfer(struct kvcache *kv, const struct kvcache_transfer *t)
         r = transfers_count(&kv->conn->transfers, transfer_key(t->path, t->layout, t->technology),
                             &sum, t->transfers, (uint64_t)handle_now_ns());
         if (r == 0)
-                ask(kv);
+                message_ask_for_transfers(kv);
         return r;
 }
 

@@ -19,6 +19,8 @@
 #include "checked.h"
 #include "lib/abi.h"
 
+enum { LIBRARY_COPIES_MOST = 4 << 20 };
+
 unsigned encode_wire_op(enum kvcache_op op)
 {
         switch (op) {
@@ -268,6 +270,8 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         case WIRE_GET:
                 if (b->into)
                         batch->hdr.flags |= WIRE_F_INTO;
+                if (b->lease_into)
+                        batch->hdr.flags |= WIRE_F_LEASE;
                 if ((u->flags & KVCACHE_LEND) && (b->kv->conn->features & WIRE_FEATURE_LEND))
                         batch->hdr.flags |= WIRE_F_LEND;
                 r = encode_get(b, m);
@@ -367,9 +371,23 @@ void encode_undo(struct encode *b)
         }
 }
 
-/* A `get into` whose rooms are all in memory that this session shares is the daemon's work.
- * Elsewhere (the place of a staging area whose daemon has ended, or any other memory) the library
- * copies from the pool when the reply comes. */
+/* A little of it that is all there is under way is sooner copied than handed to a worker, waited
+ * for, and announced. Much is for the workers, which are several. */
+static bool library_copies(const struct encode *b)
+{
+        uint64_t bytes = 0;
+
+        if (!b->into || !(b->kv->conn->features & WIRE_FEATURE_LEASE_INTO) ||
+            b->kv->keys_inflight > 0)
+                return false;
+        for (size_t i = b->first; i < b->first + b->count && bytes <= LIBRARY_COPIES_MOST; i++)
+                bytes += encode_key(b, i)->bytes;
+        return bytes <= LIBRARY_COPIES_MOST;
+}
+
+/* A `get into` whose rooms are all in memory that this session shares is the daemon's work, but for
+ * a little that is in memory. Elsewhere (the place of a staging area whose daemon has ended, or any
+ * other memory) the library copies from the pool when the reply comes. */
 static void encode_prepare(struct encode *b)
 {
         const struct kvcache_request *u = b->user;
@@ -379,6 +397,7 @@ static void encode_prepare(struct encode *b)
                                        (kv->conn->max_message - sizeof(struct wire_batch)) /
                                                wire_entry_bytes(encode_wire_op(u->op)));
         b->into = u->op == KVCACHE_OP_GET_INTO && b->keys->all_shared;
+        b->lease_into = library_copies(b);
 }
 
 int encode_request(struct encode *b, bool more)

@@ -14,7 +14,8 @@ struct encode {
         uint32_t wait_ms; /* how long the daemon may let it wait */
 
         struct message_list messages; /* the outcome */
-        bool into;                    /* the daemon copies a `get into` */
+        bool into;                    /* the daemon copies a `get into` ... */
+        bool lease_into; /* ... but for what it has in memory, which the library does */
         uint32_t per_message;
 };
 

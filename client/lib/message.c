@@ -95,6 +95,20 @@ void message_cancel(struct kvcache *kv, struct message *m)
         TAILQ_INSERT_HEAD(&kv->queue, cancel, link);
 }
 
+void message_ask_for_transfers(struct kvcache *kv)
+{
+        struct transfers *t = &kv->conn->transfers;
+        struct message *m;
+
+        if (t->page || t->asked)
+                return;
+        m = message_new(WIRE_TRANSFERS, sizeof(struct wire_hdr));
+        if (!m)
+                return; /* the next record tries again */
+        t->asked = true;
+        message_queue(kv, m);
+}
+
 int message_release(struct kvcache *kv, struct wire_lease lease, uint32_t length)
 {
         if (kv->n_releases == kv->releases_room) {

@@ -61,6 +61,9 @@ void message_cancel(struct kvcache *kv, struct message *m);
 int message_release(struct kvcache *kv, struct wire_lease lease, uint32_t length);
 /* Queues a message for releases that nothing else takes along. */
 int message_flush_releases(struct kvcache *kv);
+/* Once a session: the page that what the program moves by itself is counted in. Nothing waits for
+ * it. */
+void message_ask_for_transfers(struct kvcache *kv);
 
 /* A daemon's status as an errno. */
 int message_errno(unsigned wire_status);

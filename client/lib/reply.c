@@ -13,10 +13,12 @@
 #include <string.h>
 
 #include "checked.h"
+#include "copy.h"
 #include "cleanup.h"
 #include "lib/buffers.h"
 #include "lib/lookup.h"
 #include "lib/request.h"
+#include "lib/transfers.h"
 
 enum { LENT_PAGE = 4096 };
 
@@ -38,7 +40,9 @@ static const char *reply_check_get(const struct kvcache *kv, const struct messag
         if (lent && (r->offset % LENT_PAGE != 0 || r->offset > INT64_MAX - UINT32_MAX ||
                      r->lease.generation == 0 || r->file == 0))
                 return "a loan of an impossible place";
-        if (leased != (r->status == WIRE_OK && !into && !lent))
+        if (into && (((const struct wire_hdr *)m->data)->flags & WIRE_F_LEASE)
+                    ? leased && r->status != WIRE_OK
+                    : leased != (r->status == WIRE_OK && !into && !lent))
                 return "a lease where none belongs, or none where one does";
         if (r->status != WIRE_OK)
                 return NULL;
@@ -209,7 +213,7 @@ static bool reply_copy(const struct request *q, size_t key, const uint8_t *data,
         for (; length > 0; p++) {
                 uint64_t n = MIN(p->bytes, length);
 
-                memcpy(p->data, data, n);
+                copy_past_caches(p->data, data, n);
                 data += n;
                 length -= n;
         }
@@ -308,10 +312,37 @@ static void reply_take_result(struct kvcache *kv, struct request *q, const struc
         }
 }
 
+/* Chunks that the daemon leased, and would have copied and counted itself. */
+static void reply_count_copies(struct kvcache *kv, const struct wire_reply *reply, int64_t began_ns)
+{
+        const struct wire_get_result *results = (const struct wire_get_result *)(reply + 1);
+        struct transfer_record sum = { .result = TRANSFER_OK };
+        int64_t now_ns = handle_now_ns();
+
+        for (unsigned i = 0; i < reply->count; i++) {
+                if (!(results[i].flags & WIRE_RESULT_LEASED))
+                        continue;
+                sum.blocks++;
+                sum.bytes += results[i].length;
+        }
+        if (sum.blocks == 0 || !(kv->conn->features & WIRE_FEATURE_TRANSFERS))
+                return;
+        sum.regions = sum.blocks;
+        sum.device_bytes = sum.bytes;
+        sum.latency_ns = (uint64_t)(now_ns - began_ns);
+        if (transfers_count(
+                    &kv->conn->transfers,
+                    transfer_key(TRANSFER_HOST_TO_HOST, TRANSFER_FULLY_CONTIGUOUS, TRANSFER_MEMCPY),
+                    &sum, sum.blocks, (uint64_t)now_ns) == 0)
+                message_ask_for_transfers(kv);
+}
+
 static void reply_take_batch(struct kvcache *kv, const struct message *m,
                              const struct wire_reply *reply)
 {
         struct request *q = m->request;
+        bool copies = q && q->targets.keys;
+        int64_t began_ns = copies ? handle_now_ns() : 0;
 
         if (reply->status != WIRE_OK && q) {
                 q->error = message_errno(reply->status);
@@ -326,6 +357,11 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                 }
                 for (unsigned i = 0; i < m->count; i++)
                         reply_take_result(kv, q, m, reply + 1, i);
+                /* The user holds no lease by these, and knows of none that it could give back. */
+                if (copies)
+                        (void)message_flush_releases(kv);
+                if (copies && m->moves)
+                        reply_count_copies(kv, reply, began_ns);
         }
         if (q)
                 request_message_done(kv, q);

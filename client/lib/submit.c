@@ -99,7 +99,7 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
         if (count > 0 && q->n_messages == 0 && flow_has_ended(kv))
                 return -ECONNRESET;
 
-        if (user->op == KVCACHE_OP_GET_INTO && !b.into)
+        if (user->op == KVCACHE_OP_GET_INTO && (!b.into || b.lease_into))
                 q->targets = resolved_take(keys);
         TAILQ_CONCAT(&kv->queue, &b.messages, link);
         TAILQ_INSERT_TAIL(&kv->requests, q, link);

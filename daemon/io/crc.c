@@ -77,20 +77,3 @@ uint32_t kio_copy_crc32c(uint32_t crc, void *to, const void *from, size_t bytes)
         head += body;
         return copy_by_pieces(crc, t + head, f + head, bytes - head);
 }
-
-void kio_copy(void *to, const void *from, size_t bytes)
-{
-        size_t head, body;
-        const struct stream_way *way = find_way(to, bytes, &head, &body);
-        const char *f = from;
-        char *t = to;
-
-        if (!way) {
-                memcpy(t, f, bytes);
-                return;
-        }
-        memcpy(t, f, head);
-        way->copy(t + head, f + head, body);
-        head += body;
-        memcpy(t + head, f + head, bytes - head);
-}

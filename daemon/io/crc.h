@@ -12,5 +12,3 @@ uint32_t kio_crc32c_extend(uint32_t crc, const void *data, size_t bytes);
 /* Copies, and extends `crc` by what came to lie at `to`. The target of a long copy is not in the
  * cache afterwards. */
 uint32_t kio_copy_crc32c(uint32_t crc, void *to, const void *from, size_t bytes);
-/* The same without a checksum. */
-void kio_copy(void *to, const void *from, size_t bytes);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "copy.h"
 #include "io/guard.h"
 #include "io/crc.h"
 
@@ -47,7 +48,7 @@ static void run(void *userdata)
                 if (!src)
                         memcpy(buf, req->tail, s->bytes);
         } else if (src && buf && req->unchecked) {
-                kio_copy(buf, src, s->bytes);
+                copy_past_caches(buf, src, s->bytes);
         } else if (src && buf) {
                 req->crc = kio_copy_crc32c(req->crc, buf, src, s->bytes);
         } else {

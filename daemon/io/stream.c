@@ -64,21 +64,6 @@ NARROW static uint32_t copy_crc_narrow(uint32_t crc, void *to, const void *from,
         return crc_of_state(state);
 }
 
-NARROW static void copy_narrow(void *to, const void *from, size_t bytes)
-{
-        enum { WORDS = STREAM_UNIT / sizeof(__m128i) };
-        const char *f = from;
-        __m128i *t = to;
-
-        for (size_t at = 0; at < bytes; at += STREAM_UNIT, f += STREAM_UNIT, t += WORDS) {
-                warm(f);
-#pragma GCC unroll 8
-                for (unsigned i = 0; i < WORDS; i++)
-                        _mm_stream_si128(t + i, _mm_loadu_si128((const __m128i *)f + i));
-        }
-        _mm_sfence();
-}
-
 WIDE static uint32_t copy_crc_wide(uint32_t crc, void *to, const void *from, size_t bytes)
 {
         enum { WORDS = STREAM_UNIT / sizeof(__m256i) };
@@ -109,8 +94,8 @@ WIDE static uint32_t copy_crc_wide(uint32_t crc, void *to, const void *from, siz
         return crc_of_state(state);
 }
 
-static const struct stream_way narrow = { "PCLMULQDQ", copy_crc_narrow, copy_narrow };
-static const struct stream_way wide = { "VPCLMULQDQ", copy_crc_wide, copy_narrow };
+static const struct stream_way narrow = { "PCLMULQDQ", copy_crc_narrow };
+static const struct stream_way wide = { "VPCLMULQDQ", copy_crc_wide };
 
 const struct stream_way *stream_way(unsigned i)
 {

@@ -22,7 +22,6 @@ enum {
 struct stream_way {
         const char *name;
         uint32_t (*copy_crc)(uint32_t crc, void *to, const void *from, size_t bytes);
-        void (*copy)(void *to, const void *from, size_t bytes);
 };
 
 /* Number `i` of those that this processor can do, the quickest first; NULL: there are no more. */

@@ -87,6 +87,13 @@ static void settle_leases(struct client *client)
         quota_settle(&client->holds, QUOTA_LEASED_BYTES, client->leases.bytes);
 }
 
+bool client_has_room_for_lease(const struct client *client, uint32_t chunk)
+{
+        return quota_has_room(&client->holds, QUOTA_LEASES, 1) &&
+               quota_has_room(&client->holds, QUOTA_LEASED_BYTES,
+                              pool_slot_bytes(client->tenant->pool, chunk));
+}
+
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret)
 {
         enum wire_status status = client_charge(client, QUOTA_LEASES, 1);

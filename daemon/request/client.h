@@ -100,6 +100,8 @@ void client_uncharge_request(struct client *client, uint64_t bytes);
 const char *client_refusal(enum wire_status status);
 /* A lease on the chunk: OK and filled in, or what stands against it. */
 enum wire_status client_lease(struct client *client, uint32_t chunk, struct wire_lease *ret);
+/* Would its limits admit one? Nothing counts as refused by asking. */
+bool client_has_room_for_lease(const struct client *client, uint32_t chunk);
 /* Ends leases; returns how many of them there were not. */
 uint32_t client_release(struct client *client, const struct wire_lease *leases, unsigned n);
 /* Ends so many of its leases at most, the latest first; returns how many there were. */

@@ -115,6 +115,34 @@ static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entr
         return true;
 }
 
+/* What is in memory and has room at the client, which copies it by itself. False: it is not there,
+ * or there is no lease for it: a worker copies it then, or the key's status says what is wrong. */
+static bool get_leased(struct batch *b, uint32_t i, const struct wire_get *entry)
+{
+        struct client *client = b->request.client;
+        struct pool *pool = client->tenant->pool;
+        struct wire_get_result *result = batch_result(b, i);
+        uint32_t chunk = pool_find(pool, b->head.namespace_id, &entry->key, batch_hash(b, i));
+        uint32_t length;
+
+        if (chunk == POOL_NONE || (pool_chunk(pool, chunk)->flags & POOL_FILLING) ||
+            !find_range(client, entry, chunk, result, &length) || length > entry->into_length ||
+            !client_has_room_for_lease(client, chunk) ||
+            client_lease(client, chunk, &result->lease) != WIRE_OK)
+                return false;
+        (void)cache_get_resident(client->tenant->cache, b->head.namespace_id, &entry->key,
+                                 batch_hash(b, i), &chunk, &b->part->places[i]);
+        result->flags = WIRE_RESULT_LEASED;
+        result->offset = pool_offset(pool, chunk) + entry->range_offset;
+        result->length = length;
+        result->tier = CACHE_MEMORY;
+        client->tenant->traffic.get_bytes_into += length;
+        b->keys.found++;
+        b->resident++;
+        get_answer(b, i, WIRE_OK);
+        return true;
+}
+
 void request_get(struct batch *b, uint32_t i)
 {
         const struct wire_get *entry = batch_entry(b, i);
@@ -141,6 +169,8 @@ void request_get(struct batch *b, uint32_t i)
                 get_answer(b, i, WIRE_INVALID);
                 return;
         }
+        if (into && (b->head.hdr.flags & WIRE_F_LEASE) && get_leased(b, i, entry))
+                return;
         batch_request_init(b, i, &entry->key, get_done);
         req->range_offset = entry->range_offset;
         req->range_length = entry->range_length;

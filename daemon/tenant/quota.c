@@ -298,24 +298,36 @@ void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t
         h->tenants->all.used[what] += amount;
 }
 
-int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount)
+/* 0, or what it would be refused for. */
+static int check(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
 {
-        struct quotas *t = h->tenants;
-        struct quota_tenant *tenant = &t->list[h->tenant];
-        int r = 0;
+        const struct quotas *t = h->tenants;
+        const struct quota_tenant *tenant = &t->list[h->tenant];
 
         if (tenant->connection.most[what] != QUOTA_NO_LIMIT &&
             !fits(h->used[what], amount, tenant->connection.most[what]))
-                r = QUOTA_OVER_CONNECTION;
-        else if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
-                r = QUOTA_OVER_USER;
-        else if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
-                r = QUOTA_OVER_TENANT;
-        else if (!fits(t->all.used[what], amount, t->all.most.most[what]) ||
-                 !within_share(h, what, amount))
-                r = QUOTA_FULL;
+                return QUOTA_OVER_CONNECTION;
+        if (!fits(h->user->used[what], amount, t->user_limits.most[what]))
+                return QUOTA_OVER_USER;
+        if (!fits(tenant->level.used[what], amount, tenant->level.most.most[what]))
+                return QUOTA_OVER_TENANT;
+        return fits(t->all.used[what], amount, t->all.most.most[what]) &&
+                               within_share(h, what, amount)
+                       ? 0
+                       : QUOTA_FULL;
+}
+
+bool quota_has_room(const struct quota_holder *h, enum quota_thing what, uint64_t amount)
+{
+        return check(h, what, amount) == 0;
+}
+
+int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount)
+{
+        int r = check(h, what, amount);
+
         if (r != 0) {
-                tenant->refused[what]++;
+                h->tenants->list[h->tenant].refused[what]++;
                 return r;
         }
         quota_charge_anyway(h, what, amount);

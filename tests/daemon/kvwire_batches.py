@@ -73,7 +73,7 @@ class Batches:
             parent = part[-1][0]
         return results
 
-    def get_results(self, reply, n, into=None):
+    def get_results(self, reply, n, into=None, may_copy=False):
         self._results(reply, n, GET_RESULT.size)
         results = []
         for k, (s, tier, flags, length, i, g, offset, chunk, file) in enumerate(GET_RESULT.iter_unpack(reply.body)):
@@ -83,7 +83,7 @@ class Batches:
                           NotLent.NONE if lent else NotLent(file))
             if lent and (r.status != Status.OK or g == 0 or file == 0 or offset % 4096 or length != chunk):
                 raise ProtocolError(f"GET: {r} and a loan that does not fit")
-            if r.leased != (into is None and r.status == Status.OK and not lent) or (r.leased and g == 0):
+            if r.leased != (into is None and r.status == Status.OK and not lent) and not (may_copy and not r.leased) or (r.leased and g == 0):
                 raise ProtocolError(f"GET: {r} and a lease that does not fit")
             results.append(r)
         return results
@@ -143,7 +143,7 @@ class Batches:
         items = list(items)
         return self.put_results(self.wait(self.submit_put_from(namespace, items, **how)), len(items))
 
-    def submit_get_to(self, namespace, items, *, ranges=None, nowait=False, more=False, **how):
+    def submit_get_to(self, namespace, items, *, ranges=None, nowait=False, more=False, lease=False, **how):
         """The same for gets: rooms. Returns a tag; its reply's results have no data: look at the region."""
         items, pieces = list(items), b""
         spans = ranges or [(0, 0)] * len(items)
@@ -154,13 +154,13 @@ class Batches:
         else:
             entries = [GET_ENTRY.pack(key, *span, offset, length, region)
                        for (key, (offset, length, region)), span in zip(items, spans)]
-        flags = Flag.INTO | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
+        flags = Flag.INTO | (Flag.LEASE if lease else 0) | (Flag.NOWAIT if nowait else 0) | (Flag.MORE if more else 0)
         return self.submit_batch(Op.GET, namespace, entries, flags=flags, pieces=pieces, **how)
 
     def get_to(self, namespace, items, **how):
         items = list(items)
         reply = self.wait(self.submit_get_to(namespace, items, **how))
-        return self.get_results(reply, len(items), [0] * len(items))
+        return self.get_results(reply, len(items), None if how.get("lease") else [0] * len(items), may_copy=how.get("lease"))
 
     def value(self, namespace, key):
         """One whole chunk as bytes, or None."""

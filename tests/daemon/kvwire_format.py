@@ -28,6 +28,7 @@ FEATURE_TRANSFERS = 1024
 FEATURE_RECORD = 2048
 FEATURE_RELOAD = 4096
 FEATURE_STAGES = 65536
+FEATURE_LEASE_INTO = 131072
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing

@@ -44,6 +44,42 @@ def test_a_region_that_is_not_registered_is_logged_and_counted(make_daemon):
         assert daemon.metric('kvcache_io_registrations_refused_total{memory="region"}') == 1
 
 
+def test_what_is_in_memory_may_be_leased_instead_of_copied(make_daemon):
+    daemon = make_daemon(settings={"limits.leases": 3}).start()
+    keys, leases = [key_of("leased", i) for i in range(6)], "kvcache_leases"
+    data = [(key, value_of(key, 50_000)) for key in keys]
+    with daemon.client() as c, region_of(c, size=2 * MIB) as region:
+        assert c.features & kvwire.FEATURE_LEASE_INTO
+        ns = c.namespace("n")
+        ok(c.put(ns, data, ack=Ack.WRITTEN))
+        c.evict(ns, keys[:1], tiers=Tier.MEMORY)
+        rooms = [(i * 60_000, 50_000, region.number) for i in range(6)]
+        region.clear()
+        refused = daemon.metric('kvcache_resource_refusals_total{resource="leases"}')
+        got = c.get_to(ns, zip(keys, rooms), lease=True)
+        assert [r.status for r in got] == [Status.OK] * 6
+        # From disk it is copied; so is what no lease can be had for, which is no refusal.
+        assert [r.leased for r in got] == [False, True, True, True, False, False]
+        assert daemon.metric(leases) == 3
+        assert daemon.metric('kvcache_resource_refusals_total{resource="leases"}') == refused
+        for (key, value), r, room in zip(data, got, rooms):
+            assert r.length == 50_000
+            if r.leased:
+                assert bytes(c.pool[r.offset:r.offset + r.length]) == value and r.tier == 1
+                assert region.map[room[0]:room[0] + 50_000] == GUARD * 50_000
+            else:
+                assert r.offset == 0 and region.map[room[0]:room[0] + 50_000] == value
+        assert c.release([r.lease for r in got if r.leased]) == 0 and daemon.metric(leases) == 0
+        # Ranges; too little room is no lease, nor is what is no range of the chunk, nor a place that is not the client's.
+        got = c.get_to(ns, [(keys[1], (0, 100, region.number)), (keys[2], (0, 99, region.number)), (keys[3], (0, 99, region.number))],
+                       ranges=[(7, 100), (7, 100), (49_999, 2)], lease=True)
+        assert [(r.status, r.leased) for r in got] == [(Status.OK, True), (Status.TOO_LARGE, False), (Status.INVALID, False)]
+        assert bytes(c.pool[got[0].offset:got[0].offset + 100]) == data[1][1][7:107]
+        assert c.release([got[0].lease]) == 0
+        wrong, = c.get_to(ns, [(keys[1], (2 * MIB - 10, 50_000, region.number))], lease=True)
+        assert (wrong.status, wrong.leased) == (Status.INVALID, False) and daemon.metric(leases) == 0
+
+
 @pytest.mark.parametrize("kind", ["memfd", "unsealed", "shm", "unlinked", "hugetlbfs"])
 def test_bytes_go_and_come_back_whatever_the_size_and_the_place(both, kind):
     ns = both.namespace("n")

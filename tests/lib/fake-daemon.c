@@ -331,7 +331,9 @@ static void get_one(struct fake_daemon *d, unsigned session, const struct wire_b
                 r->tier = WIRE_TIER_DISK;
         if (b->hdr.flags & WIRE_F_LEND)
                 r->file = d->not_lent;
-        if (!(b->hdr.flags & WIRE_F_INTO)) {
+        if (!(b->hdr.flags & WIRE_F_INTO) ||
+            ((b->hdr.flags & WIRE_F_LEASE) && length <= g->into_length &&
+             (unsigned)i < d->o.in_memory)) {
                 if (d->o.lease_bytes > 0 && leased_bytes(d, session) + length > d->o.lease_bytes) {
                         *r = (struct wire_get_result){ .status = WIRE_QUOTA };
                         return;
@@ -340,7 +342,7 @@ static void get_one(struct fake_daemon *d, unsigned session, const struct wire_b
                 r->lease = lease_new(d, session);
                 d->leases[r->lease.id].bytes = length;
                 d->most_leased = MAX(d->most_leased, leased_bytes(d, session));
-                r->offset = d->chunks[i].offset + g->range_offset;
+                r->offset = d->chunks[i].offset + g->range_offset + d->o.lease_lie;
                 return;
         }
         if (length > g->into_length)
@@ -500,6 +502,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 (d->o.cancel ? WIRE_FEATURE_CANCEL : 0) |
                 (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
                 (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
+                (d->o.lease_into ? WIRE_FEATURE_LEASE_INTO : 0) |
                 (d->o.is_old ? 0
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
                                        WIRE_FEATURE_PIN | WIRE_FEATURE_COST | WIRE_FEATURE_BENCH |

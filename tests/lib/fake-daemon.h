@@ -57,6 +57,8 @@ struct fake_options {
         uint64_t lease_bytes;   /* a session may hold so much, QUOTA beyond; 0: any number */
         bool lend_indirect;     /* the files' descriptors are without O_DIRECT */
         bool takes_files;       /* on a disk, as regions for puts */
+        bool lease_into;        /* GETs with INTO may ask for leases: of the first `in_memory` */
+        uint64_t lease_lie;     /* added to where a leased chunk is */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */

@@ -199,7 +199,7 @@ static void compute(void *userdata)
                         if (!from)
                                 memcpy(to, tail, n);
                 } else if (from && to && req->unchecked) {
-                        kio_copy(to, from, n);
+                        memcpy(to, from, n);
                 } else if (from && to) {
                         req->crc = kio_copy_crc32c(req->crc, to, from, n);
                 } else {

@@ -219,6 +219,129 @@ static void test_puts_and_gets_name_the_region_and_need_no_staging(void **state)
         assert_int_equal(peek(f, &f->d->regions), 0);
 }
 
+static unsigned leases_left(struct rig *f)
+{
+        unsigned n = 0;
+
+        fake_daemon_lock(f->d);
+        for (unsigned i = 0; i < FAKE_LEASES; i++)
+                n += f->d->leases[i].used;
+        fake_daemon_unlock(f->d);
+        return n;
+}
+
+/* Two chunks in memory, one on disk. */
+static void test_the_library_copies_a_little_that_is_in_memory(void **state)
+{
+        enum { BYTES = 30000 }; /* which goes past the caches */
+        struct fake_options o = { .lease_into = true, .in_memory = 2 };
+        struct rig *f = *state;
+        struct kvcache_result r[3];
+        struct kvcache_entry e[3];
+        struct kvcache_completion c[2];
+        uint32_t region = 0;
+        uint8_t *base;
+
+        start(f, &o, 5000);
+        base = register_buffer(f, &region);
+        for (unsigned i = 0; i < 3; i++) {
+                put_one(f, 1 + i, BYTES);
+                e[i] = (struct kvcache_entry){ .key = rig_key(1 + i),
+                                               .data = base + 1 + i * (BYTES + 7),
+                                               .length = BYTES };
+        }
+        memset(base, 0x33, REGION);
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 3, r), 0);
+        for (unsigned i = 0; i < 3; i++) {
+                uint8_t *at = base + 1 + i * (BYTES + 7);
+
+                assert_int_equal(r[i].status, KVCACHE_OK);
+                assert_int_equal(r[i].length, BYTES);
+                assert_int_equal(r[i].lease.generation, 0);
+                assert_null(r[i].data);
+                assert_true(rig_filled(at, BYTES, 1 + i));
+                assert_int_equal(at[-1], 0x33);
+                assert_int_equal(at[BYTES], 0x33);
+        }
+        /* What it leased goes back at once: the user knows of no lease. */
+        while (leases_left(f) > 0)
+                ;
+        assert_int_equal(logged_before(f, 1).flags, WIRE_F_INTO | WIRE_F_LEASE);
+        assert_int_equal(logged_before(f, 0).op, WIRE_RELEASE);
+
+        /* A range, and one that has too little room, which is none of the library's to say. */
+        e[0].range_offset = 100;
+        e[0].range_length = 20000;
+        e[1].length = BYTES - 1;
+        memset(base, 0x33, REGION);
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, 2, r), 0);
+        assert_int_equal(r[0].length, 20000);
+        rig_fill(base + 100000, BYTES, 1);
+        assert_memory_equal(base + 1, base + 100000 + 100, 20000);
+        assert_int_equal(base[1 + 20000], 0x33);
+        assert_int_equal(r[1].status, KVCACHE_TOO_LARGE);
+        while (leases_left(f) > 0)
+                ;
+
+        /* Beside other requests workers do it. */
+        e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = BYTES };
+        e[1] = (struct kvcache_entry){ .key = rig_key(2), .data = base + BYTES, .length = BYTES };
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e[0], 1, &r[0], 0), 0);
+        assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e[1], 1, &r[1], 0), 0);
+        for (unsigned n = 0; n < 2;)
+                n += (unsigned)kvcache_reap(f->kv, c, 2, 5000);
+        assert_true(rig_filled(base, BYTES, 1) && rig_filled(base + BYTES, BYTES, 2));
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
+        while (leases_left(f) > 0)
+                ;
+}
+
+/* Four MiB are a little, a key more is not. */
+static void test_much_is_copied_by_the_daemon(void **state)
+{
+        enum { LITTLE = (4 << 20) / REGION };
+        struct fake_options o = { .lease_into = true, .in_memory = 1 };
+        struct kvcache_result r[LITTLE + 1];
+        struct kvcache_entry e[LITTLE + 1];
+        struct rig *f = *state;
+        uint32_t region = 0;
+        uint8_t *base;
+
+        start(f, &o, 5000);
+        base = register_buffer(f, &region);
+        put_one(f, 1, 1000);
+        for (unsigned i = 0; i <= LITTLE; i++)
+                e[i] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = REGION };
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, LITTLE, r), 0);
+        while (leases_left(f) > 0)
+                ;
+        assert_int_equal(logged_before(f, 1).flags, WIRE_F_INTO | WIRE_F_LEASE);
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, LITTLE + 1, r), 0);
+        assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
+        assert_true(rig_filled(base, 1000, 1));
+}
+
+static void test_a_lease_outside_of_the_pool_is_not_copied_from(void **state)
+{
+        struct fake_options o = { .lease_into = true, .in_memory = 1 };
+        struct rig *f = *state;
+        struct kvcache_entry e;
+        struct kvcache_result r;
+        uint32_t region = 0;
+
+        start(f, &o, 5000);
+        e = (struct kvcache_entry){ .key = rig_key(1),
+                                    .data = register_buffer(f, &region),
+                                    .length = 5000 };
+        put_one(f, 1, 5000);
+        fake_daemon_lock(f->d);
+        f->d->o.lease_lie = UINT64_C(1) << 40;
+        fake_daemon_unlock(f->d);
+        memset(e.data, 0x33, 5000);
+        assert_int_not_equal(call(f, KVCACHE_OP_GET_INTO, &e, 1, &r), 0);
+        assert_int_equal(((uint8_t *)e.data)[0], 0x33);
+}
+
 static void test_a_chunk_longer_than_the_staging_goes_from_a_region(void **state)
 {
         struct rig *f = *state;
@@ -1080,6 +1203,9 @@ int main(void)
 {
         const struct CMUnitTest tests[] = {
                 TEST(puts_and_gets_name_the_region_and_need_no_staging),
+                TEST(the_library_copies_a_little_that_is_in_memory),
+                TEST(much_is_copied_by_the_daemon),
+                TEST(a_lease_outside_of_the_pool_is_not_copied_from),
                 TEST(a_chunk_longer_than_the_staging_goes_from_a_region),
                 TEST(a_request_may_mix_staging_region_and_other_memory),
                 TEST(memory_that_is_mapped_already_is_taken_where_it_is),

@@ -329,6 +329,19 @@ static void a_minimal_request_of_each_op_is_accepted(void **state)
         }
 }
 
+static void a_get_may_ask_for_leases_only_with_a_target(void **state)
+{
+        pieced(&m, WIRE_GET, 1, 1, 0);
+        assert_accepted(&m);
+        m.hdr.flags |= WIRE_F_LEASE;
+        assert_accepted(&m);
+        minimal(&m, WIRE_GET);
+        m.hdr.flags = WIRE_F_LEASE;
+        assert_refused(&m);
+        m.hdr.flags = WIRE_F_LEASE | WIRE_F_LEND;
+        assert_refused(&m);
+}
+
 static void a_get_that_borrows_has_neither_target_nor_range(void **state)
 {
         struct wire_get *get = (struct wire_get *)(&m.batch + 1);
@@ -1381,6 +1394,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_minimal_request_of_each_op_is_accepted),
                 cmocka_unit_test(each_op_takes_its_own_flags_and_no_other),
+                cmocka_unit_test(a_get_may_ask_for_leases_only_with_a_target),
                 cmocka_unit_test(a_get_that_borrows_has_neither_target_nor_range),
                 cmocka_unit_test(unknown_ops_and_replies_are_refused),
                 cmocka_unit_test(every_other_length_is_refused),
