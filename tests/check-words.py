@@ -50,16 +50,37 @@ WORDS = [
     (r"\bpaths? (that )?(is|are|was|were) (bypassed|suspended|resumed|up|offline|hung|used)\b|\bpaths? of the store\b|\bstore paths?\b(?! is %)|\bseveral paths\b|\b(a|the|each|its|no|other) paths?'s?\b|\b([Ee]ach|[Oo]ther) paths?\b|\b[Oo]ne path of\b|\b[Pp]aths? bypassed\b|\b_(a|of|its|one|only|each)_path\b", "volume", r"path of (the|a) (file|socket)|\$STATE_DIRECTORY"),
 ]
 SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-words\.py$)")
-RULES = [(re.compile(a), b, c and re.compile(c)) for a, b, c in WORDS]
+
+
+def literals(pattern):
+    """What is in every match of the pattern, in small letters: a run of letters for each of its alternatives; None, where
+    one has none. A text without any of them need not be searched, which takes a hundred times as long."""
+    pattern = re.sub(r"\\[a-zA-Z][*+?]?|\\.|\[[^\]]*\][*+?]?", " ", pattern)
+    while "(" in pattern:
+        pattern = re.sub(r"\([^()]*\)[*+?]?", " ", pattern)
+    pattern = re.sub(r".[*+?]", " ", pattern)
+    longest = [max(re.findall(r"[a-z_'-]+", part.lower()), key=len, default="") for part in pattern.split("|")]
+    return longest if all(len(word) > 2 for word in longest) else None
+
+
+RULES = [(literals(a), re.compile(a), b, c and re.compile(c)) for a, b, c in WORDS]
+
+
+def may_match(rules, text):
+    low = text.lower()
+    return [r for r in rules if r[0] is None or any(word in low for word in r[0])]
 
 
 def hits(text):
     """(number of the line, word, advice, line); phrases are found across the line ends of a comment, too."""
+    rules = may_match(RULES, text)
+    if not rules:
+        return
     lines = text.split("\n")
     for i, line in enumerate(lines):
         tail = re.sub(r"^\s*(\*(?!/)|//|#|\"|')?\s*", "", lines[i + 1]) if i + 1 < len(lines) else ""
         both = line + " " + tail
-        for rule, advice, right in RULES:
+        for _, rule, advice, right in may_match(rules, both):
             for m in rule.finditer(both):
                 if m.start() >= len(line):
                     continue
