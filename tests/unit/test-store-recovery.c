@@ -85,7 +85,8 @@ struct said {
 };
 static struct said *said;
 
-static void churn(void)
+/* Writes a byte to `reached` when `until` is. */
+static void churn(int reached, uint64_t until)
 {
         start_limit(64 * MIB);
         for (uint64_t n = said->acked;; n++) {
@@ -103,6 +104,8 @@ static void churn(void)
                 if (said->keys[k] == 0 && put(k, 6000) == 0)
                         said->keys[k] = 1;
                 __atomic_store_n(&said->acked, n + 1, __ATOMIC_RELEASE);
+                if (n + 1 == until)
+                        assert_int_equal(write(reached, "", 1), 1);
         }
 }
 
@@ -113,23 +116,27 @@ static void a_kill_at_any_moment_loses_nothing_answered(void **state)
         said = mmap(NULL, sizeof(*said), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
         assert_ptr_not_equal(said, MAP_FAILED);
         for (unsigned round = 0; round < 6; round++) {
+                int status, reached[2];
                 uint64_t until;
-                int status;
+                char byte;
                 pid_t pid;
 
                 x ^= x << 13;
                 x ^= x >> 7;
                 x ^= x << 17;
-                until = said->acked + x % 1500;
+                until = said->acked + 1 + x % 1500;
+                assert_int_equal(pipe2(reached, O_CLOEXEC), 0);
                 pid = fork();
                 assert_true(pid >= 0);
                 if (pid == 0) {
-                        churn();
+                        close(reached[0]);
+                        churn(reached[1], until);
                         _exit(1);
                 }
-                while (__atomic_load_n(&said->acked, __ATOMIC_ACQUIRE) < until)
-                        if (waitpid(pid, &status, WNOHANG) != 0)
-                                fail_msg("the other process ended");
+                close(reached[1]);
+                if (read(reached[0], &byte, 1) != 1)
+                        fail_msg("the other process ended");
+                close(reached[0]);
                 kill(pid, SIGKILL);
                 assert_int_equal(waitpid(pid, &status, 0), pid);
                 start_limit(64 * MIB);
