@@ -24,7 +24,8 @@ static void run(void *userdata)
         const struct slice *s = userdata;
         struct kio_request *req = s->req;
         char *buf = req->buf ? (char *)req->buf + req->progress : NULL;
-        const char *src = req->op == KIO_COPY ? (const char *)req->src + req->progress : NULL;
+        const char *src =
+                req->op == KIO_COPY && req->src ? (const char *)req->src + req->progress : NULL;
 
         if (req->op == KIO_READ && req->vector) {
                 uint64_t bytes = s->bytes;
