@@ -44,12 +44,13 @@ SANITIZER_REPORT = re.compile(
 
 
 @functools.lru_cache(None)
+def is_sanitized():
+    return DAEMON.exists() and bool(re.search(rb"__asan_init|__tsan_init", DAEMON.read_bytes()))
+
+
 def slow():
     """How much longer things may take: sanitizers are slow."""
-    factor = float(os.environ.get("KVCACHE_TEST_SLOW", "1"))
-    if DAEMON.exists() and re.search(rb"__asan_init|__tsan_init", DAEMON.read_bytes()):
-        factor *= 5
-    return factor
+    return float(os.environ.get("KVCACHE_TEST_SLOW", "1")) * (5 if is_sanitized() else 1)
 
 
 def is_thread_sanitized():
