@@ -238,7 +238,10 @@ void admission_count_written(struct admission *a, uint64_t written, uint64_t now
 void admission_get_stats(const struct admission *a, struct admission_stats *ret)
 {
         *ret = a->stats;
-        ret->available = (int64_t)a->level;
+        /* A debt beyond what the type has is as large as the type has. */
+        ret->available = a->level <= -0x1p63  ? INT64_MIN
+                         : a->level >= 0x1p63 ? INT64_MAX
+                                              : (int64_t)a->level;
         for (unsigned i = 0; i < ARRAY_SIZE(a->slots); i++)
                 ret->written_day += a->slots[i];
         ret->seconds_day = MIN((a->now_ns - a->start_ns) / 1000000000, (uint64_t)SECONDS_A_DAY);
