@@ -15,6 +15,7 @@
 #include "units.h"
 #include "build-config.h"
 #include "config/config.h"
+#include "notify.h"
 #include "report/http-token.h"
 #include "server.h"
 #include "suggest.h"
@@ -189,6 +190,7 @@ static int run(const struct server_params *params, bool check, bool print)
         if (log_set_format(config->log.format) == -ENOTSUP)
                 log_warning(
                         "log.format: there is no journal here, so messages go to stderr as text");
+        config->kept_bytes = notify_kept_bytes();
         r = config_resolve(config, print ? NULL : say, print ? NULL : warn, &error);
         if (r < 0)
                 return fail_config(r, &error);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -27,6 +28,15 @@
 #include <systemd/sd-daemon.h>
 
 enum { NOTIFY_WAIT_MS = 1000, SETTLE_MS = 5000 };
+
+/* By name; of the same name, in the order in which they came. */
+static int compare_kept(const void *a, const void *b)
+{
+        const struct notify_kept *x = a, *y = b;
+        int r = strcmp(x->name, y->name);
+
+        return r != 0 ? r : (x->fd > y->fd) - (x->fd < y->fd);
+}
 
 int notify_inherit(struct notify_sockets *ret)
 {
@@ -65,7 +75,31 @@ int notify_inherit(struct notify_sockets *ret)
         for (int i = 0; i < n && names; i++)
                 free(names[i]);
         free(names);
+        if (ret->n_kept > 0)
+                qsort(ret->kept, ret->n_kept, sizeof(*ret->kept), compare_kept);
         return r;
+}
+
+uint64_t notify_kept_bytes(void)
+{
+        const char *suffix = NOTIFY_KEPT_WRITABLE;
+        char **names = NULL;
+        int n = sd_listen_fds_with_names(0, &names);
+        uint64_t bytes = 0;
+
+        for (int i = 0; i < n && names; i++) {
+                size_t length = strlen(names[i]);
+                struct stat st;
+
+                if (strncmp(names[i], NOTIFY_KEPT, strlen(NOTIFY_KEPT)) == 0 &&
+                    length > strlen(suffix) &&
+                    strcmp(names[i] + length - strlen(suffix), suffix) == 0 &&
+                    fstat(SD_LISTEN_FDS_START + i, &st) == 0)
+                        bytes += (uint64_t)st.st_blocks * 512;
+                free(names[i]);
+        }
+        free(names);
+        return bytes;
 }
 
 unsigned notify_keeps(void)
@@ -180,6 +214,11 @@ bool notify_wanted(void)
         return false;
 }
 
+uint64_t notify_kept_bytes(void)
+{
+        return 0;
+}
+
 unsigned notify_keeps(void)
 {
         return 0;
@@ -211,11 +250,22 @@ uint64_t notify_watchdog_us(void)
 
 /* --- what was kept --- */
 
+/* By binary search: each client with a lease has a socket here, thousands of them. */
 static struct notify_kept *find_kept(const struct notify_sockets *sockets, const char *name)
 {
-        for (unsigned i = 0; i < sockets->n_kept; i++)
-                if (sockets->kept[i].fd >= 0 && strcmp(sockets->kept[i].name, name) == 0)
-                        return &sockets->kept[i];
+        unsigned low = 0, high = sockets->n_kept;
+
+        while (low < high) {
+                unsigned middle = low + (high - low) / 2;
+
+                if (strcmp(sockets->kept[middle].name, name) < 0)
+                        low = middle + 1;
+                else
+                        high = middle;
+        }
+        for (; low < sockets->n_kept && strcmp(sockets->kept[low].name, name) == 0; low++)
+                if (sockets->kept[low].fd >= 0)
+                        return &sockets->kept[low];
         return NULL;
 }
 

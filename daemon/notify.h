@@ -10,6 +10,8 @@
 
 /* What the daemon before has given it to keep has a name that begins so. */
 #define NOTIFY_KEPT "kept-"
+/* Ends the name of a pool by the descriptor that it is written through. */
+#define NOTIFY_KEPT_WRITABLE "-rw"
 struct notify_kept {
         char *name;
         int fd; /* -1: it was taken */
@@ -23,6 +25,8 @@ struct notify_sockets {
 };
 /* LISTEN_FDS. 0, -ENOMEM, -EINVAL: a name that is not known, or one twice. */
 int notify_inherit(struct notify_sockets *ret);
+/* The memory of the pools that were kept; before notify_inherit(). */
+uint64_t notify_kept_bytes(void);
 /* The descriptor of this name, which is the caller's then; -1: there is none. */
 int notify_take_kept(struct notify_sockets *sockets, const char *name);
 bool notify_has_kept(const struct notify_sockets *sockets, const char *name);

@@ -62,7 +62,8 @@ static void forget_pool(const struct server *s, int kept)
 
         if (kept < 0)
                 return;
-        snprintf(file, sizeof(file), "%s-rw", s->keep.file->map.pools[kept]->files);
+        snprintf(file, sizeof(file), "%s" NOTIFY_KEPT_WRITABLE,
+                 s->keep.file->map.pools[kept]->files);
         notify_forget(file);
         snprintf(file, sizeof(file), "%s-ro", s->keep.file->map.pools[kept]->files);
         notify_forget(file);
@@ -82,7 +83,7 @@ static int take_over(struct server *s, unsigned tenant, const char *name, uint64
         if (kept >= 0) {
                 const char *files = s->keep.file->map.pools[kept]->files;
 
-                snprintf(file, sizeof(file), "%s-rw", files);
+                snprintf(file, sizeof(file), "%s" NOTIFY_KEPT_WRITABLE, files);
                 rw = notify_take_kept(&s->inherited, file);
                 snprintf(file, sizeof(file), "%s-ro", files);
                 ro = notify_take_kept(&s->inherited, file);
@@ -208,7 +209,7 @@ static void give_pool(struct server *s, unsigned tenant)
         }
         if (s->keep.kept[tenant] >= 0)
                 return;
-        snprintf(name, sizeof(name), "%s-rw", s->keep.files[tenant]);
+        snprintf(name, sizeof(name), "%s" NOTIFY_KEPT_WRITABLE, s->keep.files[tenant]);
         r = notify_keep(name, b->writable_fd);
         snprintf(name, sizeof(name), "%s-ro", s->keep.files[tenant]);
         if (r == 0)

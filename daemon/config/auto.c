@@ -165,7 +165,7 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
 
         units_bytes(available, all);
         if (!take_auto(c, "memory.pool")) {
-                if (c->memory.pool > available) {
+                if (c->memory.pool > available && c->memory.pool - available > c->kept_bytes) {
                         units_bytes(c->memory.pool, chosen);
                         tell(warn, "memory.pool is %s, but only %s of memory %s: it cannot fill",
                              chosen, all, what);
@@ -207,7 +207,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
                 if (!checked_add(all, t->pool, &all))
                         all = UINT64_MAX;
         }
-        if (c->n_tenants > 0 && all > available) {
+        if (c->n_tenants > 0 && all > available && all - available > c->kept_bytes) {
                 units_bytes(all, chosen);
                 units_bytes(available, total);
                 tell(warn,

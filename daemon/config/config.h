@@ -144,6 +144,8 @@ struct config {
         uint64_t given[2], automatic[2];
         struct config_place place[CONFIG_MAX_ROWS];
         char file[256]; /* its name, as errors say it */
+        /* No key: the pools of the daemon before, whose memory is not available, and theirs. */
+        uint64_t kept_bytes;
 };
 
 /* Where an error is, and what; a sentence with a hint where one helps: `unknown key "store.limt";

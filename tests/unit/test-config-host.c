@@ -71,6 +71,26 @@ static void what_was_given_is_left_alone(void **state)
         assert_true(was_said("store.limit is 1 PiB, but only "));
 }
 
+/* Which includes what a pool has from the daemon before. */
+static void a_pool_that_cannot_fill_is_reported(void **state)
+{
+        char path[256], set[320];
+        bool limited;
+
+        snprintf(set, sizeof(set), "store.path=%s", in_folder("s", path));
+        assert_int_equal(config_set(&config, set, "--set", &fault), 0);
+        assert_int_equal(config_set(&config, "listen.socket=/run/x", "--set", &fault), 0);
+        assert_int_equal(config_set(&config, "memory.pool=1TiB", "--set", &fault), 0);
+        assert_true(config_available_memory("", &limited) < 1024 * GIB);
+        config.kept_bytes = 1024 * GIB - 64 * MIB;
+        assert_int_equal(config_resolve(&config, say, say, &fault), 0);
+        assert_false(was_said("it cannot fill"));
+        config.kept_bytes = 64 * MIB;
+        assert_int_equal(config_resolve(&config, say, say, &fault), 0);
+        assert_true(was_said("memory.pool is 1 TiB, but only "));
+        assert_true(was_said("it cannot fill"));
+}
+
 static void folders_that_cannot_be_are_refused(void **state)
 {
         char path[256], set[320], file[256];
@@ -172,8 +192,11 @@ static void memory_is_what_the_strictest_says(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                CASE(auto_becomes_a_choice_that_is_reported), CASE(what_was_given_is_left_alone),
-                CASE(folders_that_cannot_be_are_refused),     CASE(own_files_count_as_free_space),
+                CASE(auto_becomes_a_choice_that_is_reported),
+                CASE(what_was_given_is_left_alone),
+                CASE(a_pool_that_cannot_fill_is_reported),
+                CASE(folders_that_cannot_be_are_refused),
+                CASE(own_files_count_as_free_space),
                 CASE(memory_is_what_the_strictest_says),
         };
 
