@@ -18,26 +18,26 @@ static inline void copy_past_caches(void *to, const void *from, size_t bytes)
 {
 #if defined(__x86_64__)
         enum { WORD = sizeof(__m128i), STEP = 8 * WORD, AHEAD = 1024 };
-        const char *f = from;
-        char *t = to;
+        const char *source = from;
+        char *target = to;
         size_t head;
 
         if (bytes < COPY_PAST_CACHES_LEAST) {
                 memcpy(to, from, bytes);
                 return;
         }
-        head = (WORD - (uintptr_t)t % WORD) % WORD;
-        memcpy(t, f, head);
-        for (t += head, f += head, bytes -= head; bytes >= STEP;
-             t += STEP, f += STEP, bytes -= STEP) {
-                _mm_prefetch(f + AHEAD, _MM_HINT_T0);
-                _mm_prefetch(f + AHEAD + STEP / 2, _MM_HINT_T0);
+        head = (WORD - (uintptr_t)target % WORD) % WORD;
+        memcpy(target, source, head);
+        for (target += head, source += head, bytes -= head; bytes >= STEP;
+             target += STEP, source += STEP, bytes -= STEP) {
+                _mm_prefetch(source + AHEAD, _MM_HINT_T0);
+                _mm_prefetch(source + AHEAD + STEP / 2, _MM_HINT_T0);
                 for (unsigned i = 0; i < STEP; i += WORD)
-                        _mm_stream_si128((__m128i *)(t + i),
-                                         _mm_loadu_si128((const __m128i *)(f + i)));
+                        _mm_stream_si128((__m128i *)(target + i),
+                                         _mm_loadu_si128((const __m128i *)(source + i)));
         }
         _mm_sfence();
-        memcpy(t, f, bytes);
+        memcpy(target, source, bytes);
 #else
         memcpy(to, from, bytes);
 #endif
