@@ -128,7 +128,7 @@ static int check_results(struct tracer *t, const char *what, bool in_memory)
 
                 if (result->status == KVCACHE_MISS)
                         return complain(EXIT_REFUSED,
-                                        "%s: a block that was just put is gone: the store or the "
+                                        "%s: a block that was just put is a miss: the store or the "
                                         "memory pool is too small for %llu batches, or others "
                                         "use it",
                                         what, t->batches);

@@ -121,7 +121,7 @@ int quota_holder_open(struct quota_holder *ret, struct quotas *t, unsigned tenan
 void quota_holder_close(struct quota_holder *h);
 /* 0; QUOTA_OVER_CONNECTION, QUOTA_OVER_USER, QUOTA_OVER_TENANT, QUOTA_FULL: nothing is charged. */
 int quota_charge(struct quota_holder *h, enum quota_thing what, uint64_t amount);
-/* Would it be charged? Nobody is refused by asking. */
+/* Would it be charged? To ask counts as no refusal. */
 bool quota_has_room(const struct quota_holder *h, enum quota_thing what, uint64_t amount);
 /* The same over any limit, for what has to be kept since something charged led to it. */
 void quota_charge_anyway(struct quota_holder *h, enum quota_thing what, uint64_t amount);
