@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The packages as an administrator meets them: built, checked by lintian, then in a fresh root of this Debian installed, upgraded,
-# downgraded, removed and purged, with systemd as its init. Where systemd-nspawn cannot boot it, that part is skipped. Needs root,
-# and minutes.
+# The packages as an administrator meets them: built, checked by lintian, then in a fresh root of this Debian installed, upgraded twice
+# and killed under traffic, downgraded, removed and purged, with systemd as its init. Where systemd-nspawn cannot boot it, that part is
+# skipped. Needs root, and minutes.
 #
 #   run.sh [--built DIR] [--root DIR]
 #
@@ -202,6 +202,8 @@ daemon_is() { same "kvcachectl status --json | sed -n 's/.*\"version\": *\"\([0-
 need "install" install_version "$version"
 check "the service runs" inside 'systemctl is-active kvcache.service && systemctl is-enabled kvcache.service kvcache.socket'
 check "no unit has failed" no 'systemctl --failed --no-legend | grep kvcache'
+# But for what is the container's: its limit of locked memory, and the host's addresses.
+check "the log of a first start has no warning" no 'journalctl -q -o cat -u kvcache.service -p warning | grep -v -e RLIMIT_MEMLOCK -e "^listen.http: "'
 check "the daemon is of this version" daemon_is "$version"
 check "the store is the daemon's alone" same 'stat -c "%a %U %G" /var/lib/kvcache' '700 kvcache kvcache'
 check "a chunk is put and got" inside 'head -c 100000 /dev/urandom >/root/chunk && kvcachectl put --ack durable first /root/chunk && kvcachectl get first | cmp - /root/chunk'
@@ -214,38 +216,106 @@ check "the store is one that this version opens" inside 'kvcachectl store check'
 # --- the administrator's configuration, and upgrades ---
 
 check "an edited configuration is read" inside "printf 'store:\n  limit: 256MiB\nmemory:\n  pool: 64MiB\n' >/etc/kvcache/kvcache.yaml && kvcache-daemon --check-config"
-check "the service restarts with it" inside 'systemctl restart kvcache.service'
-# A lower limit is enforced by dropping whole data files: the chunk that is to be kept is put under the limit that stays.
+# With an empty store: the data file that the automatic limit has made is as large as all of this one.
+check "the service restarts with it" inside 'systemctl stop kvcache.service && rm -f /var/lib/kvcache/* && systemctl start kvcache.service'
 check "another chunk is put" inside 'kvcachectl put --ack durable kept /root/chunk && kvcachectl get kept | cmp - /root/chunk'
 before=$(inside 'sha256sum /etc/kvcache/kvcache.yaml')
 socket=$(inside 'systemctl show -P InvocationID kvcache.socket 2>/dev/null')
 process=$(inside 'systemctl show -P MainPID kvcache.service 2>/dev/null')
 
 check "the next version says of the store that it opens it" inside "dpkg-deb -x /packages/kvcache-daemon_${next}_*.deb /root/next && /root/next/usr/bin/kvcachectl store check"
-# Clients go on meanwhile, with so few blocks that none is evicted. A block that is being moved when its connection ends fails (exit status 4) and is not served wrong (1).
+# A field of the status: status_of '["pool"]["chunks"]'
+status_of() { inside 'kvcachectl status --json' | python3 -c "import json, sys; print(json.load(sys.stdin)$1)"; }
+# wait_for CONDITION: 60 s for an expression of the status, "s"
+wait_for() {
+        tries=300
+        until inside 'kvcachectl status --json' 2>/dev/null | python3 -c "import json, sys; s = json.load(sys.stdin); sys.exit(0 if $1 else 1)" 2>/dev/null; do
+                [ $((tries -= 1)) -gt 0 ] || { echo "in vain: $1"; inside 'kvcachectl status --json'; return 1; }
+                sleep 0.2
+        done
+}
+# Clients replay traffic meanwhile, as fast as they can: more blocks than the memory pool has room for, and fewer than the store has.
 clients() {
         inside 'rm -f /root/stop /root/replays
-                while [ ! -e /root/stop ]; do
-                        kvcache-bench replay --synthetic chat --requests 200 --block-bytes 4KiB --clients 2 --reconnect 60 >/root/replay.log 2>&1
-                        echo $? >>/root/replays
+                more=1
+                while [ $more = 1 ]; do # the last one begins after the stop
+                        [ ! -e /root/stop ] || more=0
+                        kvcache-bench replay --json --synthetic chat --requests 2500 --block-bytes 16KiB --clients 4 --reconnect 60 >>/root/replays 2>/root/replay.log
+                        echo "exit status $?" >>/root/replay.log
                 done' &
         clients=$!
 }
+# clients_end RECONNECTS: so many at least. A block that is being moved when its connection ends is lost; nothing else may fail.
 clients_end() {
         inside 'touch /root/stop'
         wait "$clients"
-        # shellcheck disable=SC2016 # for the shell inside
-        inside 'sort /root/replays | uniq -c; tail -n 20 /root/replay.log; [ $(wc -l </root/replays) -ge 2 ] && ! grep -qv "^[04]$" /root/replays && [ "$(tail -n 1 /root/replays)" = 0 ]'
+        inside 'cat /root/replay.log /root/replays' | cut -c 1-1000 | tail -n 20
+        inside 'cat /root/replays' | python3 -c '
+import json, sys
+said = [json.loads(line) for line in sys.stdin]
+wrong, errors, lost, reconnects = (sum(r[k] for r in said) for k in ("wrong_bytes", "errors", "lost", "reconnects"))
+print(f"{len(said)} replays: {wrong} wrong bytes, {errors} errors, of which {lost} lost with a connection, {reconnects} reconnects")
+sys.exit(0 if said and wrong == 0 and errors == lost and reconnects >= '"$1"' and said[-1]["exit_status"] == 0 else 1)'
+}
+# upgrade_under_traffic VERSION: the pool, which is full, is the next daemon's
+upgrade_under_traffic() {
+        wait_for 's["pool"]["live_bytes"] >= 0.9 * s["pool"]["bytes"]' || return 1
+        chunks=$(status_of '["pool"]["chunks"]')
+        install_version "$1"
+}
+# At least 95 % of what was in memory is taken over, and as much of it served from there, but for what clients put, read or evicted before it was
+# verified: clients do not wait for that.
+is_warm() {
+        wait_for 's["kept_memory"]["chunks"] > 0 and s["kept_memory"]["pending"] == 0' || return 1
+        replaced=$(inside "kvcachectl stats --all | awk '\$1 == \"kvcache_kept_chunks_total\" && \$2 == \"replaced\" { gsub(\",\", \"\", \$NF); print \$NF }'")
+        kept=$(status_of '["kept_memory"]') && echo "$chunks chunks before; $replaced replaced; $kept" &&
+                echo "        of $chunks chunks, ${replaced:-?} replaced before they were verified: $kept" >&3
+        python3 -c "k = $kept; import sys; sys.exit(0 if k['chunks'] >= 0.95 * $chunks and k['verified'] >= 0.95 * ($chunks - $replaced) and k['damaged'] == 0 else 1)"
+}
+# The next version once more, under another number. libkvcache1 and the daemon are what an upgrade restarts.
+third_version() {
+        for package in kvcache-daemon libkvcache1; do
+                set -- "$built/${package}_${next}"_*.deb
+                rm -rf "$work/third" && dpkg-deb -R "$1" "$work/third" && sed -i "s/^Version: .*/Version: $third/" "$work/third/DEBIAN/control" &&
+                        dpkg-deb -b "$work/third" "$root/packages/$(basename "$1" | sed "s/_${next}_/_${third}_/")" || return 1
+        done
+}
+exec 3>&1
+third=$next.1
+need "the next version under a third number" third_version
+clients
+need "upgrade to $next, while clients replay traffic" upgrade_under_traffic "$next"
+check "memory is warm" is_warm
+check "the daemon is of the next version" daemon_is "$next"
+first=$(inside 'systemctl show -P MainPID kvcache.service')
+check "the service was restarted" [ "$first" != "$process" ]
+need "upgrade to $third, while clients replay traffic" upgrade_under_traffic "$third"
+check "memory is warm" is_warm
+second=$(inside 'systemctl show -P MainPID kvcache.service')
+check "the service was restarted" [ "$second" != "$first" ]
+check "no byte was wrong, and no call failed but for the two restarts" clients_end 2
+is_there() { inside 'kvcachectl get kept | cmp - /root/chunk' || { status_of '["totals"]'; status_of '["store"]'; return 1; }; }
+check "the chunk is there" is_there
+
+# What is not on disk yet is lost by this; the rest is found there.
+killed_under_traffic() {
+        inside 'systemctl kill -s KILL kvcache.service'
+        wait_for "s['pid'] != $second and s['ready'] and s['totals']['hits_disk'] > 1000"
+}
+is_disk_warm() {
+        wait_for 's["totals"]["hits_disk"] > 0.5 * s["pool"]["chunks"]' || return 1
+        totals=$(status_of '["totals"]') && echo "$totals" && echo "        $totals" >&3
+        [ "$(status_of '["kept_memory"]["chunks"]')" = 0 ] || { status_of '["kept_memory"]'; return 1; }
+        python3 -c "t = $totals; import sys; sys.exit(0 if t['crc_failures'] == 0 and t['hit_ratio'] > 0.95 else 1)"
 }
 clients
-need "upgrade to $next, while clients replay traffic" install_version "$next"
-check "no byte was wrong, and the clients have the new daemon" clients_end
-check "the daemon is of the next version" daemon_is "$next"
-check "the service was restarted" no "[ \"\$(systemctl show -P MainPID kvcache.service)\" = $process ]"
+need "kill -9, while clients replay traffic" killed_under_traffic
+check "no byte was wrong, and no call failed but for the kill" clients_end 1
+check "memory is cold, and the disk is warm" is_disk_warm
 check "the socket was kept" same 'systemctl show -P InvocationID kvcache.socket' "$socket"
 check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.yaml' "$before"
 check "and the package's is beside it" inside 'grep -q "comment of the next version" /etc/kvcache/kvcache.yaml.dpkg-dist && rm /etc/kvcache/kvcache.yaml.dpkg-dist'
-check "the chunk is there" inside 'kvcachectl get kept | cmp - /root/chunk'
+check "the chunk is there" is_there
 
 check "python3-kvcache" inside "cd /packages && apt-get install -q -y ./python3-kvcache_${next}_*.deb && python3 -c '
 import importlib.metadata, kvcache
@@ -259,7 +329,7 @@ entry, = [e for e in importlib.metadata.entry_points(group=\"vllm.general_plugin
 # The library and the Python package may be newer than the daemon.
 check "downgrade of the daemon to $version" install_daemon "$version"
 check "the daemon is of the older version" daemon_is "$version"
-check "the chunk is there" inside 'kvcachectl get kept | cmp - /root/chunk'
+check "the chunk is there" is_there
 check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.yaml' "$before"
 
 # As if the running daemon had a format that the one to be installed does not know; it writes its superblock anew when it ends.
@@ -287,7 +357,7 @@ check "nothing listens" no 'kvcachectl ping --count 1 || [ -S /run/kvcache/kvcac
 check "the edited configuration is kept" same 'sha256sum /etc/kvcache/kvcache.yaml' "$before"
 check "the store is kept" inside '[ -s /var/lib/kvcache/superblock ]'
 check "install again" install_version "$next"
-check "the chunk is there" inside 'kvcachectl get kept | cmp - /root/chunk'
+check "the chunk is there" is_there
 check "purge" inside 'apt-get purge -q -y kvcache-daemon libkvcache1 python3-kvcache'
 check "neither configuration nor store nor socket is left" inside '[ ! -e /etc/kvcache ] && [ ! -e /var/lib/kvcache ] && [ ! -S /run/kvcache/kvcache.sock ]'
 check "nor any other file" no "find / -xdev -path /proc -prune -o -path /packages -prune -o -path /root/next -prune -o -path /var/log -prune -o -name '*kvcache*' ! -path '/var/cache/*' ! -path '/run/*' -print | grep ."
