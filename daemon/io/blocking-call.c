@@ -14,9 +14,9 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "io/classes.h"
 #include "io/counter.h"
-#include "io/thread.h"
 
 static void blocking_call_run(struct blocking_call *c, struct kio_request *req)
 {

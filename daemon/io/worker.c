@@ -30,11 +30,11 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "checked.h"
 #include "io/classes.h"
 #include "io/counter.h"
 #include "io/slice.h"
-#include "io/thread.h"
 
 enum {
         WORKER_SLICE_BYTES = 256 * 1024,

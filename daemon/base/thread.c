@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals are handled on the loop thread: every thread of io/ starts with all of them blocked, and
- * threads that it starts inherit that. Only synchronous signals (SIGSEGV, SIGBUS, ...) stay
- * unblocked: if such a signal is blocked when a thread raises it, the kernel kills the process
- * without a log line. */
-#include "io/thread.h"
+/* Signals are handled on the loop thread: every other thread starts with all of them blocked, and
+ * threads that it starts (a library's, too) inherit that. Only synchronous signals (SIGSEGV,
+ * SIGBUS, ...) stay unblocked: if such a signal is blocked when a thread raises it, the kernel
+ * kills the process without a log line. */
+#include "base/thread.h"
 
 #include <signal.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads of io/. Private to io/. */
+/* Threads that no signal reaches: they are handled on the loop thread. */
 #pragma once
 
 #include <pthread.h>
