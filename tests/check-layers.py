@@ -37,6 +37,7 @@ MAY = {
     "store/volume": BELOW_STORE,
     "store/volume/recovery": {"store/volume"} | BELOW_STORE,  # what volume/internal.h asks of it
     "store": {"store/volume", "io", "evict"} | BELOW_IO,
+    "remote": BELOW_IO,
     "cache": BELOW_CACHE,
     "lookup": {"cache"} | BELOW_CACHE,
     "tenant": {"lookup", "cache"} | BELOW_CACHE,
@@ -74,7 +75,7 @@ HELPERS = {"proto/copy.h", "proto/cleanup.h", "proto/checked.h", "proto/text.h",
 OF_PROTO = {
     **{room: HELPERS for room in ("base", "slab", "evict")},
     "io": HELPERS | {"proto/transfer.h", "proto/transfer-counts.h"},  # of what it counts
-    **{room: HELPERS | {"proto/key.h"} for room in ("store", "store/volume", "store/volume/recovery")},
+    **{room: HELPERS | {"proto/key.h"} for room in ("remote", "store", "store/volume", "store/volume/recovery")},
 }
 
 GENERATED = {"build-config.h", "copy-ptx.h"}  # in the build folder

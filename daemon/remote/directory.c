@@ -1,0 +1,554 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shared tier as a directory: any file system that hosts have in common (CephFS, Lustre, GPFS,
+ * WekaFS, NFS, or a local one). An object is a file; directory-file.h has how it is read and
+ * written.
+ *
+ * Threads of its own make calls that block; none of the daemon's I/O rings has any part in it. Of a
+ * network file system that hangs, requests stand in the kernel and cannot be cancelled: a ring that
+ * has some keeps its workers in the kernel and never ends, and neither does a process that waits
+ * for it. A thread costs as little there, and can be left behind.
+ *
+ * Threads are started as operations need them, up to `depth`. The supervisor, a thread that makes
+ * no such call, ends operations that have waited for a thread until their deadline. An operation
+ * that is still in a call at its deadline hangs: its thread counts no more against `depth`, and
+ * another one may be started for what waits, until there are as many besides as `depth` (`bound`):
+ * so one file that hangs does not stop the others, and a file system that hangs has at most so many
+ * threads. What hangs ends when the kernel returns.
+ *
+ * Reads go first; writes take at most three quarters of the threads, and every fourth operation
+ * that is begun while both wait.
+ *
+ * Locking: `lock` protects all but `files`, which has its own; no file is touched under it. Threads
+ * are detached, and each has a reference: the last one frees the directory, after close(). */
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "checked.h"
+#include "remote/backend.h"
+#include "remote/directory-file.h"
+#include "remote/directory-sweep.h"
+
+enum {
+        MARKS_MAX = 256,        /* that wait to be made */
+        MARKED_SLOTS = 1 << 14, /* remembered as made; one replaces another in its slot */
+        READS_IN_A_ROW = 3,     /* while writes wait */
+};
+#define MARK_INTERVAL_NS (24ull * 60 * 60 * 1000000000)
+#define FOR_EVER         UINT64_MAX
+
+struct mark {
+        struct list_node node;
+        char name[REMOTE_NAME_MAX];
+};
+
+struct marked {
+        uint64_t hash, at_ns;
+};
+
+/* A thread, on its own stack. */
+struct hand {
+        struct list_node node; /* in `busy` */
+        uint64_t deadline_ns;
+        bool hangs, writes, marks;
+};
+
+struct directory {
+        struct files files;
+        char *path, *prefix;
+        unsigned depth, bound;
+        uint64_t timeout_ns;
+
+        pthread_mutex_t lock;
+        pthread_cond_t work; /* for idle threads */
+        pthread_cond_t time; /* for the supervisor: an earlier deadline, or the end */
+        bool stopping;       /* atomic too: operations look at it between calls */
+        bool closed;
+        unsigned refs;
+        struct list_node reads, writes; /* struct backend_op, in order */
+        struct list_node marks;         /* struct mark */
+        struct list_node busy;          /* struct hand */
+        unsigned n_waiting, n_marks, n_threads, n_idle, n_hung, n_writing, reads_in_a_row;
+        bool marking;
+        uint64_t wake_ns; /* when the supervisor looks again */
+        struct marked *marked;
+};
+
+static struct directory *directory_of(struct backend *b)
+{
+        return (struct directory *)b;
+}
+
+/* --- threads --- */
+
+/* The lock is held, and freed with it if this was the last reference. */
+static void unlock_and_unref(struct directory *d)
+{
+        bool last = --d->refs == 0;
+
+        pthread_mutex_unlock(&d->lock);
+        if (!last)
+                return;
+        for (struct list_node *n; (n = list_pop(&d->marks));)
+                free(container_of(n, struct mark, node));
+        files_fini(&d->files);
+        pthread_cond_destroy(&d->work);
+        pthread_cond_destroy(&d->time);
+        pthread_mutex_destroy(&d->lock);
+        free(d->marked);
+        free(d->path);
+        free(d->prefix);
+        free(d);
+}
+
+/* Detached; it has a reference. */
+static int start(const char *name, void *(*run)(void *userdata), struct directory *d)
+{
+        pthread_t thread;
+        int r = thread_start(&thread, name, run, d);
+
+        if (r < 0)
+                return r;
+        pthread_detach(thread);
+        d->refs++;
+        return 0;
+}
+
+static bool may_write(const struct directory *d)
+{
+        return d->depth == 1 || d->n_writing < d->depth - (d->depth + 3) / 4;
+}
+
+/* The next operation, or NULL; a read before a write, but not for ever. */
+static struct backend_op *take(struct directory *d)
+{
+        bool write = !list_empty(&d->writes) && may_write(d) &&
+                     (list_empty(&d->reads) || d->reads_in_a_row >= READS_IN_A_ROW);
+        struct list_node *n = list_pop(write ? &d->writes : &d->reads);
+
+        if (!n)
+                return NULL;
+        d->reads_in_a_row = write ? 0 : d->reads_in_a_row + 1;
+        d->n_waiting--;
+        return container_of(n, struct backend_op, node);
+}
+
+static unsigned n_working(const struct directory *d)
+{
+        return d->n_threads - d->n_hung;
+}
+
+static void *hand_run(void *userdata);
+
+/* For what waits: an idle thread, or a new one. Threads that are on their way to what waits still
+ * count as idle, as what waits still counts as waiting. */
+static void call_hand(struct directory *d)
+{
+        unsigned waiting = d->n_waiting + (!d->marking && d->n_marks > 0);
+
+        if (d->n_idle > 0)
+                pthread_cond_signal(&d->work);
+        if (waiting > d->n_idle && n_working(d) < d->depth && d->n_threads < d->bound &&
+            start("kv-directory", hand_run, d) == 0)
+                d->n_threads++;
+}
+
+/* The supervisor looks by then. */
+static void notice_deadline(struct directory *d, uint64_t deadline_ns)
+{
+        if (deadline_ns < d->wake_ns) {
+                d->wake_ns = deadline_ns;
+                pthread_cond_signal(&d->time);
+        }
+}
+
+static int run_op(struct directory *d, struct backend_op *op)
+{
+        struct file_call call = {
+                .name = op->name,
+                .deadline_ns = op->deadline_ns,
+                .stop = &d->stopping,
+                .error = { op->error, sizeof(op->error) },
+        };
+
+        switch (op->kind) {
+        case BACKEND_READ:
+                return file_read(&d->files, &call, op->pieces, &op->size, &op->transferred);
+        case BACKEND_CREATE:
+        case BACKEND_REPLACE:
+                return file_write(&d->files, &call, op->pieces, op->kind == BACKEND_REPLACE);
+        case BACKEND_DELETE:
+                return file_delete(&d->files, &call);
+        default:
+                return -EINVAL;
+        }
+}
+
+/* The lock is held here and at the end, not in between. */
+static void hand_begin(struct directory *d, struct hand *hand, uint64_t deadline_ns)
+{
+        hand->deadline_ns = deadline_ns;
+        hand->hangs = false;
+        d->n_writing += hand->writes;
+        list_append(&d->busy, &hand->node);
+        notice_deadline(d, deadline_ns);
+        pthread_mutex_unlock(&d->lock);
+}
+
+static void hand_end(struct directory *d, struct hand *hand)
+{
+        pthread_mutex_lock(&d->lock);
+        list_unlink(&hand->node);
+        d->n_writing -= hand->writes && !hand->hangs;
+        d->n_hung -= hand->hangs;
+}
+
+/* After close() nothing is there that could take its end. */
+static void end_op(struct directory *d, struct backend_op *op, int r)
+{
+        if (!d->closed)
+                backend_op_end(op, r);
+}
+
+static void hand_do(struct directory *d, struct hand *hand, struct backend_op *op)
+{
+        int r = -ETIMEDOUT;
+
+        if (clock_mono_ns() < op->deadline_ns) {
+                hand->writes = op->kind != BACKEND_READ;
+                hand->marks = false;
+                hand_begin(d, hand, op->deadline_ns);
+                r = run_op(d, op);
+                hand_end(d, hand);
+        }
+        end_op(d, op, r);
+}
+
+static void hand_mark(struct directory *d, struct hand *hand, struct mark *mark)
+{
+        struct file_call call = { .name = mark->name, .stop = &d->stopping };
+
+        d->n_marks--;
+        d->marking = true;
+        hand->writes = false;
+        hand->marks = true;
+        hand_begin(d, hand, clock_mono_ns() + d->timeout_ns);
+        file_mark_used(&d->files, &call); /* if it fails, the object is swept a day earlier */
+        hand_end(d, hand);
+        d->marking = false;
+        free(mark);
+}
+
+static void *hand_run(void *userdata)
+{
+        struct directory *d = userdata;
+        struct hand hand = { .hangs = false };
+
+        list_init(&hand.node);
+        pthread_mutex_lock(&d->lock);
+        /* One that hung and came back may be one too many. */
+        while (!d->stopping && n_working(d) <= d->depth) {
+                struct backend_op *op = take(d);
+
+                if (op)
+                        hand_do(d, &hand, op);
+                else if (!d->marking && !list_empty(&d->marks))
+                        hand_mark(d, &hand, container_of(list_pop(&d->marks), struct mark, node));
+                else {
+                        d->n_idle++;
+                        pthread_cond_wait(&d->work, &d->lock);
+                        d->n_idle--;
+                }
+        }
+        d->n_threads--;
+        unlock_and_unref(d);
+        return NULL;
+}
+
+/* --- the supervisor --- */
+
+/* Ends what has waited too long; the earliest deadline of the rest. */
+static uint64_t expire(struct directory *d, struct list_node *waiting, uint64_t now)
+{
+        uint64_t next = FOR_EVER;
+
+        list_for_each_safe (waiting, n) {
+                struct backend_op *op = container_of(n, struct backend_op, node);
+
+                if (op->deadline_ns > now) {
+                        next = MIN(next, op->deadline_ns);
+                        continue;
+                }
+                list_unlink(n);
+                d->n_waiting--;
+                snprintf(op->error, sizeof(op->error),
+                         "no thread was free in time: %u of %u hang in %s", d->n_hung, d->n_threads,
+                         d->path);
+                end_op(d, op, -ETIMEDOUT);
+        }
+        return next;
+}
+
+static uint64_t find_hung(struct directory *d, uint64_t now)
+{
+        uint64_t next = FOR_EVER;
+
+        list_for_each (&d->busy, n) {
+                struct hand *hand = container_of(n, struct hand, node);
+
+                if (hand->hangs)
+                        continue;
+                if (hand->deadline_ns > now) {
+                        next = MIN(next, hand->deadline_ns);
+                        continue;
+                }
+                hand->hangs = true;
+                d->n_hung++;
+                d->n_writing -= hand->writes;
+                if (d->n_waiting > 0)
+                        call_hand(d);
+        }
+        return next;
+}
+
+static void *supervisor_run(void *userdata)
+{
+        struct directory *d = userdata;
+
+        pthread_mutex_lock(&d->lock);
+        while (!d->stopping) {
+                uint64_t now = clock_mono_ns(), a, b, c;
+
+                c = find_hung(d, now);
+                a = expire(d, &d->reads, now);
+                b = expire(d, &d->writes, now);
+                d->wake_ns = MIN(MIN(a, b), c);
+                if (d->wake_ns == FOR_EVER)
+                        pthread_cond_wait(&d->time, &d->lock);
+                else
+                        pthread_cond_timedwait(
+                                &d->time, &d->lock,
+                                &(struct timespec){ .tv_sec = (time_t)(d->wake_ns / 1000000000u),
+                                                    .tv_nsec = (long)(d->wake_ns % 1000000000u) });
+        }
+        unlock_and_unref(d);
+        return NULL;
+}
+
+/* --- the back end --- */
+
+static void directory_init(struct directory *d, const struct backend_params *params)
+{
+        pthread_condattr_t monotonic;
+
+        d->depth = MAX(params->depth, 1u);
+        d->bound = 2 * d->depth;
+        d->timeout_ns = params->timeout_ns;
+        d->refs = 1;
+        d->wake_ns = FOR_EVER;
+        list_init(&d->reads);
+        list_init(&d->writes);
+        list_init(&d->marks);
+        list_init(&d->busy);
+        files_init(&d->files, d->path, params->sync);
+        pthread_mutex_init(&d->lock, NULL);
+        pthread_cond_init(&d->work, NULL);
+        pthread_condattr_init(&monotonic);
+        pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+        pthread_cond_init(&d->time, &monotonic);
+        pthread_condattr_destroy(&monotonic);
+}
+
+static int directory_open(struct backend **ret, const struct backend_params *params,
+                          char ret_error[static 256])
+{
+        struct directory *d;
+        int r;
+
+        if (!params->path || params->path[0] != '/') {
+                snprintf(ret_error, 256,
+                         "remote.path has to be the absolute name of a directory that the hosts "
+                         "share");
+                return -EINVAL;
+        }
+        d = calloc(1, sizeof(*d));
+        if (d) {
+                d->path = strdup(params->path);
+                d->prefix = strdup(params->prefix ? params->prefix : "");
+                d->marked = calloc(MARKED_SLOTS, sizeof(*d->marked));
+        }
+        if (!d || !d->path || !d->prefix || !d->marked) {
+                if (d) {
+                        free(d->path);
+                        free(d->prefix);
+                        free(d->marked);
+                }
+                free(d);
+                snprintf(ret_error, 256, "no memory for the directory of the shared tier");
+                return -ENOMEM;
+        }
+        directory_init(d, params);
+        pthread_mutex_lock(&d->lock);
+        r = start("kv-directory-s", supervisor_run, d);
+        if (r < 0) {
+                unlock_and_unref(d);
+                snprintf(ret_error, 256, "cannot start a thread for %s: %s", params->path,
+                         strerrordesc_np(-r));
+                return r;
+        }
+        pthread_mutex_unlock(&d->lock);
+        *ret = (struct backend *)d;
+        return 0;
+}
+
+static void directory_submit(struct backend *b, struct backend_op *op)
+{
+        struct directory *d = directory_of(b);
+
+        op->error[0] = '\0';
+        op->size = op->transferred = 0;
+        list_init(&op->node);
+        pthread_mutex_lock(&d->lock);
+        if (d->stopping) {
+                backend_op_end(op, -ECANCELED);
+        } else {
+                list_append(op->kind == BACKEND_READ ? &d->reads : &d->writes, &op->node);
+                d->n_waiting++;
+                notice_deadline(d, op->deadline_ns);
+                call_hand(d);
+        }
+        pthread_mutex_unlock(&d->lock);
+}
+
+static void cancel(struct directory *d, struct list_node *waiting)
+{
+        for (struct list_node *n; (n = list_pop(waiting)); d->n_waiting--)
+                backend_op_end(container_of(n, struct backend_op, node), -ECANCELED);
+}
+
+static void directory_stop(struct backend *b)
+{
+        struct directory *d = directory_of(b);
+
+        pthread_mutex_lock(&d->lock);
+        if (!d->stopping) {
+                __atomic_store_n(&d->stopping, true, __ATOMIC_RELEASE);
+                cancel(d, &d->reads);
+                cancel(d, &d->writes);
+                pthread_cond_broadcast(&d->work);
+                pthread_cond_broadcast(&d->time);
+        }
+        pthread_mutex_unlock(&d->lock);
+}
+
+static struct backend *directory_close(struct backend *b)
+{
+        struct directory *d = directory_of(b);
+
+        if (!d)
+                return NULL;
+        directory_stop(b);
+        pthread_mutex_lock(&d->lock);
+        d->closed = true;
+        unlock_and_unref(d);
+        return NULL;
+}
+
+/* Of a name, for what is remembered only. */
+static uint64_t hash_of(const char *name)
+{
+        uint64_t h = 0xcbf29ce484222325u;
+
+        for (; *name; name++)
+                h = (h ^ (uint8_t)*name) * 0x100000001b3u;
+        return h;
+}
+
+static void directory_mark_used(struct backend *b, const char *name, uint64_t used_ms)
+{
+        struct directory *d = directory_of(b);
+        uint64_t hash = hash_of(name), now = clock_mono_ns();
+        struct marked *slot = &d->marked[(hash ^ hash >> 32) % MARKED_SLOTS];
+        struct mark *mark;
+
+        pthread_mutex_lock(&d->lock);
+        if (!d->stopping && d->n_marks < MARKS_MAX &&
+            (slot->hash != hash || now - slot->at_ns >= MARK_INTERVAL_NS) &&
+            (mark = malloc(sizeof(*mark)))) {
+                *slot = (struct marked){ hash, now };
+                snprintf(mark->name, sizeof(mark->name), "%s", name);
+                list_init(&mark->node);
+                list_append(&d->marks, &mark->node);
+                d->n_marks++;
+                if (!d->marking)
+                        call_hand(d);
+        }
+        pthread_mutex_unlock(&d->lock);
+}
+
+/* The sweeper's calls have a reference, as its thread may stand in one at close(). */
+static struct directory *ref(struct backend *b)
+{
+        struct directory *d = directory_of(b);
+
+        pthread_mutex_lock(&d->lock);
+        d->refs++;
+        pthread_mutex_unlock(&d->lock);
+        return d;
+}
+
+static int unref(struct directory *d, int r)
+{
+        pthread_mutex_lock(&d->lock);
+        unlock_and_unref(d);
+        return r;
+}
+
+static int directory_lease(struct backend *b, const char *name, const char *owner, uint64_t for_ns)
+{
+        struct directory *d = ref(b);
+
+        return unref(d, sweep_lease(&d->files, name, owner, for_ns));
+}
+
+static int directory_release(struct backend *b, const char *name, const char *owner)
+{
+        struct directory *d = ref(b);
+
+        return unref(d, sweep_release(&d->files, name, owner));
+}
+
+static int directory_list(struct backend *b,
+                          bool (*each)(void *userdata, const struct backend_entry *e),
+                          void *userdata, const bool *stop)
+{
+        struct directory *d = ref(b);
+
+        return unref(d, sweep_list(&d->files, d->prefix, each, userdata, stop));
+}
+
+static int directory_remove_unused(struct backend *b, const char *name, uint64_t used_ms)
+{
+        struct directory *d = ref(b);
+        struct file_call call = { .name = name, .stop = &d->stopping };
+
+        return unref(d, file_delete_unused(&d->files, &call, used_ms));
+}
+
+const struct backend_ops backend_directory = {
+        .name = "directory",
+        .open = directory_open,
+        .submit = directory_submit,
+        .stop = directory_stop,
+        .close = directory_close,
+        .lease = directory_lease,
+        .release = directory_release,
+        .list = directory_list,
+        .remove_unused = directory_remove_unused,
+        .mark_used = directory_mark_used,
+};
