@@ -23,7 +23,7 @@ import tempfile
 
 BELOW_IO = {"base", "proto"}
 BELOW_STORE = {"io", "slab", "evict"} | BELOW_IO
-BELOW_CACHE = {"store"} | BELOW_STORE
+BELOW_CACHE = {"store", "remote"} | BELOW_STORE
 BELOW_REQUEST = {"benchmark", "lookup", "tenant", "cache"} | BELOW_CACHE
 BELOW_SESSION = {"request"} | BELOW_REQUEST
 
@@ -34,6 +34,7 @@ MAY = {
     "slab": BELOW_IO,
     "evict": BELOW_IO,
     "io": BELOW_IO,
+    "remote": BELOW_IO,
     "store/volume": BELOW_STORE,
     "store/volume/recovery": {"store/volume"} | BELOW_STORE,  # what volume/internal.h asks of it
     "store": {"store/volume", "io", "evict"} | BELOW_IO,
@@ -74,6 +75,7 @@ SHOWN = {
 HELPERS = {"proto/copy.h", "proto/cleanup.h", "proto/checked.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
     **{room: HELPERS for room in ("base", "slab", "evict")},
+    "remote": HELPERS | {"proto/key.h"},
     "io": HELPERS | {"proto/transfer.h", "proto/transfer-counts.h"},  # of what it counts
     **{room: HELPERS | {"proto/key.h"} for room in ("remote", "store", "store/volume", "store/volume/recovery")},
 }

@@ -3,7 +3,8 @@
  *
  * The name is <prefix>/<generation>/<id>/<kk>/<key>: the generation in decimal; the first 32 hex
  * digits of the namespace's identity; the first byte of the key, in hex; 64 hex digits of the key.
- * The number of a namespace's generation is in the object <prefix>/generation/<id>.
+ * The number of a namespace's generation is in the object <prefix>/generation/<id>, which is a
+ * header alone, with the root as its key; no such object is generation 0.
  *
  * The object is a header of 4 KiB and the payload, so that one aligned read fetches both and the
  * payload is page-aligned. The header, little-endian, zeros up to its end:
@@ -67,6 +68,13 @@ void remote_object_write(const struct remote_object *o,
 enum remote_rejection remote_object_read(const uint8_t header[static REMOTE_HEADER_BYTES],
                                          uint64_t size, const struct remote_object *want,
                                          struct remote_object *ret);
+
+/* The object with the generation of a namespace, from 1 on. */
+void remote_generation_write(const struct remote_identity *id, uint64_t generation,
+                             uint64_t created_ms, uint8_t ret[static REMOTE_HEADER_BYTES]);
+enum remote_rejection remote_generation_read(const uint8_t header[static REMOTE_HEADER_BYTES],
+                                             uint64_t size, const struct remote_identity *id,
+                                             uint64_t *ret);
 
 void remote_object_name(const char *prefix, uint64_t generation, const struct remote_identity *id,
                         const struct key *key, char ret[static REMOTE_NAME_MAX]);

@@ -18,6 +18,7 @@
 #include "base/list.h"
 #include "key.h"
 #include "remote/backend.h"
+#include "remote/breaker.h"
 #include "remote/object.h"
 
 struct remote;
@@ -46,7 +47,8 @@ struct remote_params {
         /* Loads a chunk into put->buffer, from the pool or the disk, checked, and calls
          * remote_put_loaded(), perhaps from within. */
         void (*load)(void *userdata, struct remote_put *put);
-        /* Another host has purged the namespace: what this one has of it must go. */
+        /* Another host has purged the namespace: what this one has of it must be purged, and then
+         * remote_purged() called, perhaps from within. */
         void (*purged)(void *userdata, uint32_t namespace_id);
         void *userdata;
 };
@@ -77,7 +79,9 @@ int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *na
 void remote_namespace_remove(struct remote *r, uint32_t namespace_id);
 bool remote_has_namespace(const struct remote *r, uint32_t namespace_id);
 
-/* Writes generation + 1: no host finds older chunks once it has read that. */
+/* Writes another, higher generation: no host finds older chunks once it has read that. If that was
+ * done, the caller purges what this host has of the namespace, and calls remote_purged().
+ * complete() is not called from within. */
 struct remote_purge {
         uint32_t namespace_id;
         int result; /* 0, or what the engine said */
@@ -87,6 +91,10 @@ struct remote_purge {
         void *private_data;
 };
 void remote_purge(struct remote *r, struct remote_purge *purge);
+/* No chunk of before is found on this host any more, nor after a crash: what purged(), or a
+ * remote_purge() with result 0, has asked for. Until then the namespace is read and written no
+ * more, so that no older chunk is written among the new ones. */
+void remote_purged(struct remote *r, uint32_t namespace_id);
 
 /* --- reading --- */
 
@@ -110,7 +118,9 @@ struct remote_get {
 };
 
 /* True: complete() follows, not from within. False: it is a miss at once, as the namespace is local
- * or not known yet, the key known to be absent, the breaker open, or the buffers all in use. */
+ * or not known yet, the key known to be absent, or the breaker open. Where the buffers are all in
+ * use it waits for one, first come, first served, until its deadline; or is a miss at once if too
+ * many do. */
 bool remote_get(struct remote *r, struct remote_get *get);
 /* After complete(), where something was found. `bad`: the payload did not match its checksum; it is
  * counted, and the object is deleted. */
@@ -119,7 +129,8 @@ void remote_get_end(struct remote *r, struct remote_get *get, bool bad);
 /* How many keys of a chain, from its root on, are there, as far as is known now. `*ret_known`
  * false: it may be more or fewer, and a search is under way, or will be when it is asked again; the
  * answer is then a lower bound. `keys[i]` has hashes[i]. Does not block, looks at log2(n)
- * remembered keys, and copies the keys only if it starts a search. */
+ * remembered keys (at all, for a while after a key was absent that should have been there), and
+ * copies the keys only if it starts a search. */
 uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
                       const uint64_t *hashes, uint32_t n, bool *ret_known);
 /* What is remembered of one key. 1: there, 0: not there, -1: not known. */
@@ -170,8 +181,6 @@ struct remote_sweep {
 void remote_sweep(struct remote *r, struct remote_sweep *sweep);
 
 /* --- numbers --- */
-
-enum remote_breaker { REMOTE_CLOSED, REMOTE_OPEN, REMOTE_HALF_OPEN };
 
 struct remote_stats {
         uint64_t gets, hits, misses, late; /* late: found, or not, after the deadline */

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How far chains reach on the shared tier: what is remembered, and searches for what is not.
+ *
+ * A search probes one key after another, by reading headers; all searches together do not more
+ * than probe_rate a second. What it found of the keys in between follows from their order. It may
+ * be wrong of one of them: a get that does not find it is a miss, and for as long as that is
+ * remembered, matches look at every key. Loop thread. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "remote/internal.h"
+#include "remote/search.h"
+
+#define PROBE_BURST_NS UINT64_C(100000000)
+
+struct search_under_way {
+        struct list_node node;
+        struct remote *remote;
+        uint32_t namespace_id;
+        uint64_t epoch;
+        uint64_t last; /* the hash of the last key of the chain */
+        struct search search;
+        uint32_t probed;
+        struct operation *probe; /* NULL: the next one may go */
+};
+
+static void end(struct search_under_way *s)
+{
+        struct remote *r = s->remote;
+
+        if (s->probe)
+                s->probe->owner = NULL;
+        list_unlink(&s->node);
+        r->n_searches--;
+        search_fini(&s->search);
+        free(s);
+}
+
+void matches_cancel(struct remote *r, const struct namespace *ns)
+{
+        list_for_each_safe (&r->searches, node) {
+                struct search_under_way *s = container_of(node, struct search_under_way, node);
+
+                if (!ns || s->namespace_id == ns->id)
+                        end(s);
+        }
+}
+
+/* --- probes --- */
+
+static void conclude(struct search_under_way *s, const struct namespace *ns, uint64_t now_ns)
+{
+        struct remote *r = s->remote;
+
+        for (uint32_t i = 0; i < s->search.n; i++) {
+                bool there = i < s->search.low;
+
+                presence_set(&r->presence, namespace_hash(ns, s->search.hashes[i]),
+                             there ? PRESENCE_THERE_BY_ORDER : PRESENCE_ABSENT_BY_ORDER,
+                             there ? r->params.presence_ns : r->params.absence_ns, now_ns);
+        }
+        r->stats.searches++;
+        end(s);
+}
+
+static void on_probed(struct operation *o, int result)
+{
+        struct search_under_way *s = o->owner;
+        struct remote *r = o->remote;
+        const struct namespace *ns = s ? namespace_find(r, s->namespace_id) : NULL;
+        enum remote_rejection why = REMOTE_ACCEPTED;
+        uint64_t now_ns = clock_mono_ns();
+        struct remote_object object;
+        bool there;
+        uint32_t next;
+
+        if (result == 0) {
+                why = o->op.transferred < REMOTE_HEADER_BYTES
+                              ? REMOTE_BAD_HEADER
+                              : remote_object_read(o->buffer.bytes, o->op.size, &o->want, &object);
+                if (why != REMOTE_ACCEPTED)
+                        remote_reject(r, why, o->op.name);
+        }
+        there = result == 0 && why == REMOTE_ACCEPTED;
+        if (result == 0 || result == -ENOENT)
+                presence_set(&r->presence, o->hash, there ? PRESENCE_THERE : PRESENCE_ABSENT,
+                             there ? r->params.presence_ns : r->params.absence_ns, now_ns);
+        if (!s)
+                return;
+        s->probe = NULL;
+        if ((result != 0 && result != -ENOENT) || !ns || ns->epoch != s->epoch) {
+                end(s);
+                return;
+        }
+        search_answer(&s->search, s->probed, there);
+        if (!search_next(&s->search, &next))
+                conclude(s, ns, now_ns);
+}
+
+/* False: nothing can go now. */
+static bool probe(struct search_under_way *s, uint64_t now_ns)
+{
+        struct remote *r = s->remote;
+        const struct namespace *ns = namespace_find(r, s->namespace_id);
+        struct operation *o;
+
+        if (!ns || ns->epoch != s->epoch || !namespace_is_usable(ns, now_ns) ||
+            r->breaker.state != REMOTE_CLOSED) {
+                end(s);
+                return true;
+        }
+        if (operation_new(r, OPERATION_PROBE, NULL, REMOTE_HEADER_BYTES, &o) < 0)
+                return false;
+        rate_take(&r->probe_rate, 1, r->params.probe_rate, now_ns);
+        r->stats.probes++;
+        (void)search_next(&s->search, &s->probed); /* there is one, or it would have ended */
+        s->probe = o;
+        o->owner = s;
+        o->done = on_probed;
+        o->hash = namespace_hash(ns, s->search.hashes[s->probed]);
+        o->want = (struct remote_object){
+                .key = s->search.keys[s->probed],
+                .identity = ns->identity,
+                .generation = ns->generation,
+        };
+        remote_object_name(r->prefix, ns->generation, &ns->identity, &o->want.key, o->op.name);
+        operation_submit(o, BACKEND_READ);
+        return true;
+}
+
+void matches_iterate(struct remote *r, uint64_t now_ns)
+{
+        list_for_each_safe (&r->searches, node) {
+                struct search_under_way *s = container_of(node, struct search_under_way, node);
+
+                if (s->probe)
+                        continue;
+                if (rate_next(&r->probe_rate, PROBE_BURST_NS) > now_ns)
+                        return;
+                list_unlink(&s->node); /* the others come first the next time */
+                list_append(&r->searches, &s->node);
+                if (!probe(s, now_ns))
+                        return;
+                if (node_next == &r->searches)
+                        return;
+        }
+}
+
+uint64_t matches_next(const struct remote *r)
+{
+        list_for_each (&r->searches, node)
+                if (!container_of(node, struct search_under_way, node)->probe)
+                        return MAX(rate_next(&r->probe_rate, PROBE_BURST_NS), UINT64_C(1));
+        return 0;
+}
+
+/* --- what is known --- */
+
+static bool is_under_way(const struct remote *r, uint32_t namespace_id, uint64_t last)
+{
+        list_for_each (&r->searches, node) {
+                const struct search_under_way *s =
+                        container_of(node, struct search_under_way, node);
+
+                if (s->namespace_id == namespace_id && s->last == last)
+                        return true;
+        }
+        return false;
+}
+
+static void start(struct remote *r, const struct namespace *ns, const struct key *keys,
+                  const uint64_t *hashes, uint32_t from, uint32_t to, uint64_t last)
+{
+        struct search_under_way *s;
+
+        if (r->n_searches >= SEARCHES_MAX || is_under_way(r, ns->id, last))
+                return;
+        s = calloc(1, sizeof(*s));
+        if (!s || search_init(&s->search, keys, hashes, from, to) < 0) {
+                free(s);
+                return;
+        }
+        s->remote = r;
+        s->namespace_id = ns->id;
+        s->epoch = ns->epoch;
+        s->last = last;
+        list_append(&r->searches, &s->node);
+        r->n_searches++;
+}
+
+uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
+                      const uint64_t *hashes, uint32_t n, bool *ret_known)
+{
+        const struct namespace *ns = namespace_find(r, namespace_id);
+        uint64_t now_ns = clock_mono_ns();
+        uint32_t low = 0, high = n;
+
+        *ret_known = true;
+        if (!ns || n == 0 || r->stopping || r->breaker.state != REMOTE_CLOSED)
+                return 0;
+        if (!namespace_is_usable(ns, now_ns)) {
+                *ret_known = ns->failed;
+                return 0;
+        }
+        while (low < high) {
+                uint32_t middle = low + (high - low) / 2;
+                enum presence p =
+                        presence_get(&r->presence, namespace_hash(ns, hashes[middle]), now_ns);
+
+                if (presence_is_there(p))
+                        low = middle + 1;
+                else if (presence_is_absent(p))
+                        high = middle;
+                else
+                        break;
+        }
+        if (now_ns < r->surprised_until_ns)
+                for (uint32_t i = 0; i < low; i++)
+                        if (presence_get(&r->presence, namespace_hash(ns, hashes[i]), now_ns) ==
+                            PRESENCE_ABSENT)
+                                return i;
+        if (low < high) {
+                *ret_known = false;
+                start(r, ns, keys, hashes, low, high, hashes[n - 1]);
+        }
+        return low;
+}
+
+int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash)
+{
+        const struct namespace *ns = namespace_find(r, namespace_id);
+        uint64_t now_ns = clock_mono_ns();
+        enum presence p;
+
+        if (!ns || r->breaker.state != REMOTE_CLOSED || !namespace_is_usable(ns, now_ns))
+                return -1;
+        p = presence_get(&r->presence, namespace_hash(ns, hash), now_ns);
+        return presence_is_there(p) ? 1 : presence_is_absent(p) ? 0 : -1;
+}

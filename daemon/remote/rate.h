@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* So much a second at most, and no burst beyond what was agreed. Pure. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "checked.h"
+
+struct rate {
+        uint64_t paid_until_ns;
+};
+
+/* When the next may go: at once if that is not after now. */
+static inline uint64_t rate_next(const struct rate *r, uint64_t burst_ns)
+{
+        return r->paid_until_ns > burst_ns ? r->paid_until_ns - burst_ns : 0;
+}
+
+/* `amount` goes now. A second has `a_second`; 0: no limit. */
+static inline void rate_take(struct rate *r, uint64_t amount, uint64_t a_second, uint64_t now_ns)
+{
+        uint64_t begin = MAX(r->paid_until_ns, now_ns);
+
+        r->paid_until_ns = a_second == 0
+                                   ? now_ns
+                                   : begin + (uint64_t)((double)amount * 1e9 / (double)a_second);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See search.h. Owns the copies of keys and hashes, since the chain is the caller's. */
+#include "remote/search.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "checked.h"
+
+int search_init(struct search *s, const struct key *keys, const uint64_t *hashes, uint32_t from,
+                uint32_t to)
+{
+        uint32_t n = MIN(to - from, (uint32_t)SEARCH_KEYS);
+        struct search new = {
+                .n = n,
+                .high = n,
+                .keys = calloc(n, sizeof(*new.keys)),
+                .hashes = calloc(n, sizeof(*new.hashes)),
+        };
+
+        if (!new.keys || !new.hashes) {
+                search_fini(&new);
+                return -ENOMEM;
+        }
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t at = from + (uint32_t)((uint64_t)i * (to - from) / n);
+
+                new.keys[i] = keys[at];
+                new.hashes[i] = hashes[at];
+        }
+        *s = new;
+        return 0;
+}
+
+void search_fini(struct search *s)
+{
+        free(s->keys);
+        free(s->hashes);
+        *s = (struct search){ 0 };
+}
+
+bool search_next(const struct search *s, uint32_t *ret)
+{
+        if (s->low >= s->high)
+                return false;
+        *ret = s->low + (s->high - s->low) / 2;
+        return true;
+}
+
+void search_answer(struct search *s, uint32_t key, bool there)
+{
+        s->probes++;
+        if (there)
+                s->low = MAX(s->low, key + 1);
+        else
+                s->high = MIN(s->high, key);
+}
