@@ -130,7 +130,7 @@ static void on_done(struct operation *o, int result)
         struct reading *rd = o->owner;
         struct remote *r = o->remote;
         enum remote_rejection why = REMOTE_ACCEPTED;
-        struct namespace *ns = rd ? namespace_find(r, rd->get->namespace_id) : NULL;
+        struct namespace *ns = rd ? remote_namespace_find(r, rd->get->namespace_id) : NULL;
         struct remote_object object;
         uint64_t more = 0;
 
@@ -171,7 +171,7 @@ static void on_done(struct operation *o, int result)
 static void start(struct reading *rd)
 {
         struct remote *r = rd->remote;
-        struct namespace *ns = namespace_find(r, rd->get->namespace_id);
+        struct namespace *ns = remote_namespace_find(r, rd->get->namespace_id);
         struct operation *o;
         uint64_t bytes;
         int e;
@@ -194,7 +194,7 @@ static void start(struct reading *rd)
         rd->operation = o;
         o->owner = rd;
         o->done = on_done;
-        o->hash = namespace_hash(ns, rd->get->hash);
+        o->hash = remote_namespace_hash(ns, rd->get->hash);
         o->want = (struct remote_object){
                 .key = rd->get->key,
                 .identity = ns->identity,
@@ -218,7 +218,7 @@ void gets_iterate(struct remote *r, uint64_t now_ns)
 
 bool remote_get(struct remote *r, struct remote_get *get)
 {
-        const struct namespace *ns = namespace_find(r, get->namespace_id);
+        const struct namespace *ns = remote_namespace_find(r, get->namespace_id);
         uint64_t now_ns = clock_mono_ns();
         struct reading *rd;
 
@@ -229,12 +229,13 @@ bool remote_get(struct remote *r, struct remote_get *get)
                 r->stats.refused[0]++;
                 return false;
         }
-        if (!namespace_is_usable(ns, now_ns)) {
+        if (!remote_namespace_is_usable(ns, now_ns)) {
                 r->stats.refused[2]++;
                 return false;
         }
         if (get->deadline_ns <= now_ns ||
-            presence_get(&r->presence, namespace_hash(ns, get->hash), now_ns) == PRESENCE_ABSENT) {
+            presence_get(&r->presence, remote_namespace_hash(ns, get->hash), now_ns) ==
+                    PRESENCE_ABSENT) {
                 r->stats.misses++;
                 return false;
         }

@@ -155,19 +155,19 @@ void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_n
 
 /* --- namespaces.c --- */
 
-struct namespace *namespace_find(const struct remote *r, uint32_t id);
+struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
 /* May anything be read or written? */
-bool namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
-static inline uint64_t namespace_hash(const struct namespace *ns, uint64_t hash)
+bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
+static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_t hash)
 {
         return hash ^ ns->salt;
 }
 /* The generations are to be read now, as the engine is there again. */
-void namespaces_read_soon(struct remote *r, uint64_t now_ns);
-void namespaces_iterate(struct remote *r, uint64_t now_ns);
-uint64_t namespaces_next(const struct remote *r);
-void namespaces_stop(struct remote *r);
-void namespaces_fini(struct remote *r);
+void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns);
+void remote_namespaces_iterate(struct remote *r, uint64_t now_ns);
+uint64_t remote_namespaces_next(const struct remote *r);
+void remote_namespaces_stop(struct remote *r);
+void remote_namespaces_fini(struct remote *r);
 
 /* --- gets.c --- */
 

@@ -58,7 +58,7 @@ static void conclude(struct search_under_way *s, const struct namespace *ns, uin
         for (uint32_t i = 0; i < s->search.n; i++) {
                 bool there = i < s->search.low;
 
-                presence_set(&r->presence, namespace_hash(ns, s->search.hashes[i]),
+                presence_set(&r->presence, remote_namespace_hash(ns, s->search.hashes[i]),
                              there ? PRESENCE_THERE_BY_ORDER : PRESENCE_ABSENT_BY_ORDER,
                              there ? r->params.presence_ns : r->params.absence_ns, now_ns);
         }
@@ -70,7 +70,7 @@ static void on_probed(struct operation *o, int result)
 {
         struct search_under_way *s = o->owner;
         struct remote *r = o->remote;
-        const struct namespace *ns = s ? namespace_find(r, s->namespace_id) : NULL;
+        const struct namespace *ns = s ? remote_namespace_find(r, s->namespace_id) : NULL;
         enum remote_rejection why = REMOTE_ACCEPTED;
         uint64_t now_ns = clock_mono_ns();
         struct remote_object object;
@@ -104,10 +104,10 @@ static void on_probed(struct operation *o, int result)
 static bool probe(struct search_under_way *s, uint64_t now_ns)
 {
         struct remote *r = s->remote;
-        const struct namespace *ns = namespace_find(r, s->namespace_id);
+        const struct namespace *ns = remote_namespace_find(r, s->namespace_id);
         struct operation *o;
 
-        if (!ns || ns->epoch != s->epoch || !namespace_is_usable(ns, now_ns) ||
+        if (!ns || ns->epoch != s->epoch || !remote_namespace_is_usable(ns, now_ns) ||
             r->breaker.state != REMOTE_CLOSED) {
                 end(s);
                 return true;
@@ -120,7 +120,7 @@ static bool probe(struct search_under_way *s, uint64_t now_ns)
         s->probe = o;
         o->owner = s;
         o->done = on_probed;
-        o->hash = namespace_hash(ns, s->search.hashes[s->probed]);
+        o->hash = remote_namespace_hash(ns, s->search.hashes[s->probed]);
         o->want = (struct remote_object){
                 .key = s->search.keys[s->probed],
                 .identity = ns->identity,
@@ -172,14 +172,14 @@ static bool is_under_way(const struct remote *r, uint32_t namespace_id, uint64_t
 }
 
 static void start(struct remote *r, const struct namespace *ns, const struct key *keys,
-                  const uint64_t *hashes, uint32_t from, uint32_t to, uint64_t last)
+                  const uint64_t *hashes, uint32_t n, uint32_t stride, uint64_t last)
 {
         struct search_under_way *s;
 
         if (r->n_searches >= SEARCHES_MAX || is_under_way(r, ns->id, last))
                 return;
         s = calloc(1, sizeof(*s));
-        if (!s || search_init(&s->search, keys, hashes, from, to) < 0) {
+        if (!s || search_init(&s->search, keys, hashes, n, stride) < 0) {
                 free(s);
                 return;
         }
@@ -191,52 +191,97 @@ static void start(struct remote *r, const struct namespace *ns, const struct key
         r->n_searches++;
 }
 
-uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
-                      const uint64_t *hashes, uint32_t n, bool *ret_known)
+/* Of the first of `hashes` and every stride-th after it, `n` in all: how many are there, if what is
+ * not remembered is, or is not. */
+static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, uint32_t stride,
+                            uint32_t n, bool unknown_is_there, uint64_t now_ns)
 {
-        const struct namespace *ns = namespace_find(r, namespace_id);
-        uint64_t now_ns = clock_mono_ns();
         uint32_t low = 0, high = n;
 
-        *ret_known = true;
-        if (!ns || n == 0 || r->stopping || r->breaker.state != REMOTE_CLOSED)
-                return 0;
-        if (!namespace_is_usable(ns, now_ns)) {
-                *ret_known = ns->failed;
-                return 0;
-        }
         while (low < high) {
                 uint32_t middle = low + (high - low) / 2;
-                enum presence p =
-                        presence_get(&r->presence, namespace_hash(ns, hashes[middle]), now_ns);
+                enum presence p = presence_get(
+                        &ns->remote->presence,
+                        remote_namespace_hash(ns, hashes[(size_t)middle * stride]), now_ns);
 
-                if (presence_is_there(p))
+                if (unknown_is_there ? !presence_is_absent(p) : presence_is_there(p))
                         low = middle + 1;
-                else if (presence_is_absent(p))
-                        high = middle;
                 else
-                        break;
-        }
-        if (now_ns < r->surprised_until_ns)
-                for (uint32_t i = 0; i < low; i++)
-                        if (presence_get(&r->presence, namespace_hash(ns, hashes[i]), now_ns) ==
-                            PRESENCE_ABSENT)
-                                return i;
-        if (low < high) {
-                *ret_known = false;
-                start(r, ns, keys, hashes, low, high, hashes[n - 1]);
+                        high = middle;
         }
         return low;
 }
 
+/* A chain that is longer than a search is searched by every stride-th key first, and then between
+ * two of these: a power of two, so that the same keys are probed however long the chain becomes. */
+static uint32_t stride_of(uint32_t n)
+{
+        uint32_t stride = 1;
+
+        while (n / stride > SEARCH_KEYS)
+                stride *= 2;
+        return stride;
+}
+
+static uint32_t first_absent(const struct namespace *ns, const uint64_t *hashes, uint32_t n,
+                             uint64_t now_ns)
+{
+        uint32_t i = 0;
+
+        while (i < n && presence_get(&ns->remote->presence, remote_namespace_hash(ns, hashes[i]),
+                                     now_ns) != PRESENCE_ABSENT)
+                i++;
+        return i;
+}
+
+uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
+                      const uint64_t *hashes, uint32_t n, bool *ret_known)
+{
+        const struct namespace *ns = remote_namespace_find(r, namespace_id);
+        uint64_t now_ns = clock_mono_ns();
+        uint32_t begin = 0, end = n, low = 0;
+
+        *ret_known = true;
+        if (!ns || n == 0 || r->stopping || r->breaker.state != REMOTE_CLOSED)
+                return 0;
+        if (!remote_namespace_is_usable(ns, now_ns)) {
+                *ret_known = ns->failed;
+                return 0;
+        }
+        for (uint32_t stride = stride_of(n);; stride = 1) {
+                /* The last of each `stride` keys of what is between begin and end. */
+                uint32_t first = begin + stride - 1, all = (end - begin) / stride, high;
+
+                low = count_there(ns, hashes + first, stride, all, false, now_ns);
+                high = count_there(ns, hashes + first, stride, all, true, now_ns);
+                if (low < high) {
+                        *ret_known = false;
+                        start(r, ns, keys + first + (size_t)low * stride,
+                              hashes + first + (size_t)low * stride, high - low, stride,
+                              hashes[n - 1]);
+                }
+                low = MIN(low, high); /* what is remembered may contradict itself */
+                end = low < all ? begin + (low + 1) * stride - 1 : end;
+                begin += low * stride;
+                if (stride == 1 || !*ret_known)
+                        break;
+        }
+        if (now_ns < r->surprised_until_ns) {
+                low = first_absent(ns, hashes, begin, now_ns);
+                *ret_known |= low < begin;
+                begin = low;
+        }
+        return begin;
+}
+
 int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash)
 {
-        const struct namespace *ns = namespace_find(r, namespace_id);
+        const struct namespace *ns = remote_namespace_find(r, namespace_id);
         uint64_t now_ns = clock_mono_ns();
         enum presence p;
 
-        if (!ns || r->breaker.state != REMOTE_CLOSED || !namespace_is_usable(ns, now_ns))
+        if (!ns || r->breaker.state != REMOTE_CLOSED || !remote_namespace_is_usable(ns, now_ns))
                 return -1;
-        p = presence_get(&r->presence, namespace_hash(ns, hash), now_ns);
+        p = presence_get(&r->presence, remote_namespace_hash(ns, hash), now_ns);
         return presence_is_there(p) ? 1 : presence_is_absent(p) ? 0 : -1;
 }

@@ -25,6 +25,7 @@
 
 enum { CHANCE_BITS = 20 };
 #define RETRY_NS UINT64_C(1000000000)
+#define FULL_NS  UINT64_C(20000000) /* so many operations are under way */
 
 /* --- the state file --- */
 
@@ -75,7 +76,9 @@ static void settle(struct namespace *ns)
                 return;
         ns->last = ns->generation;
         ns->has_last = true;
-        if (generations_set(&r->generations, &ns->identity, ns->last) == 0)
+        /* Where there never was a purge, nothing has to be known. */
+        if ((ns->last > 0 || generations_remove(&r->generations, &ns->identity)) &&
+            generations_set(&r->generations, &ns->identity, ns->last) == 0)
                 r->record_due = true;
 }
 
@@ -194,8 +197,10 @@ static void on_read_due(struct deadline *d, uint64_t now_ns)
                 ns->has_chunks = true;
                 return;
         }
-        if (operation_new(r, OPERATION_READ_GENERATION, NULL, REMOTE_HEADER_BYTES, &o) < 0)
+        if (operation_new(r, OPERATION_READ_GENERATION, NULL, REMOTE_HEADER_BYTES, &o) < 0) {
+                read_at(ns, now_ns + FULL_NS);
                 return;
+        }
         read_at(ns, NOT_SOON);
         ns->reading = o;
         o->owner = ns;
@@ -204,14 +209,14 @@ static void on_read_due(struct deadline *d, uint64_t now_ns)
         operation_submit(o, BACKEND_READ);
 }
 
-void namespaces_read_soon(struct remote *r, uint64_t now_ns)
+void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns)
 {
         for (unsigned i = 0; i < r->n_namespaces; i++)
                 if (r->namespaces[i]->next.at_ns != NOT_SOON)
                         read_at(r->namespaces[i], now_ns);
 }
 
-bool namespace_is_usable(const struct namespace *ns, uint64_t now_ns)
+bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns)
 {
         const struct remote_params *p = &ns->remote->params;
 
@@ -259,7 +264,7 @@ static void on_generation_written(struct operation *o, int result)
 {
         struct generation_write *w = o->owner;
         struct remote *r = o->remote;
-        struct namespace *ns = namespace_find(r, w->namespace_id);
+        struct namespace *ns = remote_namespace_find(r, w->namespace_id);
         uint64_t now_ns = clock_mono_ns();
 
         if (ns && ns->born != w->born)
@@ -312,7 +317,7 @@ static void write_generation(struct namespace *ns, struct remote_purge *purge)
 
 void remote_purge(struct remote *r, struct remote_purge *purge)
 {
-        struct namespace *ns = namespace_find(r, purge->namespace_id);
+        struct namespace *ns = remote_namespace_find(r, purge->namespace_id);
 
         purge->remote = r;
         list_init(&purge->node);
@@ -324,7 +329,7 @@ void remote_purge(struct remote *r, struct remote_purge *purge)
 
 void remote_purged(struct remote *r, uint32_t namespace_id)
 {
-        struct namespace *ns = namespace_find(r, namespace_id);
+        struct namespace *ns = remote_namespace_find(r, namespace_id);
 
         if (!ns || ns->awaiting == 0 || r->stopping || --ns->awaiting > 0)
                 return;
@@ -351,7 +356,7 @@ static unsigned place_of(const struct remote *r, uint32_t id)
         return low;
 }
 
-struct namespace *namespace_find(const struct remote *r, uint32_t id)
+struct namespace *remote_namespace_find(const struct remote *r, uint32_t id)
 {
         unsigned at = place_of(r, id);
 
@@ -360,7 +365,7 @@ struct namespace *namespace_find(const struct remote *r, uint32_t id)
 
 bool remote_has_namespace(const struct remote *r, uint32_t namespace_id)
 {
-        return namespace_find(r, namespace_id) != NULL;
+        return remote_namespace_find(r, namespace_id) != NULL;
 }
 
 static int make_room(struct remote *r)
@@ -395,7 +400,7 @@ int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *na
                          const char *fingerprint, const void *secret, size_t secret_length,
                          bool has_chunks)
 {
-        struct namespace *ns = namespace_find(r, namespace_id);
+        struct namespace *ns = remote_namespace_find(r, namespace_id);
         struct remote_identity identity;
         unsigned at;
         int e = remote_identify(secret, secret_length, name, fingerprint, &identity);
@@ -436,7 +441,7 @@ int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *na
 
 void remote_namespace_remove(struct remote *r, uint32_t namespace_id)
 {
-        struct namespace *ns = namespace_find(r, namespace_id);
+        struct namespace *ns = remote_namespace_find(r, namespace_id);
 
         if (!ns)
                 return;
@@ -447,23 +452,23 @@ void remote_namespace_remove(struct remote *r, uint32_t namespace_id)
 
 /* --- */
 
-void namespaces_iterate(struct remote *r, uint64_t now_ns)
+void remote_namespaces_iterate(struct remote *r, uint64_t now_ns)
 {
         complete_purges(r);
         record(r, now_ns);
 }
 
-uint64_t namespaces_next(const struct remote *r)
+uint64_t remote_namespaces_next(const struct remote *r)
 {
         return r->record_due && !r->recorder.running ? r->record_after_ns : 0;
 }
 
-void namespaces_stop(struct remote *r)
+void remote_namespaces_stop(struct remote *r)
 {
         complete_purges(r);
 }
 
-void namespaces_fini(struct remote *r)
+void remote_namespaces_fini(struct remote *r)
 {
         while (r->n_namespaces > 0)
                 take_out(r, r->namespaces[r->n_namespaces - 1]);

@@ -209,6 +209,12 @@ enum remote_rejection remote_generation_read(const uint8_t header[static REMOTE_
         return REMOTE_ACCEPTED;
 }
 
+void remote_generation_identity(const uint8_t header[static REMOTE_HEADER_BYTES],
+                                struct remote_identity *ret)
+{
+        memcpy(ret->bytes, header + AT_IDENTITY, sizeof(ret->bytes));
+}
+
 /* --- names --- */
 
 static void id_to_hex(const struct remote_identity *id, char ret[static 2 * ID_BYTES + 1])

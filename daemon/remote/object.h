@@ -75,6 +75,9 @@ void remote_generation_write(const struct remote_identity *id, uint64_t generati
 enum remote_rejection remote_generation_read(const uint8_t header[static REMOTE_HEADER_BYTES],
                                              uint64_t size, const struct remote_identity *id,
                                              uint64_t *ret);
+/* That it says it is of; not checked. */
+void remote_generation_identity(const uint8_t header[static REMOTE_HEADER_BYTES],
+                                struct remote_identity *ret);
 
 void remote_object_name(const char *prefix, uint64_t generation, const struct remote_identity *id,
                         const struct key *key, char ret[static REMOTE_NAME_MAX]);

@@ -109,7 +109,7 @@ void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_n
                         r->read_bytes /= 2;
                 }
         }
-        r->busy_since_ns = now_ns;
+        r->busy_since_ns = MAX(r->busy_since_ns, now_ns);
         r->reading += (unsigned)add;
         r->read_bytes += (double)bytes;
 }
@@ -150,13 +150,15 @@ static void set_reason(struct remote *r, const struct operation *o, int result)
                                        : strerror(-result));
 }
 
-static void count(struct operation *o, int result, uint64_t took_ns, uint64_t now_ns)
+/* Ended at `ended_ns`, or has not at its deadline. */
+static void count(struct operation *o, int result, uint64_t ended_ns)
 {
         struct remote *r = o->remote;
         bool failed = is_failure(o, result);
+        uint64_t took_ns = ended_ns - MIN(o->op.submitted_ns, ended_ns);
 
         if (o->kind == OPERATION_GET)
-                remote_count_busy(r, -1, result == 0 ? o->op.transferred : 0, now_ns);
+                remote_count_busy(r, -1, result == 0 ? o->op.transferred : 0, ended_ns);
         if (result == -ECANCELED)
                 return;
         if (is_error(result)) {
@@ -170,7 +172,7 @@ static void count(struct operation *o, int result, uint64_t took_ns, uint64_t no
         if (o->kind == OPERATION_PUT && !o->expired)
                 histogram_add(&r->stats.put_times, took_ns);
         if (o->kind != OPERATION_TRIAL && o->kind != OPERATION_DELETE &&
-            breaker_count(&r->breaker, failed, took_ns, now_ns))
+            breaker_count(&r->breaker, failed, took_ns, clock_mono_ns()))
                 gets_fail_waiting(r);
 }
 
@@ -183,8 +185,7 @@ static void on_complete(struct backend_op *op)
         o->under_way = false;
         if (!o->expired) {
                 deadlines_remove(&r->deadlines, &o->expiry);
-                count(o, op->result, op->ended_ns - MIN(op->submitted_ns, op->ended_ns),
-                      clock_mono_ns());
+                count(o, op->result, op->ended_ns);
                 o->done(o, op->result);
         } else if (o->kind == OPERATION_GET && !r->stopping) {
                 r->stats.late++;
@@ -198,7 +199,7 @@ static void on_expire(struct deadline *d, uint64_t now_ns)
         struct operation *o = container_of(d, struct operation, expiry);
 
         o->expired = true;
-        count(o, -ETIMEDOUT, o->remote->params.timeout_ns, now_ns);
+        count(o, -ETIMEDOUT, now_ns);
         o->done(o, -ETIMEDOUT);
 }
 
@@ -221,7 +222,7 @@ void operations_cancel(struct remote *r)
         while ((o = find_under_way(r))) {
                 deadlines_remove(&r->deadlines, &o->expiry);
                 o->expired = true;
-                count(o, -ECANCELED, 0, clock_mono_ns());
+                count(o, -ECANCELED, clock_mono_ns());
                 o->done(o, -ECANCELED);
         }
 }
@@ -263,7 +264,7 @@ static void on_trial(struct operation *o, int result)
                 return;
         breaker_trial_end(&r->breaker, failed, now_ns);
         if (!failed && r->breaker.state == REMOTE_CLOSED)
-                namespaces_read_soon(r, now_ns);
+                remote_namespaces_read_soon(r, now_ns);
 }
 
 /* Of an object that is most often there; and that there is none is an answer, too. */

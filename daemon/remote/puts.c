@@ -43,13 +43,13 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
 
         if (r->stopping || r->params.write == REMOTE_WRITE_NEVER || length == 0 ||
             length > REMOTE_CHUNK_MAX ||
-            (r->params.write == REMOTE_WRITE_ALL) != (reason == REMOTE_PUT))
+            (r->params.write == REMOTE_WRITE_REUSED && reason != REMOTE_USED_AGAIN))
                 return;
-        ns = namespace_find(r, namespace_id);
+        ns = remote_namespace_find(r, namespace_id);
         now_ns = clock_mono_ns();
-        if (!ns || !namespace_is_usable(ns, now_ns))
+        if (!ns || !remote_namespace_is_usable(ns, now_ns))
                 return;
-        known_as = namespace_hash(ns, hash);
+        known_as = remote_namespace_hash(ns, hash);
         if (queue_has(&r->queue, known_as) ||
             presence_get(&r->presence, known_as, now_ns) == PRESENCE_THERE)
                 return;
@@ -67,6 +67,12 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
 }
 
 /* --- the engine's answer --- */
+
+/* What was on its way when they stopped says nothing new. */
+static bool is_news(const struct remote *r, const struct operation *o)
+{
+        return r->paused_until_ns == 0 || o->op.submitted_ns >= r->paused_until_ns;
+}
 
 static void pause(struct remote *r, uint64_t now_ns)
 {
@@ -91,14 +97,16 @@ static void on_written(struct operation *o, int result)
                 r->stats.puts += result == 0;
                 r->stats.put_bytes += result == 0 ? w->put.length : 0;
                 r->stats.puts_existing += result == -EEXIST;
-                resume(r);
+                if (is_news(r, o))
+                        resume(r);
         } else if (result == -ENOSPC) {
-                r->full = true;
                 r->stats.dropped[DROPPED_FULL_ENGINE]++;
-                pause(r, now_ns);
+                if (is_news(r, o))
+                        pause(r, now_ns);
+                r->full = true;
         } else {
                 r->stats.dropped[DROPPED_FAILED]++;
-                if (result == -EACCES || result == -EROFS)
+                if ((result == -EACCES || result == -EROFS) && is_news(r, o))
                         pause(r, now_ns);
         }
         end(w);
@@ -111,7 +119,7 @@ void remote_put_loaded(struct remote_put *put, bool loaded)
         struct writing *w = put->private_data;
         struct remote *r = w->remote;
         struct operation *o = w->operation;
-        const struct namespace *ns = namespace_find(r, put->namespace_id);
+        const struct namespace *ns = remote_namespace_find(r, put->namespace_id);
 
         r->loading--;
         if (!loaded || r->stopping || !ns || ns->epoch != w->epoch) {
@@ -184,11 +192,14 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
 
         buffers_trim(&r->write_buffers, now_ns);
         while ((e = queue_first(&r->queue)) && may_write(r, now_ns)) {
-                const struct namespace *ns = namespace_find(r, e->namespace_id);
+                const struct namespace *ns = remote_namespace_find(r, e->namespace_id);
                 struct operation *o;
                 struct writing *w;
 
-                if (!ns || ns->epoch != e->epoch || !namespace_is_usable(ns, now_ns)) {
+                if (ns && ns->epoch == e->epoch && !ns->failed &&
+                    !remote_namespace_is_usable(ns, now_ns))
+                        return; /* its generation is read, or written */
+                if (!ns || ns->epoch != e->epoch || !remote_namespace_is_usable(ns, now_ns)) {
                         r->stats.dropped[DROPPED_BAD]++;
                         drop(r, e);
                         continue;

@@ -26,7 +26,7 @@ static int fail(char ret_error[static 256], int r, const char *text)
 
 static void free_parts(struct remote *r)
 {
-        namespaces_fini(r);
+        remote_namespaces_fini(r);
         queue_fini(&r->queue);
         presence_fini(&r->presence);
 }
@@ -119,7 +119,7 @@ uint64_t remote_iterate(struct remote *r, uint64_t now_ns)
                 return 0;
         deadlines_run(&r->deadlines, now_ns);
         remote_trial(r, now_ns);
-        namespaces_iterate(r, now_ns);
+        remote_namespaces_iterate(r, now_ns);
         gets_iterate(r, now_ns);
         puts_iterate(r, now_ns);
         matches_iterate(r, now_ns);
@@ -127,7 +127,7 @@ uint64_t remote_iterate(struct remote *r, uint64_t now_ns)
         if (next == UINT64_MAX)
                 next = 0;
         next = sooner(next, breaker_next(&r->breaker), now_ns);
-        next = sooner(next, namespaces_next(r), now_ns);
+        next = sooner(next, remote_namespaces_next(r), now_ns);
         next = sooner(next, puts_next(r), now_ns);
         return sooner(next, matches_next(r), now_ns);
 }
@@ -141,7 +141,7 @@ void remote_configure(struct remote *r, const struct remote_params *params)
         r->params.generation_interval_ns = params->generation_interval_ns;
         r->params.probe_rate = params->probe_rate;
         r->write_rate = (struct rate){ 0 };
-        namespaces_read_soon(r, clock_mono_ns());
+        remote_namespaces_read_soon(r, clock_mono_ns());
 }
 
 /* --- the end --- */
@@ -155,7 +155,7 @@ void remote_stop(struct remote *r)
         gets_fail_waiting(r);
         matches_cancel(r, NULL);
         operations_cancel(r);
-        namespaces_stop(r);
+        remote_namespaces_stop(r);
         r->params.ops->stop(r->backend);
 }
 
@@ -172,10 +172,14 @@ struct remote *remote_free(struct remote *r)
         if (!r)
                 return NULL;
         remote_stop(r);
-        r->params.ops->close(r->backend);
         while (remote_reap(r) > 0)
                 ;
+        /* The sweeper's thread may stand in the back end, which is then left, too. */
         swept = sweep_fini(r);
+        if (swept)
+                r->params.ops->close(r->backend);
+        while (remote_reap(r) > 0)
+                ;
         free_parts(r);
         if (swept && list_empty(&r->operations) && !r->recorder.running)
                 free_rest(r);
@@ -213,5 +217,5 @@ void remote_get_status(const struct remote *r, struct remote_status *ret)
         };
         snprintf(ret->reason, sizeof(ret->reason), "%s", r->reason);
         for (unsigned i = 0; i < r->n_namespaces; i++)
-                ret->unknown += !namespace_is_usable(r->namespaces[i], now_ns);
+                ret->unknown += !remote_namespace_is_usable(r->namespaces[i], now_ns);
 }

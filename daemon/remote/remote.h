@@ -138,8 +138,8 @@ int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash
 
 /* --- writing --- */
 
-/* A chunk that may be worth writing: it was put (REMOTE_WRITE_ALL looks at these) or used again
- * (_REUSED looks at these only). Cheap, and does nothing for what is known to be there, or is in
+/* A chunk that may be worth writing: it was put (which counts with REMOTE_WRITE_ALL alone) or used
+ * again (with _REUSED, too). Cheap, and does nothing for what is known to be there, or is in
  * the queue. */
 enum remote_reason { REMOTE_PUT, REMOTE_USED_AGAIN };
 void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, const struct key *key,
@@ -169,7 +169,7 @@ void remote_put_loaded(struct remote_put *put, bool loaded);
  * older generations; on a thread of its own, one host at a time. */
 struct remote_sweep {
         uint64_t limit;
-        bool dry_run;
+        bool dry_run; /* counts what would be deleted */
         /* Out. 0; -EBUSY: another host is at it, or this one; -ENOTSUP: the engine does that
          * itself; else what the engine said. */
         int result;
@@ -178,6 +178,7 @@ struct remote_sweep {
         void (*complete)(struct remote_sweep *sweep);
         void *private_data; /* the tier's */
 };
+/* complete() may be called from within. */
 void remote_sweep(struct remote *r, struct remote_sweep *sweep);
 
 /* --- numbers --- */

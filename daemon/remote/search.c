@@ -7,10 +7,9 @@
 
 #include "checked.h"
 
-int search_init(struct search *s, const struct key *keys, const uint64_t *hashes, uint32_t from,
-                uint32_t to)
+int search_init(struct search *s, const struct key *keys, const uint64_t *hashes, uint32_t n,
+                uint32_t stride)
 {
-        uint32_t n = MIN(to - from, (uint32_t)SEARCH_KEYS);
         struct search new = {
                 .n = n,
                 .high = n,
@@ -23,10 +22,8 @@ int search_init(struct search *s, const struct key *keys, const uint64_t *hashes
                 return -ENOMEM;
         }
         for (uint32_t i = 0; i < n; i++) {
-                uint32_t at = from + (uint32_t)((uint64_t)i * (to - from) / n);
-
-                new.keys[i] = keys[at];
-                new.hashes[i] = hashes[at];
+                new.keys[i] = keys[(size_t)i * stride];
+                new.hashes[i] = hashes[(size_t)i * stride];
         }
         *s = new;
         return 0;

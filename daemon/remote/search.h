@@ -8,7 +8,7 @@
 
 #include "key.h"
 
-enum { SEARCH_KEYS = 4096 }; /* at most; of a longer range every second, third, ... is looked at */
+enum { SEARCH_KEYS = 4096 }; /* at most */
 
 struct search {
         uint32_t n, low, high; /* keys[low - 1] is there, keys[high] is not */
@@ -17,9 +17,9 @@ struct search {
         uint64_t *hashes;
 };
 
-/* Copies keys [from, to): at most SEARCH_KEYS of them, evenly spaced. 0, -ENOMEM. */
-int search_init(struct search *s, const struct key *keys, const uint64_t *hashes, uint32_t from,
-                uint32_t to);
+/* Copies `n` keys, the first and every stride-th after it. 0, -ENOMEM. */
+int search_init(struct search *s, const struct key *keys, const uint64_t *hashes, uint32_t n,
+                uint32_t stride);
 void search_fini(struct search *s);
 /* The key to be probed next; false: none, it is known that the first s->low are there. At most
  * log2(n) + 1 are. */

@@ -1,0 +1,800 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gets and puts on the shared tier, whatever the engine does: late, hung, full, refused, other
+ * bytes. */
+#include <errno.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "io/io.h"
+#include "remote-fixture.h"
+
+enum { HEADER = REMOTE_HEADER_BYTES };
+
+/* --- as it should be --- */
+
+static void what_one_host_writes_another_finds(void **state)
+{
+        make();
+        offer(1);
+        step();
+        assert_int_equal(fake_objects(), 1);
+        assert_true(fake_has(name_of(1)));
+        assert_int_equal(stats().puts, 1);
+        assert_int_equal(stats().put_bytes, CHUNK);
+        make_again(true);
+        assert_true(finds(1, CHUNK));
+        assert_false(finds(2, CHUNK));
+        assert_int_equal(stats().gets, 2);
+        assert_int_equal(stats().hits, 1);
+        assert_int_equal(stats().misses, 1);
+        assert_int_equal(stats().get_bytes, CHUNK + HEADER);
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(1)), 1);
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(2)), 0);
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(3)), -1);
+        assert_int_equal(stats().reading_bytes, 0);
+        assert_int_equal(stats().inflight, 0);
+}
+
+static void a_chunk_larger_than_all_before_is_read_twice(void **state)
+{
+        uint32_t large = 3 << 20;
+
+        make();
+        put_object(1, large);
+        put_object(2, large + 1);
+        put_object(3, 100);
+        assert_true(finds(1, large));
+        assert_int_equal(fake_count(BACKEND_READ), 1 + 2);
+        assert_true(finds(2, large + 1));
+        assert_int_equal(fake_count(BACKEND_READ), 1 + 4);
+        assert_true(finds(3, 100));
+        assert_true(finds(2, large + 1));
+        assert_int_equal(fake_count(BACKEND_READ), 1 + 6);
+        fake_hide_sizes(true);
+        put_object(4, large + 5000);
+        assert_true(finds(4, large + 5000));
+        assert_int_equal(stats().reading_bytes, 0);
+}
+
+static void a_local_namespace_has_nothing_there(void **state)
+{
+        struct asked a;
+        bool known = false;
+
+        make_bare();
+        step();
+        assert_false(get(&a, 1, SECOND));
+        offer(1);
+        step();
+        assert_int_equal(match(10, &known), 0);
+        assert_true(known);
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(1)), -1);
+        assert_false(remote_has_namespace(rig.r, NS));
+        assert_int_equal(stats().gets, 0);
+        assert_int_equal(fake_count(BACKEND_READ) + fake_count(BACKEND_CREATE), 0);
+}
+
+static void what_is_of_use_is_marked_once_a_day(void **state)
+{
+        make();
+        put_object(1, CHUNK);
+        assert_true(finds(1, CHUNK));
+        assert_true(finds(1, CHUNK));
+        assert_int_equal(fake_marked(), 1);
+        advance(24 * 60 * MINUTE);
+        assert_true(finds(1, CHUNK));
+        assert_int_equal(fake_marked(), 2);
+}
+
+static void it_works_on_another_thread(void **state)
+{
+        enum { N = 500 };
+        static struct asked asked[N];
+        unsigned completed = 0, found = 0;
+
+        rig.params.read_inflight = 4 << 20;
+        rig.params.write_inflight = 1 << 20;
+        make();
+        fake_set_end_of_all(FAKE_THREAD);
+        for (unsigned i = 0; i < N; i++)
+                offer(i);
+        step();
+        wait_until(stats().puts == N);
+        for (unsigned i = 0; i < N; i++)
+                assert_true(get(&asked[i], i, SECOND));
+        while (completed < N) {
+                wait_and_step();
+                for (unsigned i = 0; i < N; i++)
+                        if (asked[i].completed == 1) {
+                                asked[i].completed++;
+                                completed++;
+                                found += asked[i].get.found;
+                                get_end(&asked[i]);
+                                assert_false(asked[i].bad);
+                        }
+                step();
+        }
+        assert_int_equal(found, N);
+        assert_int_equal(stats().get_times.count, N);
+        assert_int_equal(stats().put_times.count, N);
+}
+
+/* --- deadlines and buffers --- */
+
+static void a_get_under_way_is_a_miss_at_its_deadline(void **state)
+{
+        struct asked a;
+
+        make();
+        put_object(1, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        assert_true(get(&a, 1, 20 * MS));
+        step();
+        assert_int_equal(fake_held(), 1);
+        advance(20 * MS - 1);
+        assert_int_equal(a.completed, 0);
+        advance(1);
+        assert_int_equal(a.completed, 1);
+        assert_false(a.get.found);
+        assert_int_equal(stats().misses, 1);
+        assert_int_equal(stats().late, 0);
+        assert_true(stats().reading_bytes > 0); /* the engine may still write to it */
+        assert_int_equal(stats().inflight, 1);
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(a.completed, 1);
+        assert_int_equal(stats().late, 1);
+        assert_int_equal(stats().reading_bytes, 0);
+        assert_int_equal(stats().hits, 0);
+        /* What it has seen is remembered. */
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(1)), 1);
+}
+
+static void a_read_that_hangs_for_longer_than_the_timeout_is_late_once(void **state)
+{
+        struct asked a;
+
+        make();
+        put_object(1, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HUNG);
+        assert_true(get(&a, 1, 3600 * SECOND));
+        step();
+        advance(rig.params.timeout_ns);
+        assert_int_equal(a.completed, 1); /* the tier's timeout is earlier */
+        assert_int_equal(stats().errors[BACKEND_READ], 1);
+        fake_set_end(BACKEND_READ, FAKE_WITHIN);
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(stats().late, 1);
+        assert_int_equal(stats().errors[BACKEND_READ], 1);
+        assert_int_equal(stats().reading_bytes, 0);
+        assert_true(finds(1, CHUNK));
+}
+
+static void a_deadline_that_has_passed_reads_nothing(void **state)
+{
+        struct asked a;
+
+        make();
+        put_object(1, CHUNK);
+        assert_false(get(&a, 1, 0));
+        assert_int_equal(fake_count(BACKEND_READ), 1); /* the generation */
+        assert_int_equal(stats().misses, 1);
+}
+
+static void gets_wait_for_a_buffer_in_their_order(void **state)
+{
+        enum { N = 7 };
+        struct asked asked[N];
+        unsigned bytes = (1 << 20) * 2;
+
+        rig.params.read_inflight = bytes;
+        make();
+        for (unsigned i = 0; i < N; i++)
+                put_object(i, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        for (unsigned i = 0; i < N; i++)
+                assert_true(get(&asked[i], i, (i == 3 ? 1 : 4) * SECOND));
+        step();
+        assert_int_equal(fake_held(), 2);
+        assert_in_range(stats().reading_bytes, 1, bytes);
+        advance(SECOND);
+        assert_int_equal(asked[3].completed, 1); /* while it waited */
+        assert_int_equal(stats().refused[1], 1);
+        for (unsigned done = 0; done < N; done++) {
+                if (done == 3)
+                        continue;
+                assert_int_equal(asked[done].completed, 0);
+                assert_int_equal(fake_release(1), 1);
+                step();
+                assert_int_equal(asked[done].completed, 1);
+                assert_true(asked[done].get.found);
+                assert_in_range(stats().reading_bytes, 1, bytes);
+                get_end(&asked[done]);
+                step();
+        }
+        assert_int_equal(stats().reading_bytes, 0);
+        assert_int_equal(stats().late, 0);
+}
+
+static void an_engine_that_hangs_takes_no_more_than_the_buffers(void **state)
+{
+        enum { N = 40 };
+        static struct asked asked[N];
+
+        rig.params.read_inflight = 4 << 20;
+        make();
+        fake_set_end(BACKEND_READ, FAKE_HUNG);
+        for (unsigned i = 0; i < N; i++)
+                assert_true(get(&asked[i], i, 3 * SECOND));
+        step();
+        assert_int_equal(fake_held(), 4);
+        for (unsigned i = 0; i < N; i++)
+                assert_int_equal(asked[i].completed, 0);
+        advance(3 * SECOND);
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(asked[i].completed, 1);
+                assert_false(asked[i].get.found);
+        }
+        assert_int_equal(stats().reading_bytes, 4 << 20);
+        assert_int_equal(stats().refused[1], N - 4);
+}
+
+/* --- faults --- */
+
+static void open_the_breaker(void)
+{
+        fake_fail(BACKEND_READ, -EIO, BREAKER_IN_A_ROW);
+        for (unsigned i = 0; i < BREAKER_IN_A_ROW; i++)
+                assert_false(finds(1000 + i, CHUNK));
+        assert_int_equal(status().breaker, REMOTE_OPEN);
+}
+
+static void errors_open_the_breaker_and_trials_close_it(void **state)
+{
+        struct asked a;
+        bool known = false;
+
+        make();
+        put_object(1, CHUNK);
+        open_the_breaker();
+        assert_int_equal(status().since_ns, now_ns());
+        assert_string_equal(status().reason, "reading: the fake engine says no");
+        assert_int_equal(stats().trips, 1);
+        assert_false(get(&a, 1, SECOND));
+        assert_int_equal(stats().refused[0], 1);
+        assert_int_equal(match(10, &known), 0);
+        assert_true(known); /* so that it is not asked again and again */
+        offer(2);
+        step();
+        assert_int_equal(fake_count(BACKEND_CREATE), 0);
+        fake_fail(BACKEND_READ, -EIO, 1); /* the first trial */
+        advance(BREAKER_BACKOFF_MIN);
+        assert_int_equal(status().breaker, REMOTE_OPEN);
+        advance(2 * BREAKER_BACKOFF_MIN);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+        assert_true(finds(1, CHUNK));
+        assert_int_equal(fake_count(BACKEND_CREATE), 1); /* what was queued is written now */
+}
+
+static void an_engine_that_hangs_opens_the_breaker_and_what_waits_is_a_miss(void **state)
+{
+        enum { N = 12 };
+        struct asked asked[N];
+        uint64_t next;
+
+        rig.params.read_inflight = 6 << 20;
+        make();
+        put_object(1, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HUNG);
+        for (unsigned i = 0; i < 6; i++)
+                assert_true(get(&asked[i], i, MINUTE));
+        advance(SECOND);
+        for (unsigned i = 6; i < N; i++)
+                assert_true(get(&asked[i], i, MINUTE));
+        step();
+        advance(rig.params.timeout_ns - SECOND);
+        for (unsigned i = 0; i < N; i++)
+                assert_int_equal(asked[i].completed, 1);
+        assert_int_equal(status().breaker, REMOTE_OPEN);
+        assert_string_equal(status().reason, "reading: no answer within remote.timeout");
+        assert_int_equal(stats().refused[0], 6);
+        /* Trials hang, too, and each has its timeout. Not many of them are left behind. */
+        for (unsigned i = 0; i < 2000; i++)
+                advance(SECOND);
+        assert_in_range(fake_held(), 7, 100);
+        next = remote_iterate(rig.r, now_ns());
+        assert_true(next > now_ns());
+        /* The engine is there again: with the buffers that it had. */
+        fake_set_end(BACKEND_READ, FAKE_WITHIN);
+        (void)fake_release(1000);
+        step();
+        assert_int_equal(stats().late, 6);
+        assert_int_equal(stats().reading_bytes, 0);
+        advance(BREAKER_BACKOFF_MAX);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+        advance(SECOND);
+        assert_true(finds(1, CHUNK));
+}
+
+static void slow_reads_open_the_breaker(void **state)
+{
+        struct asked asked[BREAKER_FEWEST];
+
+        make();
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        for (unsigned i = 0; i < ARRAY_SIZE(asked); i++)
+                assert_true(get(&asked[i], i, MINUTE));
+        advance(rig.params.timeout_ns - MS);
+        assert_int_equal(fake_release(100), ARRAY_SIZE(asked));
+        step();
+        assert_int_equal(status().breaker, REMOTE_OPEN);
+        assert_int_equal(stats().errors[BACKEND_READ], 0);
+}
+
+static void misses_and_existing_objects_are_no_errors(void **state)
+{
+        make();
+        for (unsigned i = 0; i < 100; i++)
+                assert_false(finds(i, CHUNK));
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+        put_object(200, CHUNK);
+        offer(200);
+        step();
+        assert_int_equal(stats().puts, 0);
+        assert_int_equal(stats().puts_existing, 1);
+        assert_int_equal(stats().errors[BACKEND_CREATE], 0);
+        assert_string_equal(status().reason, "");
+}
+
+static void a_full_engine_stops_writes_alone(void **state)
+{
+        make();
+        put_object(1, CHUNK);
+        fake_fail(BACKEND_CREATE, -ENOSPC, 2);
+        for (unsigned i = 10; i < 14; i++)
+                offer(i);
+        step();
+        assert_true(status().full);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+        assert_int_equal(fake_count(BACKEND_CREATE), 4);
+        assert_int_equal(stats().puts, 2); /* on their way at the same time */
+        assert_int_equal(stats().dropped[2], 2);
+        for (unsigned i = 20; i < 30; i++)
+                offer(i);
+        step();
+        assert_int_equal(stats().queued, 10);
+        assert_true(finds(1, CHUNK));
+        advance(5 * SECOND);
+        assert_int_equal(fake_count(BACKEND_CREATE), 4);
+        fake_fail(BACKEND_CREATE, -ENOSPC, 1);
+        advance(3600 * SECOND);
+        assert_int_equal(fake_count(BACKEND_CREATE), 5); /* one is tried */
+        assert_true(status().full);
+        advance(5 * SECOND);
+        assert_int_equal(fake_count(BACKEND_CREATE), 5);
+        assert_int_equal(stats().queued, 9);
+        advance(3600 * SECOND);
+        assert_false(status().full);
+        assert_int_equal(stats().puts, 2 + 9);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+}
+
+static void writes_that_are_refused_do_not_open_the_breaker(void **state)
+{
+        make();
+        put_object(1, CHUNK);
+        fake_fail(BACKEND_CREATE, -EACCES, 1000);
+        for (unsigned i = 10; i < 30; i++) {
+                offer(i);
+                step();
+        }
+        assert_int_equal(fake_count(BACKEND_CREATE), 1);
+        for (unsigned i = 0; i < 10; i++)
+                advance(3600 * SECOND);
+        assert_int_equal(fake_count(BACKEND_CREATE), 11);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+        assert_false(status().full);
+        assert_int_equal(stats().dropped[3], 11);
+        assert_true(finds(1, CHUNK));
+}
+
+/* Each of these is a miss, counted, and the object is deleted, so that it does not come back. */
+static void check_rejected(unsigned i, enum remote_rejection why)
+{
+        uint64_t before = stats().rejected[why], deletes = stats().deletes;
+
+        assert_false(finds(i, CHUNK));
+        step();
+        assert_int_equal(stats().rejected[why], before + 1);
+        assert_int_equal(stats().deletes, deletes + (why != REMOTE_BAD_VERSION));
+        assert_int_equal(fake_has(name_of(i)), why == REMOTE_BAD_VERSION);
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(i)), 0);
+        assert_false(finds(i, CHUNK)); /* at once */
+        assert_int_equal(stats().rejected[why], before + 1);
+}
+
+static void nothing_wrong_is_served(void **state)
+{
+        make();
+        for (unsigned i = 0; i < 20; i++)
+                put_object(i, CHUNK);
+        assert_true(fake_flip(name_of(0), 0));
+        check_rejected(0, REMOTE_BAD_HEADER);
+        assert_true(fake_flip(name_of(1), 30));
+        check_rejected(1, REMOTE_BAD_HEADER);
+        assert_true(fake_cut(name_of(2), 100));
+        check_rejected(2, REMOTE_BAD_HEADER);
+        assert_true(fake_cut(name_of(3), 0));
+        check_rejected(3, REMOTE_BAD_HEADER);
+        assert_true(fake_cut(name_of(4), HEADER + CHUNK - 1));
+        check_rejected(4, REMOTE_BAD_LENGTH);
+        assert_true(fake_cut(name_of(5), HEADER));
+        check_rejected(5, REMOTE_BAD_LENGTH);
+        assert_true(fake_flip(name_of(6), HEADER));
+        check_rejected(6, REMOTE_BAD_CHECKSUM);
+        assert_true(fake_flip(name_of(7), HEADER + CHUNK - 1));
+        check_rejected(7, REMOTE_BAD_CHECKSUM);
+        fake_hide_sizes(true);
+        assert_true(fake_cut(name_of(8), HEADER + CHUNK - 1));
+        check_rejected(8, REMOTE_BAD_LENGTH);
+        assert_int_equal(stats().hits, 2); /* those with a bad payload */
+        assert_true(finds(9, CHUNK));
+}
+
+static void swapped_objects_are_found_out(void **state)
+{
+        char name[REMOTE_NAME_MAX];
+
+        make();
+        put_object(1, CHUNK);
+        put_object(2, CHUNK);
+        memcpy(name, name_of(1), sizeof(name));
+        assert_true(fake_swap(name, name_of(2)));
+        check_rejected(1, REMOTE_OTHER_OBJECT);
+        check_rejected(2, REMOTE_OTHER_OBJECT);
+}
+
+static void an_object_of_a_later_version_is_left_to_who_can_read_it(void **state)
+{
+        uint8_t bytes[HEADER];
+        const uint8_t *object;
+        size_t size;
+
+        make();
+        put_object(1, CHUNK);
+        object = fake_bytes(name_of(1), &size);
+        memcpy(bytes, object, sizeof(bytes));
+        bytes[8] = 2;
+        memset(bytes + 12, 0, 4);
+        {
+                uint32_t crc = kio_crc32c(bytes, sizeof(bytes));
+
+                memcpy(bytes + 12, &crc, sizeof(crc));
+        }
+        fake_put(name_of(1), bytes, sizeof(bytes), 0);
+        check_rejected(1, REMOTE_BAD_VERSION);
+}
+
+static void a_rejected_object_that_cannot_be_deleted_is_no_storm(void **state)
+{
+        make();
+        put_object(1, CHUNK);
+        assert_true(fake_flip(name_of(1), 0));
+        fake_fail(BACKEND_DELETE, -EACCES, 1000);
+        for (unsigned i = 0; i < 1000; i++) {
+                assert_false(finds(1, CHUNK));
+                advance(100 * MS);
+        }
+        /* Once in each absence_lifetime. */
+        assert_in_range(stats().rejected[REMOTE_BAD_HEADER], 10, 11);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+}
+
+/* --- offers and writes --- */
+
+static void what_is_offered_is_as_the_setting_says(void **state)
+{
+        static const struct {
+                enum remote_write write;
+                unsigned puts[2]; /* of what was put, and what was used again */
+        } cases[] = { { REMOTE_WRITE_NEVER, { 0, 0 } },
+                      { REMOTE_WRITE_REUSED, { 0, 1 } },
+                      { REMOTE_WRITE_ALL, { 1, 1 } } };
+
+        make();
+        for (unsigned i = 0; i < ARRAY_SIZE(cases); i++)
+                for (unsigned reason = 0; reason < 2; reason++) {
+                        uint64_t before = stats().puts;
+                        struct key k = key_of(10 * i + reason);
+
+                        rig.params.write = cases[i].write;
+                        remote_configure(rig.r, &rig.params);
+                        step();
+                        remote_offer(rig.r, NS, 0, &k, hash_of(10 * i + reason), CHUNK,
+                                     (enum remote_reason)reason);
+                        step();
+                        assert_int_equal(stats().puts - before, cases[i].puts[reason]);
+                }
+}
+
+static void a_chunk_is_written_once(void **state)
+{
+        make();
+        rig.load_later = true;
+        offer(1);
+        offer(1);
+        assert_int_equal(stats().queued, 1);
+        assert_int_equal(stats().queued_bytes, CHUNK);
+        step();
+        assert_int_equal(rig.loads, 1);
+        offer(1); /* while it is loaded */
+        step();
+        remote_put_loaded(rig.put, true);
+        offer(1); /* while it is written */
+        step();
+        offer(1); /* afterwards */
+        step();
+        assert_int_equal(rig.loads, 1);
+        assert_int_equal(fake_count(BACKEND_CREATE), 1);
+}
+
+static void what_is_not_here_any_more_is_dropped(void **state)
+{
+        make();
+        rig.load_fails = true;
+        offer(1);
+        step();
+        assert_int_equal(rig.loads, 1);
+        assert_int_equal(stats().dropped[1], 1);
+        assert_int_equal(fake_count(BACKEND_CREATE), 0);
+        assert_int_equal(stats().writing_bytes, 0);
+        rig.load_fails = false;
+        offer(1); /* it is not remembered as written */
+        step();
+        assert_int_equal(stats().puts, 1);
+}
+
+static void writes_keep_to_their_rate(void **state)
+{
+        rig.params.write_rate = 4 * CHUNK;
+        make();
+        for (unsigned i = 0; i < 40; i++)
+                offer(i);
+        step();
+        assert_int_equal(stats().puts, 1);
+        for (unsigned quarter = 1; quarter < 40; quarter++) {
+                uint64_t next = remote_iterate(rig.r, now_ns());
+
+                assert_in_range(next, now_ns() + 1, now_ns() + SECOND / 4);
+                advance(SECOND / 4 - 1);
+                assert_int_equal(stats().puts, quarter);
+                advance(1);
+                assert_int_equal(stats().puts, quarter + 1);
+        }
+        for (unsigned i = 0; i < 40; i++)
+                assert_int_equal(rig.loaded[i], i); /* in the order of the offers */
+}
+
+static void the_queue_drops_the_oldest(void **state)
+{
+        rig.params.write_queue = 10 * CHUNK;
+        rig.params.write_rate = 1;
+        make();
+        for (unsigned i = 0; i < 25; i++)
+                offer(i);
+        assert_int_equal(stats().queued_bytes, 10 * CHUNK);
+        assert_int_equal(stats().dropped[0], 15);
+        step();
+        assert_int_equal(rig.loaded[0], 15);
+}
+
+static void writes_stay_within_their_buffers(void **state)
+{
+        rig.params.write_inflight = 3 * (CHUNK + HEADER);
+        make();
+        fake_set_end(BACKEND_CREATE, FAKE_HUNG);
+        for (unsigned i = 0; i < 10; i++)
+                offer(i);
+        step();
+        assert_int_equal(fake_held(), 3);
+        assert_int_equal(stats().writing_bytes, 3 * (CHUNK + HEADER));
+        advance(rig.params.timeout_ns);
+        assert_int_equal(stats().dropped[3], 3);
+        assert_int_equal(fake_held(), 3); /* they still have their buffers */
+        assert_int_equal(stats().queued, 7);
+        put_object(50, CHUNK);
+        assert_true(finds(50, CHUNK)); /* reads have theirs */
+        fake_set_end(BACKEND_CREATE, FAKE_WITHIN);
+        assert_int_equal(fake_release(3), 3);
+        step();
+        assert_int_equal(stats().puts, 7);
+        assert_int_equal(stats().writing_bytes, 0);
+        assert_int_equal(fake_objects(), 3 + 7 + 1);
+}
+
+static void a_write_that_came_late_is_no_trouble(void **state)
+{
+        make();
+        fake_set_end(BACKEND_CREATE, FAKE_HUNG);
+        offer(1);
+        step();
+        advance(rig.params.timeout_ns);
+        fake_set_end(BACKEND_CREATE, FAKE_WITHIN);
+        offer(1);
+        step();
+        assert_int_equal(stats().puts, 1);
+        assert_int_equal(fake_release(1), 1); /* -EEXIST, for nothing that waits for it */
+        step();
+        assert_int_equal(stats().puts_existing, 0);
+        assert_true(finds(1, CHUNK));
+}
+
+/* --- numbers --- */
+
+static void rate_and_latency_are_those_of_lately(void **state)
+{
+        struct asked a;
+        bool known;
+
+        make();
+        assert_int_equal(status().rate_bytes, 0);
+        for (unsigned i = 0; i < 200; i++)
+                put_object(i, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        for (unsigned i = 0; i < 100; i++) { /* one after the other, 10 ms each, then 20 ms idle */
+                assert_true(get(&a, i, SECOND));
+                advance(10 * MS);
+                assert_int_equal(fake_release(1), 1);
+                advance(20 * MS);
+                get_end(&a);
+        }
+        assert_in_range(status().rate_bytes, 99 * (CHUNK + HEADER), 101 * (CHUNK + HEADER));
+        for (unsigned i = 0; i < 20; i++) {
+                advance(20 * SECOND);
+                (void)fake_release(100);
+                (void)match(200, &known);
+                step();
+                advance(3 * MS);
+                (void)fake_release(100);
+                step();
+        }
+        assert_in_range(status().latency_ns, 1, 4 * MS);
+        /* A read that hangs is not what reads take. */
+        fake_set_end(BACKEND_READ, FAKE_HUNG);
+        assert_true(get(&a, 150, SECOND));
+        advance(rig.params.timeout_ns);
+        for (unsigned i = 0; i < 100; i++)
+                advance(20 * SECOND);
+        assert_true(status().rate_bytes > 10 * CHUNK);
+}
+
+/* --- the end --- */
+
+static void a_stop_waits_for_nothing(void **state)
+{
+        static struct asked asked[8];
+        static const enum fake_end ends[] = { FAKE_HELD, FAKE_HUNG };
+
+        for (unsigned e = 0; e < ARRAY_SIZE(ends); e++) {
+                rig.params.read_inflight = 5 << 20;
+                make();
+                fake_set_end_of_all(ends[e]);
+                for (unsigned i = 0; i < ARRAY_SIZE(asked); i++)
+                        assert_true(get(&asked[i], i, SECOND));
+                offer(1);
+                offer(2);
+                step();
+                assert_int_equal(fake_held(), 5 + 2);
+                remote_stop(rig.r);
+                for (unsigned i = 0; i < ARRAY_SIZE(asked); i++) {
+                        assert_int_equal(asked[i].completed, 1);
+                        assert_false(asked[i].get.found);
+                }
+                assert_false(get(&asked[0], 0, SECOND));
+                offer(3);
+                assert_int_equal(remote_iterate(rig.r, now_ns()), 0);
+                rig.r = remote_free(rig.r);
+                /* The engine comes back, to memory that is still there. */
+                (void)fake_release(100);
+                fake_reset();
+        }
+}
+
+static void what_was_found_is_valid_until_its_end_even_after_a_stop(void **state)
+{
+        uint8_t want[CHUNK];
+        struct asked a;
+
+        make();
+        put_object(1, CHUNK);
+        assert_true(get(&a, 1, SECOND));
+        step();
+        assert_true(a.get.found);
+        remote_stop(rig.r);
+        fill(1, want, CHUNK);
+        assert_memory_equal(a.get.payload, want, CHUNK);
+        get_end(&a);
+        assert_false(a.bad);
+}
+
+static void a_load_may_end_after_the_stop(void **state)
+{
+        make();
+        rig.load_later = true;
+        offer(1);
+        step();
+        remote_stop(rig.r);
+        memset(rig.put->buffer, 1, rig.put->length);
+        remote_put_loaded(rig.put, true);
+        assert_int_equal(fake_count(BACKEND_CREATE), 0);
+}
+
+static int cannot_open(struct backend **ret, const struct backend_params *params,
+                       char ret_error[static 256])
+{
+        strcpy(ret_error, "libfake.so.1 is not there: install libfake1");
+        return -ELIBACC;
+}
+
+static void a_backend_that_cannot_be_opened_says_why(void **state)
+{
+        struct backend_ops ops = fake_backend;
+        char error[256] = "";
+
+        ops.open = cannot_open;
+        rig.params.ops = &ops;
+        assert_int_equal(remote_new(&rig.r, &rig.params, error), -ELIBACC);
+        assert_string_equal(error, "libfake.so.1 is not there: install libfake1");
+        assert_null(rig.r);
+        assert_null(remote_free(NULL));
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
+        const struct CMUnitTest tests[] = {
+                TEST(what_one_host_writes_another_finds),
+                TEST(a_chunk_larger_than_all_before_is_read_twice),
+                TEST(a_local_namespace_has_nothing_there),
+                TEST(what_is_of_use_is_marked_once_a_day),
+                TEST(it_works_on_another_thread),
+                TEST(a_get_under_way_is_a_miss_at_its_deadline),
+                TEST(a_read_that_hangs_for_longer_than_the_timeout_is_late_once),
+                TEST(a_deadline_that_has_passed_reads_nothing),
+                TEST(gets_wait_for_a_buffer_in_their_order),
+                TEST(an_engine_that_hangs_takes_no_more_than_the_buffers),
+                TEST(errors_open_the_breaker_and_trials_close_it),
+                TEST(an_engine_that_hangs_opens_the_breaker_and_what_waits_is_a_miss),
+                TEST(slow_reads_open_the_breaker),
+                TEST(misses_and_existing_objects_are_no_errors),
+                TEST(a_full_engine_stops_writes_alone),
+                TEST(writes_that_are_refused_do_not_open_the_breaker),
+                TEST(nothing_wrong_is_served),
+                TEST(swapped_objects_are_found_out),
+                TEST(an_object_of_a_later_version_is_left_to_who_can_read_it),
+                TEST(a_rejected_object_that_cannot_be_deleted_is_no_storm),
+                TEST(what_is_offered_is_as_the_setting_says),
+                TEST(a_chunk_is_written_once),
+                TEST(what_is_not_here_any_more_is_dropped),
+                TEST(writes_keep_to_their_rate),
+                TEST(the_queue_drops_the_oldest),
+                TEST(writes_stay_within_their_buffers),
+                TEST(a_write_that_came_late_is_no_trouble),
+                TEST(rate_and_latency_are_those_of_lately),
+                TEST(a_stop_waits_for_nothing),
+                TEST(what_was_found_is_valid_until_its_end_even_after_a_stop),
+                TEST(a_load_may_end_after_the_stop),
+                TEST(a_backend_that_cannot_be_opened_says_why),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
