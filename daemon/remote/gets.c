@@ -48,10 +48,7 @@ static void complete(struct reading *rd, bool found)
         set_waiting(rd, false);
         deadlines_remove(&r->deadlines, &rd->deadline);
         get->found = found;
-        if (found) {
-                r->stats.hits++;
-        } else {
-                r->stats.misses++;
+        if (!found) {
                 if (rd->operation)
                         rd->operation->owner = NULL; /* it is late */
                 get->private_data = NULL;
@@ -65,7 +62,10 @@ static void on_deadline(struct deadline *d, uint64_t now_ns)
         struct reading *rd = container_of(d, struct reading, deadline);
 
         (void)now_ns;
-        rd->remote->stats.refused[1] += rd->waits;
+        if (rd->waits)
+                rd->remote->stats.refused[1]++;
+        else
+                rd->remote->stats.misses++;
         complete(rd, false);
 }
 
@@ -149,6 +149,7 @@ static void on_done(struct operation *o, int result)
                 return;
         if (result != 0 || why != REMOTE_ACCEPTED || !ns || ns->epoch != rd->epoch) {
                 rd->operation = NULL;
+                r->stats.misses++;
                 complete(rd, false);
                 return;
         }
@@ -267,6 +268,10 @@ void remote_get_end(struct remote *r, struct remote_get *get, bool bad)
         struct operation *o = rd->operation;
         uint64_t now_ms = clock_unix_ms();
 
+        if (bad)
+                r->stats.misses++;
+        else
+                r->stats.hits++;
         if (bad) {
                 remote_reject(r, REMOTE_BAD_CHECKSUM, o->op.name);
                 remember(o, false);

@@ -20,7 +20,8 @@
 enum {
         PRESENCE_KEYS = 1 << 20,
         GETS_WAITING_MAX = 65536, /* for a buffer */
-        SMALL_MAX = 256, /* operations without a buffer of the bounded ones, hung included */
+        SMALL_MAX = 256,  /* operations without a buffer of the bounded ones, hung included */
+        DELETES_MAX = 32, /* of these */
         SEARCHES_MAX = 64,
         REAP_MOST = 256,
         FIRST_READ = 1 << 20, /* bytes that a first read of a namespace has room for */
@@ -89,7 +90,7 @@ struct remote {
         struct completions completions;
         struct deadlines deadlines;
         struct list_node operations;
-        unsigned small, inflight;
+        unsigned small, deleting, inflight;
 
         struct breaker breaker;
         char reason[160];

@@ -70,7 +70,7 @@ static void on_probed(struct operation *o, int result)
 {
         struct search_under_way *s = o->owner;
         struct remote *r = o->remote;
-        const struct namespace *ns = s ? remote_namespace_find(r, s->namespace_id) : NULL;
+        struct namespace *ns = s ? remote_namespace_find(r, s->namespace_id) : NULL;
         enum remote_rejection why = REMOTE_ACCEPTED;
         uint64_t now_ns = clock_mono_ns();
         struct remote_object object;
@@ -95,6 +95,8 @@ static void on_probed(struct operation *o, int result)
                 end(s);
                 return;
         }
+        if (there)
+                ns->longest = MAX(ns->longest, object.length);
         search_answer(&s->search, s->probed, there);
         if (!search_next(&s->search, &next))
                 conclude(s, ns, now_ns);
@@ -228,6 +230,7 @@ static uint32_t first_absent(const struct namespace *ns, const uint64_t *hashes,
 {
         uint32_t i = 0;
 
+        n = MIN(n, (uint32_t)SEARCH_KEYS); /* what lies behind that is found by gets */
         while (i < n && presence_get(&ns->remote->presence, remote_namespace_hash(ns, hashes[i]),
                                      now_ns) != PRESENCE_ABSENT)
                 i++;
@@ -268,8 +271,10 @@ uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key 
         }
         if (now_ns < r->surprised_until_ns) {
                 low = first_absent(ns, hashes, begin, now_ns);
-                *ret_known |= low < begin;
-                begin = low;
+                if (low < MIN(begin, (uint32_t)SEARCH_KEYS)) {
+                        *ret_known = true;
+                        begin = low;
+                }
         }
         return begin;
 }

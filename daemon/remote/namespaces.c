@@ -166,7 +166,7 @@ static void on_read(struct operation *o, int result)
         if (!ns)
                 return;
         ns->reading = NULL;
-        if (result == -ECANCELED || r->stopping)
+        if (r->stopping)
                 return;
         read_at(ns, now_ns + r->params.generation_interval_ns);
         if (result == 0) {
@@ -238,7 +238,7 @@ static uint64_t next_generation(const struct namespace *ns)
 
 struct generation_write {
         uint32_t namespace_id;
-        uint64_t born; /* of the namespace, to be told from another with its number */
+        uint64_t born; /* of the namespace: another may have its number */
         uint64_t generation;
         struct remote_purge *purge; /* NULL: the engine has lost it */
 };

@@ -3,8 +3,8 @@
  *
  * Bytes of an object are from a host that may have failed while it wrote, or from an engine that
  * brings another object's: no field is used before the checksum of the header was compared. Magic,
- * version and checksum are where they are in every version, so that an object of a later one can be
- * told from a damaged one. */
+ * version and checksum are where they are in every version, so that an object of a later one is not
+ * taken for a damaged one. */
 #include "remote/object.h"
 
 #include <dlfcn.h>

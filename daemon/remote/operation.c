@@ -54,6 +54,7 @@ int operation_new(struct remote *r, enum operation_kind kind, struct buffers *bu
         }
         o->op.pieces[0] = (struct iovec){ o->buffer.bytes, o->buffer.size };
         r->small += !buffers;
+        r->deleting += kind == OPERATION_DELETE;
         list_append(&r->operations, &o->node);
         *ret = o;
         return 0;
@@ -66,6 +67,7 @@ struct operation *operation_free(struct operation *o)
         deadlines_remove(&r->deadlines, &o->expiry);
         list_unlink(&o->node);
         r->small -= !o->buffers;
+        r->deleting -= o->kind == OPERATION_DELETE;
         if (o->buffers)
                 buffers_release(o->buffers, o->buffer, clock_mono_ns());
         else
@@ -238,7 +240,8 @@ void remote_delete(struct remote *r, const char *name)
 {
         struct operation *o;
 
-        if (r->stopping || operation_new(r, OPERATION_DELETE, NULL, 0, &o) < 0)
+        if (r->stopping || r->deleting >= DELETES_MAX ||
+            operation_new(r, OPERATION_DELETE, NULL, 0, &o) < 0)
                 return;
         o->done = on_deleted;
         memcpy(o->op.name, name, sizeof(o->op.name));
@@ -258,9 +261,10 @@ static void on_trial(struct operation *o, int result)
 {
         struct remote *r = o->remote;
         uint64_t now_ns = clock_mono_ns();
-        bool failed = is_error(result);
+        bool failed = is_error(result) || result == -ECANCELED ||
+                      o->op.ended_ns > o->op.submitted_ns + r->breaker.slow_ns;
 
-        if (result == -ECANCELED)
+        if (r->stopping)
                 return;
         breaker_trial_end(&r->breaker, failed, now_ns);
         if (!failed && r->breaker.state == REMOTE_CLOSED)

@@ -27,7 +27,8 @@ static int fail(char ret_error[static 256], int r, const char *text)
 static void free_parts(struct remote *r)
 {
         remote_namespaces_fini(r);
-        queue_fini(&r->queue);
+        if (r->loading == 0) /* or the end of a load still needs it */
+                queue_fini(&r->queue);
         presence_fini(&r->presence);
 }
 
