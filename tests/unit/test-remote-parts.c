@@ -2,6 +2,7 @@
 /* The parts of the shared tier that have no clock of their own: objects, the breaker, buffers,
  * presence, searches, the queue, deadlines, the file of generations. */
 #include <errno.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,8 +16,10 @@
 #include <cmocka.h>
 
 #include "checked.h"
+#include "remote/backend.h"
 #include "remote/breaker.h"
 #include "remote/buffers.h"
+#include "remote/completions.h"
 #include "remote/deadlines.h"
 #include "remote/generations.h"
 #include "remote/object.h"
@@ -611,6 +614,57 @@ static void deadlines_expire_in_their_order(void **state)
         deadlines_fini(&s);
 }
 
+/* --- completions --- */
+
+static unsigned n_completed;
+static struct backend_op *again; /* ended from within complete() */
+
+static void on_complete(struct backend_op *op)
+{
+        n_completed++;
+        if (again)
+                backend_op_end(again, 0);
+        again = NULL;
+}
+
+static bool is_readable(const struct completions *c)
+{
+        struct pollfd p = { .fd = c->fd, .events = POLLIN };
+
+        return poll(&p, 1, 0) == 1;
+}
+
+static void the_loop_is_woken_exactly_while_something_has_ended(void **state)
+{
+        struct backend_op ops[10], another;
+        struct completions c;
+
+        assert_int_equal(completions_init(&c), 0);
+        assert_false(is_readable(&c));
+        assert_int_equal(completions_reap(&c, 5), 0);
+        another = (struct backend_op){ .complete = on_complete, .completions = &c };
+        for (unsigned i = 0; i < ARRAY_SIZE(ops); i++) {
+                ops[i] = another;
+                backend_op_end(&ops[i], -EIO);
+                assert_true(is_readable(&c));
+                assert_int_equal(ops[i].result, -EIO);
+                assert_true(ops[i].ended_ns > 0);
+        }
+        n_completed = 0;
+        assert_int_equal(completions_reap(&c, 4), 4);
+        assert_true(is_readable(&c));
+        assert_int_equal(completions_reap(&c, 5), 5);
+        again = &another;
+        assert_int_equal(completions_reap(&c, 5), 1);
+        assert_int_equal(n_completed, 10);
+        assert_true(is_readable(&c));
+        assert_int_equal(completions_reap(&c, 5), 1);
+        assert_false(is_readable(&c));
+        assert_int_equal(n_completed, 11);
+        assert_int_equal(c.n_ended, 11);
+        completions_fini(&c);
+}
+
 /* --- the file of generations --- */
 
 static struct remote_identity id_of(unsigned i)
@@ -754,6 +808,7 @@ int main(void)
                 cmocka_unit_test(what_is_taken_is_known_until_it_ends),
                 cmocka_unit_test(a_rate_is_kept_and_not_caught_up_with),
                 cmocka_unit_test(deadlines_expire_in_their_order),
+                cmocka_unit_test(the_loop_is_woken_exactly_while_something_has_ended),
                 FILE_TEST(generations_are_read_as_they_were_written),
                 FILE_TEST(a_damaged_file_of_generations_is_refused),
                 FILE_TEST(a_file_that_cannot_be_had_is_an_error),

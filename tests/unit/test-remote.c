@@ -134,6 +134,30 @@ static void it_works_on_another_thread(void **state)
 
 /* --- deadlines and buffers --- */
 
+/* The cache joins gets of one key; the tier has each read for itself. */
+static void gets_of_one_key_are_reads_of_their_own(void **state)
+{
+        struct asked a, b;
+
+        make();
+        put_object(1, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        assert_true(get(&a, 1, SECOND));
+        assert_true(get(&b, 1, SECOND / 2));
+        step();
+        assert_int_equal(fake_held(), 2);
+        advance(SECOND / 2);
+        assert_int_equal(b.completed, 1);
+        assert_int_equal(a.completed, 0);
+        assert_int_equal(fake_release(2), 2);
+        step();
+        assert_int_equal(a.completed, 1);
+        assert_true(a.get.found);
+        assert_int_equal(b.completed, 1);
+        get_end(&a);
+        assert_int_equal(stats().late, 1);
+}
+
 static void a_get_under_way_is_a_miss_at_its_deadline(void **state)
 {
         struct asked a;
@@ -775,6 +799,32 @@ static void deletes_that_hang_leave_room_for_the_rest(void **state)
         assert_true(finds(5000, CHUNK));
 }
 
+static void a_reload_takes_effect_at_once(void **state)
+{
+        make();
+        rig.params.write_rate = 1;
+        remote_configure(rig.r, &rig.params);
+        for (unsigned i = 0; i < 10; i++)
+                offer(i);
+        step();
+        assert_int_equal(stats().puts, 1);
+        rig.params.write_rate = 0;
+        rig.params.generation_interval_ns = SECOND;
+        rig.params.absence_ns = MINUTE;
+        remote_configure(rig.r, &rig.params);
+        step();
+        assert_int_equal(stats().puts, 10);
+        assert_false(finds(20, CHUNK));
+        advance(30 * SECOND);
+        assert_int_equal(remote_presence(rig.r, NS, hash_of(20)), 0);
+        for (unsigned i = 0; i < 5; i++) {
+                unsigned reads = fake_count(BACKEND_READ);
+
+                advance(SECOND);
+                assert_int_equal(fake_count(BACKEND_READ), reads + 1);
+        }
+}
+
 static void what_is_canceled_without_a_stop_is_tried_again(void **state)
 {
         make();
@@ -839,6 +889,7 @@ int main(void)
                 TEST(a_local_namespace_has_nothing_there),
                 TEST(what_is_of_use_is_marked_once_a_day),
                 TEST(it_works_on_another_thread),
+                TEST(gets_of_one_key_are_reads_of_their_own),
                 TEST(a_get_under_way_is_a_miss_at_its_deadline),
                 TEST(a_read_that_hangs_for_longer_than_the_timeout_is_late_once),
                 TEST(a_deadline_that_has_passed_reads_nothing),
@@ -867,6 +918,7 @@ int main(void)
                 TEST(a_load_may_end_after_the_stop),
                 TEST(a_load_that_never_ends_does_not_keep_the_tier),
                 TEST(deletes_that_hang_leave_room_for_the_rest),
+                TEST(a_reload_takes_effect_at_once),
                 TEST(what_is_canceled_without_a_stop_is_tried_again),
                 TEST(slow_trials_do_not_close_the_breaker),
                 TEST(a_backend_that_cannot_be_opened_says_why),
