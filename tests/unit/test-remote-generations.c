@@ -597,6 +597,26 @@ static void many_namespaces_are_found(void **state)
         assert_true(finds(1, CHUNK));
 }
 
+static void reads_of_generations_that_hang_are_bounded(void **state)
+{
+        uint64_t next;
+        char name[16];
+
+        make_bare();
+        fake_set_end(BACKEND_READ, FAKE_HUNG);
+        for (uint32_t id = 0; id < 2000; id++) {
+                snprintf(name, sizeof(name), "ns%u", id);
+                assert_int_equal(remote_namespace_add(rig.r, id, name, "fp", NULL, 0, false), 0);
+        }
+        step();
+        assert_int_equal(fake_held(), SMALL_MAX);
+        for (unsigned i = 0; i < 100; i++)
+                advance(100 * MS);
+        assert_int_equal(fake_held(), SMALL_MAX);
+        next = remote_iterate(rig.r, now_ns());
+        assert_true(next > now_ns());
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
@@ -624,6 +644,7 @@ int main(void)
                 TEST(a_namespace_that_was_removed_has_nothing_there),
                 TEST(a_namespace_that_is_there_keeps_what_is_known),
                 TEST(many_namespaces_are_found),
+                TEST(reads_of_generations_that_hang_are_bounded),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -254,6 +254,34 @@ static void gets_wait_for_a_buffer_in_their_order(void **state)
         assert_int_equal(stats().late, 0);
 }
 
+static void a_later_get_does_not_overtake_those_that_wait(void **state)
+{
+        struct asked first, second, third;
+
+        rig.params.read_inflight = 1 << 20;
+        make();
+        for (unsigned i = 1; i <= 3; i++)
+                put_object(i, CHUNK);
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        assert_true(get(&first, 1, SECOND));
+        assert_true(get(&second, 2, SECOND));
+        assert_int_equal(fake_release(1), 1);
+        (void)remote_reap(rig.r);
+        get_end(&first); /* the buffer is there, and not yet given away */
+        assert_true(get(&third, 3, SECOND));
+        assert_int_equal(fake_held(), 0);
+        step();
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(second.completed, 1);
+        get_end(&second);
+        step();
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(third.completed, 1);
+        get_end(&third);
+}
+
 static void an_engine_that_hangs_takes_no_more_than_the_buffers(void **state)
 {
         enum { N = 40 };
@@ -314,6 +342,21 @@ static void errors_open_the_breaker_and_trials_close_it(void **state)
         assert_int_equal(status().breaker, REMOTE_CLOSED);
         assert_true(finds(1, CHUNK));
         assert_int_equal(fake_count(BACKEND_CREATE), 1); /* what was queued is written now */
+}
+
+static void after_a_long_time_generations_are_read_as_soon_as_the_breaker_closes(void **state)
+{
+        make();
+        put_object(1, CHUNK);
+        open_the_breaker();
+        fake_fail(BACKEND_READ, -EIO, 20);
+        for (unsigned i = 0; i < 20; i++)
+                advance(BREAKER_BACKOFF_MAX);
+        assert_int_equal(status().unknown, 1); /* there may have been a purge */
+        advance(BREAKER_BACKOFF_MAX);
+        assert_int_equal(status().breaker, REMOTE_CLOSED);
+        assert_int_equal(status().unknown, 0);
+        assert_true(finds(1, CHUNK));
 }
 
 static void an_engine_that_hangs_opens_the_breaker_and_what_waits_is_a_miss(void **state)
@@ -451,6 +494,26 @@ static void check_rejected(unsigned i, enum remote_rejection why)
         assert_int_equal(remote_presence(rig.r, NS, hash_of(i)), 0);
         assert_false(finds(i, CHUNK)); /* at once */
         assert_int_equal(stats().rejected[why], before + 1);
+}
+
+static void many_writes_at_once_that_are_refused_do_not_either(void **state)
+{
+        static const int results[] = { -ENOSPC, -EACCES, -EROFS, -E2BIG };
+
+        make();
+        for (unsigned e = 0; e < ARRAY_SIZE(results); e++) {
+                unsigned before = fake_count(BACKEND_CREATE);
+
+                fake_fail(BACKEND_CREATE, results[e], 20);
+                for (unsigned i = 0; i < 20; i++)
+                        offer(100 * e + i);
+                step();
+                assert_int_equal(fake_count(BACKEND_CREATE), before + 20);
+                assert_int_equal(status().breaker, REMOTE_CLOSED);
+                offer(100 * e + 50);
+                advance(3600 * SECOND);
+                assert_false(status().full);
+        }
 }
 
 static void nothing_wrong_is_served(void **state)
@@ -894,13 +957,16 @@ int main(void)
                 TEST(a_read_that_hangs_for_longer_than_the_timeout_is_late_once),
                 TEST(a_deadline_that_has_passed_reads_nothing),
                 TEST(gets_wait_for_a_buffer_in_their_order),
+                TEST(a_later_get_does_not_overtake_those_that_wait),
                 TEST(an_engine_that_hangs_takes_no_more_than_the_buffers),
                 TEST(errors_open_the_breaker_and_trials_close_it),
+                TEST(after_a_long_time_generations_are_read_as_soon_as_the_breaker_closes),
                 TEST(an_engine_that_hangs_opens_the_breaker_and_what_waits_is_a_miss),
                 TEST(slow_reads_open_the_breaker),
                 TEST(misses_and_existing_objects_are_no_errors),
                 TEST(a_full_engine_stops_writes_alone),
                 TEST(writes_that_are_refused_do_not_open_the_breaker),
+                TEST(many_writes_at_once_that_are_refused_do_not_either),
                 TEST(nothing_wrong_is_served),
                 TEST(swapped_objects_are_found_out),
                 TEST(an_object_of_a_later_version_is_left_to_who_can_read_it),
