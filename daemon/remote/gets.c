@@ -125,6 +125,12 @@ static enum remote_rejection check(const struct operation *o, struct remote_obje
         return REMOTE_ACCEPTED;
 }
 
+/* remote_get_end() may be called from within. */
+static void on_found(struct operation *o)
+{
+        complete(o->owner, true);
+}
+
 static void on_done(struct operation *o, int result)
 {
         struct reading *rd = o->owner;
@@ -158,12 +164,11 @@ static void on_done(struct operation *o, int result)
                 return;
         }
         ns->longest = MAX(ns->longest, object.length);
-        operation_keep(o);
         rd->get->payload = o->buffer.bytes + REMOTE_HEADER_BYTES;
         rd->get->length = object.length;
         rd->get->crc = object.crc;
         rd->get->created_ms = object.created_ms;
-        complete(rd, true);
+        operation_keep(o, on_found);
 }
 
 /* --- on the way there --- */

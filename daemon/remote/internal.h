@@ -48,9 +48,9 @@ struct operation {
         struct buffer buffer;
         bool under_way; /* the engine has it */
         bool expired;   /* done() was called, and the engine still has it */
-        bool kept;      /* by done(), which called operation_keep(); then operation_free() is due */
         void (*done)(struct operation *o, int result);
-        void *owner; /* NULL: it came too late */
+        void (*kept)(struct operation *o); /* NULL: the operation is freed when it has ended */
+        void *owner;                       /* NULL: it came too late */
 
         /* Of gets and probes: the object that is to be there. */
         struct remote_object want;
@@ -144,8 +144,8 @@ int operation_new(struct remote *r, enum operation_kind kind, struct buffers *bu
 struct operation *operation_free(struct operation *o);
 /* done() follows, not from within. */
 void operation_submit(struct operation *o, enum backend_op_kind kind);
-/* In done(): it is not freed after that. */
-void operation_keep(struct operation *o);
+/* In done() of one that has ended: it is not freed, but `kept` has it, which may free it. */
+void operation_keep(struct operation *o, void (*kept)(struct operation *o));
 /* Of all under way: done() with -ECANCELED. */
 void operations_cancel(struct remote *r);
 void remote_delete(struct remote *r, const char *name);

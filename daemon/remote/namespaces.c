@@ -110,7 +110,6 @@ static void begin_epoch(struct namespace *ns)
 static void change(struct namespace *ns, uint64_t generation)
 {
         matches_cancel(ns->remote, ns);
-        forget_reading(ns);
         begin_epoch(ns);
         ns->generation = generation;
         ns->known = true;
@@ -273,19 +272,19 @@ static void on_generation_written(struct operation *o, int result)
                 ns->writing--;
                 if (result != 0)
                         on_failed(ns, true);
-                else if (w->purge)
-                        change(ns, w->generation);
                 else
-                        change_by_another(ns, w->generation);
-                if (result == 0)
                         ns->read_ns = now_ns;
-                if (ns->awaiting == 0 && ns->writing == 0)
-                        read_at(ns, result == 0 ? now_ns : now_ns + RETRY_NS);
+                if (result == 0 && w->purge)
+                        change(ns, w->generation);
+                if (result != 0 && ns->awaiting == 0 && ns->writing == 0)
+                        read_at(ns, now_ns + RETRY_NS);
         }
         r->stats.purges += result == 0 && w->purge;
         if (w->purge) {
                 w->purge->result = result;
                 w->purge->complete(w->purge);
+        } else if (ns && result == 0) {
+                change_by_another(ns, w->generation);
         }
         free(w);
 }

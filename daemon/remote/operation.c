@@ -91,9 +91,9 @@ void operation_submit(struct operation *o, enum backend_op_kind kind)
         r->params.ops->submit(r->backend, &o->op);
 }
 
-void operation_keep(struct operation *o)
+void operation_keep(struct operation *o, void (*kept)(struct operation *o))
 {
-        o->kept = true;
+        o->kept = kept;
 }
 
 /* --- numbers --- */
@@ -192,7 +192,9 @@ static void on_complete(struct backend_op *op)
         } else if (o->kind == OPERATION_GET && !r->stopping) {
                 r->stats.late++;
         }
-        if (!o->kept)
+        if (o->kept)
+                o->kept(o);
+        else
                 operation_free(o);
 }
 

@@ -165,6 +165,8 @@ static void on_complete(struct remote_get *get)
         struct asked *a = container_of(get, struct asked, get);
 
         a->completed++;
+        if (rig.end_within && get->found)
+                get_end(a);
 }
 
 bool get(struct asked *a, unsigned i, uint64_t timeout_ns)

@@ -19,6 +19,7 @@ struct rig {
         struct remote_params params; /* of make() and make_again() */
         unsigned purged;             /* calls of purged() */
         bool keep_purges;            /* remote_purged() is not called from within */
+        bool end_within;             /* gets are ended from within complete() */
         unsigned loads;
         uint64_t loaded[64];         /* hashes, in order */
         bool load_later, load_fails; /* kept in `put`; remote_put_loaded(false) */

@@ -43,6 +43,25 @@ static void what_one_host_writes_another_finds(void **state)
         assert_int_equal(stats().inflight, 0);
 }
 
+static void a_get_may_be_ended_from_within(void **state)
+{
+        struct asked a;
+
+        make();
+        put_object(1, CHUNK);
+        put_object(2, CHUNK);
+        rig.end_within = true;
+        assert_true(get(&a, 1, SECOND));
+        step();
+        assert_true(a.get.found && !a.bad);
+        assert_true(fake_flip(name_of(2), HEADER + 5));
+        assert_true(get(&a, 2, SECOND));
+        step();
+        assert_true(a.get.found && a.bad);
+        assert_int_equal(stats().reading_bytes, 0);
+        assert_int_equal(stats().hits, 1);
+}
+
 static void a_chunk_larger_than_all_before_is_read_twice(void **state)
 {
         uint32_t large = 3 << 20;
@@ -948,6 +967,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, rig_setup, rig_teardown)
         const struct CMUnitTest tests[] = {
                 TEST(what_one_host_writes_another_finds),
+                TEST(a_get_may_be_ended_from_within),
                 TEST(a_chunk_larger_than_all_before_is_read_twice),
                 TEST(a_local_namespace_has_nothing_there),
                 TEST(what_is_of_use_is_marked_once_a_day),
