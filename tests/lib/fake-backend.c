@@ -29,7 +29,7 @@ struct backend {
                 unsigned times;
         } faults[BACKEND_OP_END];
         unsigned counts[BACKEND_OP_END], n_objects, n_held, marked, lists;
-        bool hide_sizes, hang_list, stopping, has_thread;
+        bool hide_sizes, hang_list, listing, stopping, has_thread;
         pthread_t thread;
         char leased[64];
 };
@@ -232,6 +232,10 @@ static void stop(struct backend *b)
 static struct backend *close_fake(struct backend *b)
 {
         (void)b;
+        lock();
+        if (fake.listing)
+                abort(); /* a back end would free what the sweeper's thread is using */
+        unlock();
         if (fake.has_thread)
                 pthread_join(fake.thread, NULL);
         fake.has_thread = false;
@@ -275,6 +279,7 @@ static int list_all(struct backend *b, bool (*each)(void *userdata, const struct
         (void)b;
         lock();
         fake.lists++;
+        fake.listing = true;
         pthread_cond_broadcast(&fake.cond);
         while (fake.hang_list)
                 pthread_cond_wait(&fake.cond, &fake.lock);
@@ -293,6 +298,9 @@ static int list_all(struct backend *b, bool (*each)(void *userdata, const struct
                 if (!each(userdata, &entries[i]))
                         break;
         free(entries);
+        lock();
+        fake.listing = false;
+        unlock();
         return 0;
 }
 
