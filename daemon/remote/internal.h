@@ -159,6 +159,8 @@ void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_n
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
 /* May anything be read or written? */
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
+/* Its generation is read for the first time: what is offered can wait for that. */
+bool remote_namespace_is_new(const struct namespace *ns);
 static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_t hash)
 {
         return hash ^ ns->salt;

@@ -128,8 +128,16 @@ static void change_by_another(struct namespace *ns, uint64_t generation)
 
 static void write_generation(struct namespace *ns, struct remote_purge *purge);
 
+static void restore_generation(struct namespace *ns);
+
 static void on_generation(struct namespace *ns, uint64_t generation, uint64_t now_ns)
 {
+        bool was_usable = remote_namespace_is_usable(ns, now_ns);
+
+        if (generation == 0 && was_usable && ns->generation > 0) {
+                restore_generation(ns);
+                return;
+        }
         ns->read_ns = now_ns;
         ns->failed = false;
         if (!ns->has_last && (generation == 0 || !ns->has_chunks)) {
@@ -223,6 +231,11 @@ bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns)
                now_ns - MIN(ns->read_ns, now_ns) <= 2 * p->generation_interval_ns + p->timeout_ns;
 }
 
+bool remote_namespace_is_new(const struct namespace *ns)
+{
+        return !ns->known && !ns->failed && ns->awaiting == 0 && ns->writing == 0;
+}
+
 /* --- purges --- */
 
 static uint64_t next_generation(const struct namespace *ns)
@@ -312,6 +325,37 @@ static void write_generation(struct namespace *ns, struct remote_purge *purge)
         remote_generation_name(r->prefix, &ns->identity, o->op.name);
         remote_generation_write(&ns->identity, w->generation, clock_unix_ms(), o->buffer.bytes);
         operation_submit(o, BACKEND_REPLACE);
+}
+
+static void on_restored(struct operation *o, int result)
+{
+        struct namespace *ns = o->owner;
+
+        if (!ns || o->remote->stopping)
+                return;
+        ns->reading = NULL;
+        if (result == 0 || result == -EEXIST)
+                read_at(ns, clock_mono_ns());
+        else
+                read_at(ns, clock_mono_ns() + o->remote->params.generation_interval_ns);
+}
+
+/* It was there a moment ago: an admin has removed it, or a rule of the engine. As it was, unless
+ * there is another meanwhile. */
+static void restore_generation(struct namespace *ns)
+{
+        struct remote *r = ns->remote;
+        struct operation *o;
+
+        if (operation_new(r, OPERATION_WRITE_GENERATION, NULL, REMOTE_HEADER_BYTES, &o) < 0)
+                return;
+        read_at(ns, NOT_SOON);
+        ns->reading = o;
+        o->owner = ns;
+        o->done = on_restored;
+        remote_generation_name(r->prefix, &ns->identity, o->op.name);
+        remote_generation_write(&ns->identity, ns->generation, clock_unix_ms(), o->buffer.bytes);
+        operation_submit(o, BACKEND_CREATE);
 }
 
 void remote_purge(struct remote *r, struct remote_purge *purge)

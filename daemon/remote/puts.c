@@ -47,7 +47,7 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
                 return;
         ns = remote_namespace_find(r, namespace_id);
         now_ns = clock_mono_ns();
-        if (!ns || !remote_namespace_is_usable(ns, now_ns))
+        if (!ns || !(remote_namespace_is_usable(ns, now_ns) || remote_namespace_is_new(ns)))
                 return;
         known_as = remote_namespace_hash(ns, hash);
         if (queue_has(&r->queue, known_as) ||

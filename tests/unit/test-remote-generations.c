@@ -95,8 +95,6 @@ static void all_is_a_miss_until_the_generation_is_known(void **state)
         step();
         assert_false(get(&a, 1, SECOND));
         assert_int_equal(stats().refused[2], 1);
-        offer(1);
-        assert_int_equal(stats().queued, 0);
         assert_int_equal(match(10, &known), 0);
         assert_false(known); /* soon */
         assert_int_equal(status().namespaces, 1);
@@ -107,6 +105,47 @@ static void all_is_a_miss_until_the_generation_is_known(void **state)
         assert_int_equal(status().unknown, 0);
         put_object(1, CHUNK);
         assert_true(finds(1, CHUNK));
+}
+
+static void what_is_offered_waits_for_the_first_generation(void **state)
+{
+        struct purging p;
+
+        make_bare();
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, false), 0);
+        step();
+        offer(1);
+        step();
+        assert_int_equal(stats().queued, 1);
+        assert_int_equal(rig.loads, 0);
+        assert_int_equal(remote_iterate(rig.r, now_ns()), now_ns() + rig.params.timeout_ns);
+        fake_set_end(BACKEND_READ, FAKE_WITHIN);
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(stats().puts, 1);
+        /* But not for the end of a purge: it may be what is purged. */
+        fake_set_end(BACKEND_REPLACE, FAKE_HELD);
+        purge(&p);
+        offer(2);
+        assert_int_equal(stats().queued, 0);
+        (void)fake_release(1);
+        step();
+        offer(2);
+        assert_int_equal(stats().queued, 0);
+        /* Nor for one that does not come. */
+        remote_namespace_remove(rig.r, NS);
+        fake_fail(BACKEND_READ, -EIO, 1);
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", "s", 1, false), 0);
+        step();
+        offer(3);
+        assert_int_equal(stats().queued, 1);
+        (void)fake_release(1);
+        step();
+        assert_int_equal(stats().queued, 0);
+        offer(3);
+        assert_int_equal(stats().queued, 0);
 }
 
 static void a_purge_hides_what_was_there(void **state)
@@ -437,14 +476,47 @@ static void a_crash_between_the_purge_and_the_state_file_purges_again(void **sta
         assert_int_equal(rig.purged, 2);
 }
 
-static void a_generation_that_the_engine_lost_purges(void **state)
+static void a_generation_that_is_removed_is_written_again(void **state)
 {
         make();
         purge_by_another(5000);
         advance(rig.params.generation_interval_ns);
-        assert_int_equal(rig.purged, 1);
+        put_object(1, CHUNK);
         assert_true(fake_remove(generation_name()));
         advance(rig.params.generation_interval_ns);
+        assert_int_equal(on_engine(), 5000);
+        assert_int_equal(rig.purged, 1);
+        assert_true(finds(1, CHUNK));
+        /* Not over that of a purge which comes at the same time. */
+        assert_true(fake_remove(generation_name()));
+        fake_set_end(BACKEND_CREATE, FAKE_HELD);
+        advance(rig.params.generation_interval_ns);
+        assert_int_equal(fake_held(), 1);
+        purge_by_another(6000);
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(on_engine(), 6000);
+        assert_int_equal(generation(), 6000);
+        assert_int_equal(rig.purged, 2);
+        /* Where it cannot be, it is not relied on for long; and then it may have been a purge. */
+        assert_true(fake_remove(generation_name()));
+        fake_set_end(BACKEND_CREATE, FAKE_WITHIN);
+        fake_fail(BACKEND_CREATE, -EACCES, 4);
+        for (unsigned i = 0; i < 8; i++)
+                advance(rig.params.generation_interval_ns);
+        assert_int_equal(rig.purged, 3);
+        assert_true(on_engine() > 6000);
+}
+
+static void a_generation_that_was_lost_while_this_host_was_down_purges(void **state)
+{
+        make();
+        purge_by_another(5000);
+        advance(rig.params.generation_interval_ns);
+        wait_until(is_recorded());
+        assert_int_equal(rig.purged, 1);
+        assert_true(fake_remove(generation_name()));
+        make_again(true);
         step();
         assert_int_equal(rig.purged, 2); /* there may have been a purge meanwhile */
         assert_true(on_engine() > 5000);
@@ -641,7 +713,9 @@ int main(void)
                 TEST(a_damaged_state_file_is_as_none),
                 TEST(a_state_file_that_cannot_be_written_is_tried_again),
                 TEST(a_crash_between_the_purge_and_the_state_file_purges_again),
-                TEST(a_generation_that_the_engine_lost_purges),
+                TEST(a_generation_that_is_removed_is_written_again),
+                TEST(a_generation_that_was_lost_while_this_host_was_down_purges),
+                TEST(what_is_offered_waits_for_the_first_generation),
                 TEST(a_damaged_generation_makes_the_namespace_unknown),
                 TEST(a_generation_that_cannot_be_read_for_long_is_not_relied_on),
                 TEST(an_engine_that_comes_late_purges_what_came_before),
