@@ -20,6 +20,8 @@ missing() {
         done
         [ $tests = 1 ] || return
         pkg-config --exists cmocka 2>/dev/null || echo libcmocka-dev
+        # libcurl.so.4, by the package that depends on it under whatever name it has
+        PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q 'libcurl\.so\.4' || echo curl
         /usr/bin/python3 -c 'import yaml' 2>/dev/null || echo python3-yaml
         for python in /usr/bin/python3 python3; do
                 "$python" -c 'import pytest, xdist' 2>/dev/null && return
