@@ -115,7 +115,8 @@ static int attempt(struct files *f, struct file_call *call, file_step step, void
                 if (!again)
                         break;
         }
-        if ((r == 0 || r == -ENOENT || r == -EEXIST || r == -EAGAIN) && call->error.text)
+        if (call->error.text &&
+            (r == 0 || (r == -ENOENT && !again_if_missing) || r == -EEXIST || r == -EAGAIN))
                 call->error.text[0] = '\0';
         return result_of(r);
 }

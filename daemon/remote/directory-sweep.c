@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See directory-sweep.h.
  *
- * To take over a lease that has ended, a host renames its file first: of several, one succeeds. It
- * looks at what it has renamed, and gives it its name back if that is not what it had seen. Names
- * that begin with a dot are this back end's own, or the file system's (.nfs...), and no objects. */
+ * Files of a lease are numbered (.lease-NAME.7), and the one with the highest number counts. To
+ * take over a lease that has ended, a host creates the next number: of several, one succeeds. Then
+ * it looks whether the holder of the one before has renewed it meanwhile, as that one looks for a
+ * higher number after it has renewed: one of them sees the other, and gives up. The highest number
+ * stays when it is released, with a time in the past.
+ *
+ * Names that begin with a dot are this back end's own, or the file system's (.nfs...), and no
+ * objects. */
 #include "remote/directory-sweep.h"
 
 #include <dirent.h>
@@ -18,7 +23,7 @@
 
 #include "cleanup.h"
 
-enum { DAY_MS = 24 * 60 * 60 * 1000, LEVELS_MAX = 16, LEASE_TEXT = 256 };
+enum { DAY_MS = 24 * 60 * 60 * 1000, LEVELS_MAX = 16, LEASE_TEXT = 256, NUMBER_DIGITS = 18 };
 
 DEFINE_CLEANUP(DIR *, closedir);
 
@@ -30,30 +35,94 @@ static uint64_t modified_ms(const struct stat *s)
 /* --- the lease --- */
 
 struct lease {
+        uint64_t number; /* 0: there is none */
         char owner[LEASE_TEXT];
         uint64_t for_ms;
         struct stat stat;
 };
 
-/* The file of the lease: beside what would have that name, with a dot before it. */
-static void lease_name(const char *name, char ret[static REMOTE_NAME_MAX])
-{
-        const char *slash = strrchr(name, '/');
-        int above = slash ? (int)(slash - name) + 1 : 0;
+/* The directory that a lease is in, and how the names of its files begin. */
+struct lease_place {
+        int dir_fd;
+        char above[REMOTE_NAME_MAX], beginning[REMOTE_NAME_MAX];
+};
 
-        snprintf(ret, REMOTE_NAME_MAX, "%.*s.lease-%s", above, name, name + above);
+static int place_open(struct files *f, const char *name, bool create, struct lease_place *ret)
+{
+        struct tree_root *root;
+        const char *base;
+        int r = tree_acquire(&f->tree, &root, NULL);
+
+        if (r < 0)
+                return r;
+        r = tree_open_parent(&f->tree, root, name, create, &base);
+        if (r == -ESTALE)
+                tree_forget(&f->tree, root);
+        tree_release(&f->tree, root);
+        if (r < 0)
+                return r;
+        ret->dir_fd = r;
+        snprintf(ret->above, sizeof(ret->above), "%.*s", (int)(base - name), name);
+        snprintf(ret->beginning, sizeof(ret->beginning), ".lease-%s.", base);
+        return 0;
 }
 
-/* One that cannot be read has no owner, and no duration. */
-static int lease_read(int dir_fd, const char *base, struct lease *ret)
+static void lease_name(const struct lease_place *p, uint64_t number,
+                       char ret[static REMOTE_NAME_MAX])
 {
-        _cleanup_(closep) int fd =
-                openat(dir_fd, base, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-        char text[LEASE_TEXT] = "";
+        snprintf(ret, REMOTE_NAME_MAX, "%.200s%" PRIu64, p->beginning, number);
+}
 
+/* The number in the name of a lease's file; 0: it is none. */
+static uint64_t number_of(const struct lease_place *p, const char *base)
+{
+        size_t n = strlen(p->beginning);
+
+        if (strncmp(base, p->beginning, n) != 0)
+                return 0;
+        base += n;
+        n = strlen(base);
+        return n > 0 && n <= NUMBER_DIGITS && strspn(base, "0123456789") == n
+                       ? strtoull(base, NULL, 10)
+                       : 0;
+}
+
+/* The highest number, or 0; files of lower ones than `below` are removed. */
+static int lease_newest(const struct lease_place *p, uint64_t below, uint64_t *ret)
+{
+        int fd = openat(p->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        _cleanup_(closedirp) DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+        const struct dirent *d;
+        int error = errno;
+
+        if (!dir) {
+                if (fd >= 0)
+                        close(fd);
+                return -error;
+        }
+        *ret = 0;
+        while (errno = 0, (d = readdir(dir))) {
+                uint64_t number = number_of(p, d->d_name);
+
+                if (number > *ret)
+                        *ret = number;
+                if (number > 0 && number < below)
+                        unlinkat(p->dir_fd, d->d_name, 0);
+        }
+        return -errno;
+}
+
+/* One that is malformed has no owner, and no duration. */
+static int lease_read(const struct lease_place *p, uint64_t number, struct lease *ret)
+{
+        char name[REMOTE_NAME_MAX], text[LEASE_TEXT] = "";
+        _cleanup_(closep) int fd = -1;
+
+        lease_name(p, number, name);
+        fd = openat(p->dir_fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0)
                 return -errno;
-        *ret = (struct lease){ .for_ms = 0 };
+        *ret = (struct lease){ .number = number };
         if (fstat(fd, &ret->stat) < 0)
                 return -errno;
         if (!S_ISREG(ret->stat.st_mode))
@@ -65,116 +134,122 @@ static int lease_read(int dir_fd, const char *base, struct lease *ret)
         return 0;
 }
 
-static bool lease_is(const struct lease *a, const struct lease *b)
+static int lease_create(struct files *f, const struct lease_place *p, uint64_t number,
+                        const char *owner, uint64_t for_ns)
 {
-        return a->stat.st_ino == b->stat.st_ino &&
-               a->stat.st_mtim.tv_sec == b->stat.st_mtim.tv_sec &&
-               a->stat.st_mtim.tv_nsec == b->stat.st_mtim.tv_nsec;
-}
-
-static int lease_create(struct files *f, const char *name, const char *owner, uint64_t for_ns)
-{
-        char text[LEASE_TEXT];
+        char text[LEASE_TEXT], base[REMOTE_NAME_MAX], name[2 * REMOTE_NAME_MAX];
         int n = snprintf(text, sizeof(text), "%" PRIu64 " %s\n", for_ns / 1000000, owner);
         struct iovec pieces[2] = { { text, (size_t)n } };
         struct file_call call = { .name = name };
 
-        if (n < 0 || (size_t)n >= sizeof(text))
+        lease_name(p, number, base);
+        snprintf(name, sizeof(name), "%s%s", p->above, base);
+        if (n < 0 || (size_t)n >= sizeof(text) || strlen(name) >= REMOTE_NAME_MAX)
                 return -EINVAL;
         return file_write(f, &call, pieces, false);
 }
 
-/* Ours: its time becomes now. -EBUSY: another host has taken it over meanwhile. */
-static int lease_renew(int dir_fd, const char *base, const char *owner)
+/* The newest; its number is 0 if there is none. */
+static int lease_find(const struct lease_place *p, struct lease *ret)
 {
-        struct lease lease;
-        int r;
+        uint64_t number;
+        int r = lease_newest(p, 0, &number);
 
-        if (utimensat(dir_fd, base, NULL, AT_SYMLINK_NOFOLLOW) < 0)
-                return errno == ENOENT ? -EBUSY : -errno;
-        r = lease_read(dir_fd, base, &lease);
         if (r < 0)
-                return r == -ENOENT ? -EBUSY : r;
-        return strcmp(lease.owner, owner) == 0 ? 0 : -EBUSY;
+                return r;
+        *ret = (struct lease){ .number = 0 };
+        r = number > 0 ? lease_read(p, number, ret) : 0;
+        return r == -ENOENT ? -EBUSY : r; /* another host has taken it over just now */
 }
 
-/* Removes the file of a lease that has ended. -EBUSY: it has not, or another host is at it. */
-static int lease_end(struct files *f, int dir_fd, const char *base, const struct lease *seen)
+static int lease_set_time(const struct lease_place *p, const struct lease *lease,
+                          const struct timespec times[2])
 {
-        char aside[REMOTE_NAME_MAX];
-        struct lease taken;
-        int r;
+        char name[REMOTE_NAME_MAX];
 
-        if (files_now_ms(f, dir_fd) < modified_ms(&seen->stat) + seen->for_ms)
-                return -EBUSY;
-        file_temporary_name(f, aside);
-        if (renameat(dir_fd, base, dir_fd, aside) < 0)
+        lease_name(p, lease->number, name);
+        if (utimensat(p->dir_fd, name, times, AT_SYMLINK_NOFOLLOW) < 0)
                 return errno == ENOENT ? -EBUSY : -errno;
-        r = lease_read(dir_fd, aside, &taken);
-        if (r == 0 && !lease_is(&taken, seen)) {
-                /* Renewed, or taken over, since it was looked at. */
-                if (linkat(dir_fd, aside, dir_fd, base, 0) < 0 && errno != EEXIST)
-                        renameat(dir_fd, aside, dir_fd, base);
+        return 0;
+}
+
+/* Ours: its time becomes now. */
+static int lease_renew(const struct lease_place *p, const struct lease *lease)
+{
+        uint64_t newest;
+        int r = lease_set_time(p, lease, NULL);
+
+        if (r == 0)
+                r = lease_newest(p, 0, &newest);
+        return r < 0 ? r : newest == lease->number ? 0 : -EBUSY;
+}
+
+/* Has it not been renewed since it was read? */
+static bool lease_is_unchanged(const struct lease_place *p, const struct lease *seen)
+{
+        struct lease now;
+        int r = lease_read(p, seen->number, &now);
+
+        return r == -ENOENT || (r == 0 && now.stat.st_mtim.tv_sec == seen->stat.st_mtim.tv_sec &&
+                                now.stat.st_mtim.tv_nsec == seen->stat.st_mtim.tv_nsec);
+}
+
+/* The number after one that has ended, or the first. */
+static int lease_follow(struct files *f, const struct lease_place *p, const struct lease *before,
+                        const char *owner, uint64_t for_ns)
+{
+        uint64_t number = before->number + 1, newest;
+        char name[REMOTE_NAME_MAX];
+        int r = lease_create(f, p, number, owner, for_ns);
+
+        if (r < 0)
+                return r == -EEXIST ? -EBUSY : r;
+        r = lease_newest(p, 0, &newest);
+        if (r == 0 && (newest != number || (before->number > 0 && !lease_is_unchanged(p, before))))
                 r = -EBUSY;
-        }
-        unlinkat(dir_fd, aside, 0);
+        if (r == 0)
+                return lease_newest(p, number, &newest);
+        lease_name(p, number, name);
+        unlinkat(p->dir_fd, name, 0);
         return r;
 }
 
 int sweep_lease(struct files *f, const char *name, const char *owner, uint64_t for_ns)
 {
-        _cleanup_(closep) int dir_fd = -1;
-        char file[REMOTE_NAME_MAX];
-        struct tree_root *root;
+        struct lease_place place;
         struct lease lease;
-        const char *base;
-        int r;
+        int r = place_open(f, name, true, &place);
 
-        lease_name(name, file);
-        r = lease_create(f, file, owner, for_ns);
-        if (r != -EEXIST)
-                return r;
-        r = tree_acquire(&f->tree, &root, NULL);
         if (r < 0)
                 return r;
-        dir_fd = tree_open_parent(&f->tree, root, file, false, &base);
-        tree_release(&f->tree, root);
-        if (dir_fd < 0)
-                return dir_fd;
-        r = lease_read(dir_fd, base, &lease);
-        if (r == 0 && strcmp(lease.owner, owner) == 0)
-                return lease_renew(dir_fd, base, owner);
-        if (r == 0)
-                r = lease_end(f, dir_fd, base, &lease);
-        if (r < 0 && r != -ENOENT)
-                return r;
-        r = lease_create(f, file, owner, for_ns);
-        return r == -EEXIST ? -EBUSY : r;
+        r = lease_find(&place, &lease);
+        if (r == 0 && lease.number > 0 && strcmp(lease.owner, owner) == 0)
+                r = lease_renew(&place, &lease);
+        else if (r == 0 && lease.number > 0 &&
+                 files_now_ms(f, place.dir_fd) < modified_ms(&lease.stat) + lease.for_ms)
+                r = -EBUSY;
+        else if (r == 0)
+                r = lease_follow(f, &place, &lease, owner, for_ns);
+        close(place.dir_fd);
+        return r;
 }
 
 int sweep_release(struct files *f, const char *name, const char *owner)
 {
-        _cleanup_(closep) int dir_fd = -1;
-        char file[REMOTE_NAME_MAX];
-        struct tree_root *root;
+        static const struct timespec past[2] = { { .tv_nsec = UTIME_OMIT }, { .tv_sec = 0 } };
+        struct lease_place place;
         struct lease lease;
-        const char *base;
-        int r;
+        int r = place_open(f, name, false, &place);
 
-        lease_name(name, file);
-        r = tree_acquire(&f->tree, &root, NULL);
         if (r < 0)
                 return r;
-        dir_fd = tree_open_parent(&f->tree, root, file, false, &base);
-        tree_release(&f->tree, root);
-        if (dir_fd < 0)
-                return dir_fd;
-        r = lease_read(dir_fd, base, &lease);
-        if (r < 0)
-                return r;
-        if (strcmp(lease.owner, owner) != 0)
-                return -EBUSY;
-        return unlinkat(dir_fd, base, 0) < 0 ? -errno : 0;
+        r = lease_find(&place, &lease);
+        if (r == 0 && lease.number == 0)
+                r = -ENOENT;
+        else if (r == 0)
+                r = strcmp(lease.owner, owner) == 0 ? lease_set_time(&place, &lease, past) : -EBUSY;
+        close(place.dir_fd);
+        return r;
 }
 
 /* --- all objects --- */

@@ -3,9 +3,9 @@
  * objects that there are.
  *
  * A lease is a file beside the objects with its holder and its duration, which ends that long after
- * the file was last modified, by the file system's own clock: hosts' clocks differ. Two hosts may
- * have a lease for a moment when it ends while its holder renews it; a sweep is safe then, too, as
- * it deletes only what has not been used.
+ * the file was last modified, by the file system's own clock, as hosts' clocks differ. A holder
+ * that renews it too late may lose it; a sweep of two hosts is safe, too, as it deletes only what
+ * has not been used.
  *
  * All here blocks. Any thread. */
 #pragma once

@@ -40,7 +40,6 @@ enum {
         READS_IN_A_ROW = 3,     /* while writes wait */
 };
 #define MARK_INTERVAL_NS (24ull * 60 * 60 * 1000000000)
-#define FOR_EVER         UINT64_MAX
 
 struct mark {
         struct list_node node;
@@ -51,11 +50,11 @@ struct marked {
         uint64_t hash, at_ns;
 };
 
-/* A thread, on its own stack. */
-struct hand {
+/* Of a thread, on its stack. */
+struct worker {
         struct list_node node; /* in `busy` */
         uint64_t deadline_ns;
-        bool hangs, writes, marks;
+        bool hangs, writes;
 };
 
 struct directory {
@@ -72,7 +71,7 @@ struct directory {
         unsigned refs;
         struct list_node reads, writes; /* struct backend_op, in order */
         struct list_node marks;         /* struct mark */
-        struct list_node busy;          /* struct hand */
+        struct list_node busy;          /* struct worker */
         unsigned n_waiting, n_marks, n_threads, n_idle, n_hung, n_writing, reads_in_a_row;
         bool marking;
         uint64_t wake_ns; /* when the supervisor looks again */
@@ -143,18 +142,18 @@ static unsigned n_working(const struct directory *d)
         return d->n_threads - d->n_hung;
 }
 
-static void *hand_run(void *userdata);
+static void *worker_run(void *userdata);
 
 /* For what waits: an idle thread, or a new one. Threads that are on their way to what waits still
  * count as idle, as what waits still counts as waiting. */
-static void call_hand(struct directory *d)
+static void wake_worker(struct directory *d)
 {
         unsigned waiting = d->n_waiting + (!d->marking && d->n_marks > 0);
 
         if (d->n_idle > 0)
                 pthread_cond_signal(&d->work);
         if (waiting > d->n_idle && n_working(d) < d->depth && d->n_threads < d->bound &&
-            start("kv-directory", hand_run, d) == 0)
+            start("kv-directory", worker_run, d) == 0)
                 d->n_threads++;
 }
 
@@ -190,22 +189,22 @@ static int run_op(struct directory *d, struct backend_op *op)
 }
 
 /* The lock is held here and at the end, not in between. */
-static void hand_begin(struct directory *d, struct hand *hand, uint64_t deadline_ns)
+static void worker_begin(struct directory *d, struct worker *worker, uint64_t deadline_ns)
 {
-        hand->deadline_ns = deadline_ns;
-        hand->hangs = false;
-        d->n_writing += hand->writes;
-        list_append(&d->busy, &hand->node);
+        worker->deadline_ns = deadline_ns;
+        worker->hangs = false;
+        d->n_writing += worker->writes;
+        list_append(&d->busy, &worker->node);
         notice_deadline(d, deadline_ns);
         pthread_mutex_unlock(&d->lock);
 }
 
-static void hand_end(struct directory *d, struct hand *hand)
+static void worker_end(struct directory *d, struct worker *worker)
 {
         pthread_mutex_lock(&d->lock);
-        list_unlink(&hand->node);
-        d->n_writing -= hand->writes && !hand->hangs;
-        d->n_hung -= hand->hangs;
+        list_unlink(&worker->node);
+        d->n_writing -= worker->writes && !worker->hangs;
+        d->n_hung -= worker->hangs;
 }
 
 /* After close() nothing is there that could take its end. */
@@ -215,50 +214,49 @@ static void end_op(struct directory *d, struct backend_op *op, int r)
                 backend_op_end(op, r);
 }
 
-static void hand_do(struct directory *d, struct hand *hand, struct backend_op *op)
+static void worker_do(struct directory *d, struct worker *worker, struct backend_op *op)
 {
         int r = -ETIMEDOUT;
 
         if (clock_mono_ns() < op->deadline_ns) {
-                hand->writes = op->kind != BACKEND_READ;
-                hand->marks = false;
-                hand_begin(d, hand, op->deadline_ns);
+                worker->writes = op->kind != BACKEND_READ;
+                worker_begin(d, worker, op->deadline_ns);
                 r = run_op(d, op);
-                hand_end(d, hand);
+                worker_end(d, worker);
         }
         end_op(d, op, r);
 }
 
-static void hand_mark(struct directory *d, struct hand *hand, struct mark *mark)
+static void worker_mark(struct directory *d, struct worker *worker, struct mark *mark)
 {
         struct file_call call = { .name = mark->name, .stop = &d->stopping };
 
         d->n_marks--;
         d->marking = true;
-        hand->writes = false;
-        hand->marks = true;
-        hand_begin(d, hand, clock_mono_ns() + d->timeout_ns);
+        worker->writes = false;
+        worker_begin(d, worker, clock_mono_ns() + d->timeout_ns);
         file_mark_used(&d->files, &call); /* if it fails, the object is swept a day earlier */
-        hand_end(d, hand);
+        worker_end(d, worker);
         d->marking = false;
         free(mark);
 }
 
-static void *hand_run(void *userdata)
+static void *worker_run(void *userdata)
 {
         struct directory *d = userdata;
-        struct hand hand = { .hangs = false };
+        struct worker worker = { .hangs = false };
 
-        list_init(&hand.node);
+        list_init(&worker.node);
         pthread_mutex_lock(&d->lock);
         /* One that hung and came back may be one too many. */
         while (!d->stopping && n_working(d) <= d->depth) {
                 struct backend_op *op = take(d);
 
                 if (op)
-                        hand_do(d, &hand, op);
+                        worker_do(d, &worker, op);
                 else if (!d->marking && !list_empty(&d->marks))
-                        hand_mark(d, &hand, container_of(list_pop(&d->marks), struct mark, node));
+                        worker_mark(d, &worker,
+                                    container_of(list_pop(&d->marks), struct mark, node));
                 else {
                         d->n_idle++;
                         pthread_cond_wait(&d->work, &d->lock);
@@ -275,7 +273,7 @@ static void *hand_run(void *userdata)
 /* Ends what has waited too long; the earliest deadline of the rest. */
 static uint64_t expire(struct directory *d, struct list_node *waiting, uint64_t now)
 {
-        uint64_t next = FOR_EVER;
+        uint64_t next = UINT64_MAX;
 
         list_for_each_safe (waiting, n) {
                 struct backend_op *op = container_of(n, struct backend_op, node);
@@ -296,22 +294,22 @@ static uint64_t expire(struct directory *d, struct list_node *waiting, uint64_t 
 
 static uint64_t find_hung(struct directory *d, uint64_t now)
 {
-        uint64_t next = FOR_EVER;
+        uint64_t next = UINT64_MAX;
 
         list_for_each (&d->busy, n) {
-                struct hand *hand = container_of(n, struct hand, node);
+                struct worker *worker = container_of(n, struct worker, node);
 
-                if (hand->hangs)
+                if (worker->hangs)
                         continue;
-                if (hand->deadline_ns > now) {
-                        next = MIN(next, hand->deadline_ns);
+                if (worker->deadline_ns > now) {
+                        next = MIN(next, worker->deadline_ns);
                         continue;
                 }
-                hand->hangs = true;
+                worker->hangs = true;
                 d->n_hung++;
-                d->n_writing -= hand->writes;
+                d->n_writing -= worker->writes;
                 if (d->n_waiting > 0)
-                        call_hand(d);
+                        wake_worker(d);
         }
         return next;
 }
@@ -328,7 +326,7 @@ static void *supervisor_run(void *userdata)
                 a = expire(d, &d->reads, now);
                 b = expire(d, &d->writes, now);
                 d->wake_ns = MIN(MIN(a, b), c);
-                if (d->wake_ns == FOR_EVER)
+                if (d->wake_ns == UINT64_MAX)
                         pthread_cond_wait(&d->time, &d->lock);
                 else
                         pthread_cond_timedwait(
@@ -350,7 +348,7 @@ static void directory_init(struct directory *d, const struct backend_params *par
         d->bound = 2 * d->depth;
         d->timeout_ns = params->timeout_ns;
         d->refs = 1;
-        d->wake_ns = FOR_EVER;
+        d->wake_ns = UINT64_MAX;
         list_init(&d->reads);
         list_init(&d->writes);
         list_init(&d->marks);
@@ -420,7 +418,7 @@ static void directory_submit(struct backend *b, struct backend_op *op)
                 list_append(op->kind == BACKEND_READ ? &d->reads : &d->writes, &op->node);
                 d->n_waiting++;
                 notice_deadline(d, op->deadline_ns);
-                call_hand(d);
+                wake_worker(d);
         }
         pthread_mutex_unlock(&d->lock);
 }
@@ -486,7 +484,7 @@ static void directory_mark_used(struct backend *b, const char *name, uint64_t us
                 list_append(&d->marks, &mark->node);
                 d->n_marks++;
                 if (!d->marking)
-                        call_hand(d);
+                        wake_worker(d);
         }
         pthread_mutex_unlock(&d->lock);
 }

@@ -328,12 +328,12 @@ void lie_about_call(enum call call, int error)
         set_plan(call, (struct plan){ .error = error, .times = 1, .lies = true });
 }
 
-void hang_call(enum call call, unsigned times)
+void hang_call(enum call call, unsigned skip, unsigned times)
 {
         pthread_mutex_lock(&lock);
         released = false;
         pthread_mutex_unlock(&lock);
-        set_plan(call, (struct plan){ .times = times, .hangs = true });
+        set_plan(call, (struct plan){ .skip = skip, .times = times, .hangs = true });
 }
 
 void shorten_calls(uint64_t bytes)

@@ -92,8 +92,8 @@ void fail_call_anywhere(enum call call, int error, unsigned skip, unsigned times
 void lie_about_call(enum call call, int error);
 /* The next transfers move so many bytes at most. */
 void shorten_calls(uint64_t bytes);
-/* The next `times` hang until release_calls(). */
-void hang_call(enum call call, unsigned times);
+/* The next `times` after `skip` hang until release_calls(). */
+void hang_call(enum call call, unsigned skip, unsigned times);
 unsigned n_hanging(void);
 void wait_until_hanging(unsigned n);
 void release_calls(void);
