@@ -42,7 +42,8 @@ const struct config_row config_tenant_rows[] = {
 const unsigned config_n_tenant_rows = ARRAY_SIZE(config_tenant_rows);
 static_assert(ARRAY_SIZE(config_tenant_rows) <= CONFIG_MAX_TENANT_ROWS, "each row has its place");
 
-typedef char *member_SOCKET, *member_HTTP, *member_FILE, *member_CHOICE, *member_TENANT;
+typedef char *member_SOCKET, *member_HTTP, *member_FILE, *member_TEXT, *member_CHOICE,
+        *member_TENANT;
 typedef uint32_t member_MODE;
 typedef struct config_strings member_PATHS, member_NAMES;
 typedef uint64_t member_BYTES, member_COUNT, member_TIME;
@@ -271,6 +272,7 @@ static void rows_fini(void *object, const struct config_row *rows, unsigned n)
                 case CONFIG_SOCKET:
                 case CONFIG_HTTP:
                 case CONFIG_FILE:
+                case CONFIG_TEXT:
                 case CONFIG_CHOICE:
                 case CONFIG_TENANT:
                         free(*(char **)config_member(object, &rows[i]));
@@ -304,6 +306,15 @@ int config_tenant_add(struct config *c, struct config_tenant **ret)
         c->tenants = p;
         c->tenants[c->n_tenants] = (struct config_tenant){};
         *ret = &c->tenants[c->n_tenants++];
+        /* Of numbers and lists that is all zero already. */
+        for (unsigned i = 0; i < config_n_tenant_rows; i++) {
+                const struct config_row *row = &config_tenant_rows[i];
+                char why[CONFIG_WHY];
+
+                if ((row->type == CONFIG_SWITCH || row->type == CONFIG_FILE) &&
+                    config_assign_to(*ret, row, row->initial, false, why) < 0)
+                        return -ENOMEM;
+        }
         return 0;
 }
 
@@ -439,6 +450,59 @@ int config_set(struct config *c, const char *assignment, const char *origin,
         return 0;
 }
 
+/* What the storage engine of the shared tier must have. */
+static int check_remote(const struct config *c, struct config_error *ret_error)
+{
+        const struct {
+                const char *backend, *key, *value, *example;
+        } needed[] = {
+                { "directory", "remote.path", c->remote.path, "/mnt/shared/kvcache" },
+                { "rados", "remote.pool", c->remote.pool, "kvcache" },
+                { "rados", "remote.ceph_conf", c->remote.ceph_conf, "/etc/ceph/ceph.conf" },
+                { "rados", "remote.ceph_user", c->remote.ceph_user, "kvcache" },
+                { "s3", "remote.endpoint", c->remote.endpoint, "https://s3.example.com" },
+                { "s3", "remote.bucket", c->remote.bucket, "kvcache" },
+                { "s3", "remote.region", c->remote.region, "us-east-1" },
+                { "s3", "remote.credentials", c->remote.credentials, "/etc/kvcache/credentials" },
+                { NULL, "remote.prefix", c->remote.prefix, "kvcache" },
+        };
+        bool is_off = strcmp(c->remote.backend, "off") == 0;
+        char where[CONFIG_WHERE];
+        int r = 0;
+
+        for (unsigned i = 0; i < ARRAY_SIZE(needed) && r == 0 && !is_off; i++)
+                if ((!needed[i].backend || strcmp(needed[i].backend, c->remote.backend) == 0) &&
+                    strcmp(needed[i].value, "off") == 0)
+                        r = config_note(ret_error,
+                                        config_fail(ret_error, -EINVAL,
+                                                    "%sremote.backend: %s needs %s, as in %s",
+                                                    config_where(c, "remote.backend", where),
+                                                    c->remote.backend, needed[i].key,
+                                                    needed[i].example));
+        if (r < 0 || is_off)
+                return r;
+        if (strcmp(c->remote.endpoint, "off") != 0 &&
+            strncmp(c->remote.endpoint, "https://", 8) != 0 &&
+            strncmp(c->remote.endpoint, "http://", 7) != 0)
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%sremote.endpoint: \"%s\" begins with neither "
+                                            "https:// nor http://",
+                                            config_where(c, "remote.endpoint", where),
+                                            c->remote.endpoint));
+        if (r == 0 && (strlen(c->remote.prefix) >= CONFIG_PREFIX || c->remote.prefix[0] == '/' ||
+                       c->remote.prefix[strlen(c->remote.prefix) - 1] == '/' ||
+                       strstr(c->remote.prefix, "//") || strstr(c->remote.prefix, "..")))
+                r = config_note(
+                        ret_error,
+                        config_fail(ret_error, -EINVAL,
+                                    "%sremote.prefix: \"%s\" is no prefix of names: at most %d "
+                                    "characters, parts divided by one /, none of them \"..\"",
+                                    config_where(c, "remote.prefix", where), c->remote.prefix,
+                                    CONFIG_PREFIX - 1));
+        return r;
+}
+
 int config_check(const struct config *c, struct config_error *ret_error)
 {
         uint64_t n = MAX(c->store.path.n, 1u);
@@ -477,6 +541,9 @@ int config_check(const struct config *c, struct config_error *ret_error)
                 if (r < 0)
                         return r;
         }
+        r = check_remote(c, ret_error);
+        if (r < 0)
+                return r;
         if (strncmp(c->listen.http, "unix:", 5) == 0 &&
             strcmp(c->listen.http + 5, c->listen.socket) == 0)
                 r = config_note(ret_error,

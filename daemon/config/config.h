@@ -19,6 +19,7 @@ enum {
         CONFIG_MAX_NAMES = 64,
         CONFIG_MAX_TENANTS = 16, /* "default" included, whether it has an entry or not */
         CONFIG_TENANT_NAME = 63, /* bytes */
+        CONFIG_PREFIX = 128,     /* bytes of remote.prefix, with a NUL */
         CONFIG_MAX_ROWS = 128,
         CONFIG_MAX_TENANT_ROWS = 16,
 };
@@ -49,6 +50,8 @@ struct config_tenant {
         uint64_t pool;
         uint64_t connections, leases, leased_bytes, staging_bytes, registered, keys, namespaces,
                 stored_bytes, pinned_bytes;
+        bool remote;                     /* tenants.remote */
+        char *remote_secret;             /* tenants.remote_secret: a path, or "off" */
         uint64_t given[2], automatic[2]; /* as in struct config, a bit a row of tenant.def */
         struct config_place place[CONFIG_MAX_TENANT_ROWS];
 };
@@ -97,6 +100,22 @@ struct config {
                 bool stages;      /* io.stages */
                 uint64_t hang_ms; /* io.hang */
         } io;
+        struct {
+                char *backend;                      /* remote.backend: off | directory | ... */
+                char *path;                         /* remote.path; "off" of all of these: none */
+                bool sync;                          /* remote.sync */
+                char *pool, *ceph_conf, *ceph_user; /* remote.pool, ... */
+                char *endpoint, *bucket, *region;   /* remote.endpoint, ... */
+                char *credentials, *ca;             /* remote.credentials, remote.ca: files */
+                char *prefix;                       /* remote.prefix */
+                struct config_strings local_namespaces; /* remote.local_namespaces */
+                char *write;                            /* remote.write: never | reused | all */
+                uint64_t write_rate; /* remote.write_rate: bytes a second; 0: any */
+                uint64_t write_queue, read_inflight, write_inflight; /* remote.*: bytes */
+                uint64_t timeout_ms, presence_lifetime_ms, absence_lifetime_ms,
+                        generation_interval_ms; /* remote.timeout, ... */
+                uint64_t probe_rate;            /* remote.probe_rate: a second */
+        } remote;
         struct {
                 char *policy;              /* eviction.policy: cq or lru */
                 uint64_t save_interval_ms; /* eviction.save_interval */
@@ -199,6 +218,11 @@ int config_check_host(const struct config *c, struct config_error *ret_error);
  * One unusable volume among several is a `warn`: the daemon starts without it. */
 int config_check_places(const struct config *c, void (*warn)(const char *text),
                         struct config_error *ret_error);
+
+/* A file with a secret: is it a regular file of root's or the daemon's user, which others can
+ * neither read nor write, and its group cannot write? `key`: of the configuration, for the
+ * sentence. 0, -EINVAL, -errno. */
+int config_check_secret(const char *key, const char *path, char ret_error[static 256]);
 
 /* Fills in what "auto" means on this machine: socket volume ($RUNTIME_DIRECTORY/kvcache.sock, which
  * is /run/kvcache/kvcache.sock in the unit and for root, else

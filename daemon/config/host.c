@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks what a configuration needs of the host: the users and groups that it names, memory for its
- * pools, directories for the store and the sockets.
+ * pools, directories for the store and the sockets, files with secrets that others cannot read.
  *
  * Runs at startup and for --check-config, and changes nothing. Each error names where the value was
  * given. Only --check-config checks the directories here; at startup, creating them tells. */
@@ -117,10 +117,79 @@ static int check_memory(const struct config *c, struct config_error *ret_error)
                             units_bytes(all, pools), units_bytes(machine, has)));
 }
 
+/* --- secrets --- */
+
+int config_check_secret(const char *key, const char *path, char ret_error[static 256])
+{
+        struct stat st;
+
+        if (stat(path, &st) < 0) {
+                snprintf(ret_error, 256, "%s: %.100s: %s", key, path, strerror(errno));
+                return -errno;
+        }
+        if (!S_ISREG(st.st_mode)) {
+                snprintf(ret_error, 256, "%s: %.100s: it is not a regular file", key, path);
+                return -EINVAL;
+        }
+        /* Root may check on behalf of the user that is to run the daemon. */
+        if (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid()) {
+                snprintf(ret_error, 256,
+                         "%s: %.100s: it belongs to another user, who could change it; make it "
+                         "root's or the daemon's",
+                         key, path);
+                return -EINVAL;
+        }
+        if (st.st_mode & (S_IWGRP | S_IRWXO)) {
+                snprintf(ret_error, 256,
+                         "%s: %.100s: its mode is %04o, and other users may %s it: chmod 0640", key,
+                         path, (unsigned)st.st_mode & 07777,
+                         st.st_mode & S_IROTH ? "read" : "change");
+                return -EINVAL;
+        }
+        return 0;
+}
+
+static int check_secret(const char *key, const char *path, const char *where,
+                        struct config_error *ret_error)
+{
+        char why[256];
+        int r = strcmp(path, "off") == 0 ? 0 : config_check_secret(key, path, why);
+
+        return r == 0 ? 0 : config_note(ret_error, config_fail(ret_error, r, "%s%s", where, why));
+}
+
+static int check_secrets(const struct config *c, struct config_error *ret_error)
+{
+        char where[CONFIG_WHERE], key[128];
+        int r = 0;
+
+        if (strcmp(c->remote.backend, "off") == 0)
+                return 0;
+        if (strcmp(c->remote.backend, "s3") == 0)
+                r = check_secret("remote.credentials", c->remote.credentials,
+                                 config_where(c, "remote.credentials", where), ret_error);
+        for (unsigned i = 0; i < c->n_tenants && r == 0; i++) {
+                const struct config_tenant *t = &c->tenants[i];
+
+                for (unsigned row = 0; row < config_n_tenant_rows && r == 0; row++) {
+                        if (config_tenant_rows[row].offset !=
+                            offsetof(struct config_tenant, remote_secret))
+                                continue;
+                        snprintf(key, sizeof(key), "%s of tenant %s", config_tenant_rows[row].name,
+                                 t->name);
+                        r = check_secret(key, t->remote_secret,
+                                         config_tenant_where(c, t, row, where), ret_error);
+                }
+        }
+        return r;
+}
+
 int config_check_host(const struct config *c, struct config_error *ret_error)
 {
         int r = check_access(c, ret_error);
 
+        if (r == 0)
+                r = check_secrets(c, ret_error);
         return r < 0 ? r : check_memory(c, ret_error);
 }
 

@@ -21,6 +21,7 @@ enum config_type {
         CONFIG_SOCKET, /* char *: a path that fits a socket address */
         CONFIG_HTTP,   /* char * */
         CONFIG_FILE,   /* char *: the path of a file, or "off" */
+        CONFIG_TEXT,   /* char *: printable ASCII without spaces, or "off" */
         CONFIG_MODE,   /* uint32_t */
         CONFIG_PATHS,  /* struct config_strings */
         CONFIG_NAMES,  /* struct config_strings */

@@ -98,6 +98,7 @@ static void print_value(const void *object, const struct config_row *row, FILE *
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
         case CONFIG_FILE:
+        case CONFIG_TEXT:
         case CONFIG_CHOICE:
         case CONFIG_TENANT:
                 print_text(*(char *const *)member, false, out);
@@ -182,6 +183,9 @@ void config_format_range(const struct config_row *row, char *ret, size_t size)
                 break;
         case CONFIG_FILE:
                 snprintf(ret, size, "/PATH or off");
+                break;
+        case CONFIG_TEXT:
+                snprintf(ret, size, "text without spaces, or off");
                 break;
         case CONFIG_TENANT:
                 snprintf(ret, size, "1 to %u letters, digits, \".\", \"_\" and \"-\"",

@@ -20,6 +20,7 @@ static bool row_equal(const void *a, const void *b, const struct config_row *row
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
         case CONFIG_FILE:
+        case CONFIG_TEXT:
         case CONFIG_CHOICE:
         case CONFIG_TENANT:
                 return strcmp(*(char *const *)ma, *(char *const *)mb) == 0;

@@ -169,6 +169,24 @@ static int check_file(const struct config_row *row, const char *text, char why[s
         return check_path(row, text, why);
 }
 
+static int check_word(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
+{
+        enum { LONGEST = 255 };
+        char quoted[CONFIG_QUOTED];
+        size_t n = strlen(text);
+
+        for (size_t i = 0; i < n; i++)
+                if (text[i] <= ' ' || text[i] > '~')
+                        return config_refuse(why,
+                                             "%s: %s has a character that is not printable ASCII, "
+                                             "or a space",
+                                             row->name, config_quote(text, quoted));
+        if (n > 0 && n <= LONGEST)
+                return 0;
+        return config_refuse(why, n == 0 ? "%s: it is empty; off is none" : "%s: it is too long",
+                             row->name);
+}
+
 static int check_name(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         char quoted[CONFIG_QUOTED];
@@ -210,6 +228,8 @@ int config_check_text(const struct config_row *row, const char *text, char why[s
                 return check_http(row, text, why);
         case CONFIG_FILE:
                 return check_file(row, text, why);
+        case CONFIG_TEXT:
+                return check_word(row, text, why);
         case CONFIG_TENANT:
                 return check_tenant(row, text, why);
         case CONFIG_PATHS:

@@ -406,6 +406,7 @@ static int assign_value(void *object, const struct config_row *row, const char *
         case CONFIG_SOCKET:
         case CONFIG_HTTP:
         case CONFIG_FILE:
+        case CONFIG_TEXT:
         case CONFIG_TENANT:
                 r = config_check_text(row, text, why);
                 return r < 0 ? r : assign_text(member, text);

@@ -33,11 +33,11 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "reserve, scrub_rate, scrub_interval, write_budget, rated_endurance" },
                 { "xyzzy: 1\n",
                   "t:1:1: unknown key \"xyzzy\"; the sections are listen, http, store, "
-                  "memory, io, eviction, "
+                  "memory, io, remote, eviction, "
                   "access, limits, log, tenants" },
                 { "\"\xc3\xa4\xc3\xb6\": 1",
                   "t:1:1: unknown key \"\xc3\xa4\xc3\xb6\"; the sections are listen, http, store, "
-                  "memory, io, eviction, access, limits, log, tenants" },
+                  "memory, io, remote, eviction, access, limits, log, tenants" },
                 { "tenants: {acme: {}}\n",
                   "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, an entry "
                   "each: \"- name: acme\", and its keys below" },
@@ -209,7 +209,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "? {a: b}\n: b\n", "t:1:3: a key must be plain text, not a mapping" },
                 { "<<: {}",
                   "t:1:1: unknown key \"<<\"; the sections are listen, http, store, memory, "
-                  "io, eviction, access, "
+                  "io, remote, eviction, access, "
                   "limits, log, tenants" },
         };
 
