@@ -51,6 +51,10 @@ int cache_new(struct cache **ret, const struct cache_params *params)
         for (unsigned i = 0; i < ARRAY_SIZE(c->direct_puts); i++)
                 list_init(&c->direct_puts[i]);
         tails_init(&c->tails);
+        if (cache_remote_init(c) < 0) {
+                free(c);
+                return -ENOMEM;
+        }
         c->unwritten_limit = pool_bytes(params->pool) / 4;
         c->reserve = MAX(c->unwritten_limit / 8, pool_slab_bytes(params->pool));
         *ret = c;
@@ -61,10 +65,11 @@ struct cache *cache_free(struct cache *c)
 {
         if (!c)
                 return NULL;
-        assert(c->pending == 0 && c->n_direct_puts == 0);
+        assert(c->pending == 0 && c->n_direct_puts == 0 && c->n_fetches == 0);
         for (unsigned i = 0; i < CACHE_USER_BUCKETS; i++)
                 assert(list_empty(&c->users[i]));
         tails_fini(&c->tails);
+        cache_remote_fini(c);
         free(c);
         return NULL;
 }
@@ -94,6 +99,7 @@ void cache_request_init(struct cache *c, struct cache_request *req, int kind)
         req->read = (struct store_read){ 0 };
         req->charged = 0;
         req->admission = 0;
+        req->asked_remote = false;
         req->chunk = POOL_NONE;
         req->tier = 0;
         req->direct = false;
@@ -125,16 +131,20 @@ void cache_finish(struct cache *c, struct cache_request *req, enum cache_status 
         if (req->kind == KIND_GET) {
                 if (req->chunk_length > 0 && req->tier == CACHE_MEMORY)
                         c->stats.hits_memory++;
+                else if (req->chunk_length > 0 && req->tier == CACHE_REMOTE)
+                        c->stats.hits_remote++;
                 else if (req->chunk_length > 0)
                         c->stats.hits_disk++;
                 else if (status == CACHE_MISS)
                         c->stats.misses[miss_reason(c, req)]++;
+        } else if (req->fetched) {
+                /* no client's put */
         } else if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
                 c->stats.puts_by_ack[req->ack]++;
         } else if (status == CACHE_EXISTS) {
                 c->stats.puts_existing++;
         }
-        if (status == CACHE_BUSY)
+        if (status == CACHE_BUSY && !req->fetched)
                 c->stats.busy++;
         if (c->n_completed++ >= CACHE_COMPLETED) {
                 list_append(&c->finished, &req->node);
@@ -233,6 +243,25 @@ static void settle_one(struct cache *c, struct cache_request *req, uint32_t chun
                 cache_finish(c, req, status);
 }
 
+/* The same, but for those that are too many for this iteration. */
+static void settle_some(struct cache *c, struct cache_request *req, uint32_t chunk,
+                        enum cache_status status)
+{
+        if (c->n_settled++ < CACHE_COMPLETED) {
+                settle_one(c, req, chunk, status);
+                return;
+        }
+        pool_pin(c->params.pool, chunk);
+        req->chunk = chunk;
+        req->status = status;
+        list_append(&c->settled, &req->node);
+}
+
+void cache_settle_get(struct cache *c, struct cache_request *req, uint32_t chunk)
+{
+        settle_some(c, req, chunk, CACHE_OK);
+}
+
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                           enum cache_status status)
 {
@@ -255,18 +284,8 @@ void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                 else
                         list_append(&settled, node);
         }
-        while ((n = list_pop(&settled))) {
-                struct cache_request *req = container_of(n, struct cache_request, node);
-
-                if (c->n_settled++ < CACHE_COMPLETED) {
-                        settle_one(c, req, chunk, status);
-                        continue;
-                }
-                pool_pin(c->params.pool, chunk);
-                req->chunk = chunk;
-                req->status = status;
-                list_append(&c->settled, n);
-        }
+        while ((n = list_pop(&settled)))
+                settle_some(c, container_of(n, struct cache_request, node), chunk, status);
 }
 
 void cache_complete_finished(struct cache *c)
@@ -382,6 +401,8 @@ void cache_touch(struct cache *c, const struct cache_place *place, uint32_t use)
                 const struct pool_chunk *pc = pool_chunk(c->params.pool, place->chunk);
 
                 pool_touch(c->params.pool, place->chunk, place->generation, use);
+                if (c->params.remote && pc->generation == place->generation && pc->use != use)
+                        cache_remote_offer_chunk(c, place->chunk, true);
                 if (pc->flags & POOL_REFUSED && pc->generation == place->generation &&
                     pc->use != use)
                         cache_admit_again(c, place->chunk, use);
@@ -489,6 +510,7 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
                 cache_kick(c);
                 return CACHE_OK;
         }
+        cache_remote_forget_key(c, namespace_id, key, hash);
         if (found)
                 cache_drop_from_pool(c, chunk);
         r = (found ? store_forget : store_drop)(c->params.store, namespace_id, key, hash);
@@ -500,11 +522,13 @@ enum cache_status cache_evict(struct cache *c, uint32_t namespace_id, const stru
 void cache_forget(struct cache *c, struct pool_purge *purge)
 {
         purge->all = true;
+        cache_remote_forget(c, true, 0);
         pool_purge(c->params.pool, purge);
 }
 
 void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
 {
+        cache_remote_forget(c, false, namespace_id);
         (void)pool_drop_namespace(c->params.pool, namespace_id);
         cache_kick(c);
 }
@@ -536,6 +560,7 @@ void cache_purge(struct cache *c, struct cache_purge *purge)
                                            .all = purge->store.all,
                                            .complete = on_pool_purged };
         purge->store.complete = on_store_purged;
+        cache_remote_forget(c, purge->store.all, purge->store.namespace_id);
         pool_purge(c->params.pool, &purge->pool);
         store_purge(c->params.store, &purge->store);
 }

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The two tiers as one: what `get`, `put`, `evict` and `purge` of one key mean over pool and store.
+ * Behind them there may be a third one that other hosts share (remote/remote.h): a get, or a
+ * prefetch, of what is in neither asks there, and what is put here, or used again, is offered to
+ * it.
  *
  * A request is the caller's memory and belongs to the cache from the call until complete(), which
  * may run before the call returns. Loop thread.
@@ -31,6 +34,9 @@
 
 struct admission;
 struct cache;
+struct cache_fetched;
+struct remote;
+struct remote_put;
 
 /* As what the pool has as the tag of a chunk that the store has, or had. */
 static inline uint64_t cache_pack_ref(struct store_ref ref)
@@ -56,7 +62,7 @@ enum cache_status {
 
 enum cache_ack { CACHE_ACCEPTED, CACHE_WRITTEN, CACHE_DURABLE };
 enum { CACHE_ACKS = CACHE_DURABLE + 1 };
-enum { CACHE_MEMORY = 1, CACHE_DISK = 2 };
+enum { CACHE_MEMORY = 1, CACHE_DISK = 2, CACHE_REMOTE = 4 };
 
 /* What a chain is touched by at its end: where a key is in either tier. */
 struct cache_place {
@@ -86,7 +92,7 @@ struct cache_request {
         uint32_t use;  /* cache_next_use()'s */
         bool nowait;
         bool expired;         /* get: cache_expire() has just dropped it */
-        uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room */
+        uint64_t deadline_ns; /* CLOCK_MONOTONIC; for waiting for room, or for the shared tier */
 
         /* put: where the bytes are; get: where they are copied to before it completes; without
          * memory it completes with the chunk. A client's: it may change, or not be there any more.
@@ -112,10 +118,12 @@ struct cache_request {
         uint32_t length;
         uint8_t cost; /* evict_cost_level() */
         enum cache_ack ack;
+        struct cache_fetched *fetched; /* the cache's: of what the shared tier had */
 
         /* get into memory: of the chunk; 0 bytes: up to its end */
         uint32_t range_offset, range_length;
-        /* Where this is true the bytes are wanted no more, and none are copied: CACHE_CANCELLED. */
+        /* Where this is true the bytes are wanted no more, and none are copied: CACHE_CANCELLED.
+         * Also of a put of the cache's own. */
         const bool *unwanted;
         /* Out. The chunk's length; 0: it was not found. The bytes copied; CACHE_TOO_LARGE: that
          * there is no room for, 0 if it is the pool that has none. */
@@ -139,6 +147,7 @@ struct cache_request {
         struct cache *cache; /* while a get is copied */
         struct kio_request copy;
         uint8_t kind, waiting;
+        bool asked_remote; /* get: the shared tier does not have it, as far as it is known */
 };
 
 struct cache_params {
@@ -146,6 +155,8 @@ struct cache_params {
         struct store *store;
         struct kio *io;
         struct admission *admission; /* NULL: all is written */
+        struct remote *remote;       /* the shared tier, of all caches; NULL: there is none */
+        uint16_t tenant;             /* the number of its tenant in the store */
 };
 
 int cache_new(struct cache **ret, const struct cache_params *params);
@@ -158,10 +169,11 @@ bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key
                         uint64_t hash, uint32_t *ret_chunk, struct cache_place *ret_place);
 /* cache_get() right after that was false, of what it found: the pool is not asked twice. */
 void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
-/* From disk to the pool, for a get of this user that will come; no request waits for it.
- * CACHE_OK: it is there or on its way; CACHE_MISS; CACHE_BUSY: there is no room without waiting, or
- * a quarter of the pool, 128 MiB or 1,024 chunks are on their way like this, and the user has its
- * share of them; CACHE_TOO_LARGE; CACHE_CANCELLED. `ret_place` as of cache_find(). */
+/* From disk, or the shared tier, to the pool, for a get of this user that will come; no request
+ * waits for it. CACHE_OK: it is there or on its way, or the shared tier is asked; CACHE_MISS;
+ * CACHE_BUSY: there is no room without waiting, or a quarter of the pool, 128 MiB or 1,024 chunks
+ * are on their way like this, and the user has its share of them; CACHE_TOO_LARGE; CACHE_CANCELLED.
+ * `ret_place` as of cache_find(). */
 enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
                                  const struct key *key, uint64_t hash,
                                  struct cache_place *ret_place);
@@ -283,9 +295,9 @@ void cache_forget_namespace(struct cache *c, uint32_t namespace_id);
 void cache_kick(struct cache *c);
 /* Pins that complete() left with the caller end here. */
 void cache_unpin(struct cache *c, uint32_t chunk);
-/* Completes with CACHE_CANCELLED what this owner has waiting for room, or for its turn to be read
- * from the store; the rest completes as it would. *most is how many, and becomes what is left of
- * that. True: more of them wait, and the list is still there. */
+/* Completes with CACHE_CANCELLED what this owner has waiting for room, for its turn to be read from
+ * the store, or for the shared tier; the rest completes as it would. *most is how many, and becomes
+ * what is left of that. True: more of them wait, and the list is still there. */
 bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most);
 /* End of a loop turn, after everything that may make a request: lets waiters in, and out whose
  * deadline has passed. Returns when it must be called again at the latest, ns; 0: not before
@@ -295,8 +307,8 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns);
 /* Is there something for cache_iterate() to do at once? */
 bool cache_has_work(const struct cache *c);
 
-/* From now on puts, and whatever would have to wait for room, end with CACHE_CANCELLED; what is
- * accepted goes on to disk. */
+/* From now on puts, and whatever would have to wait for room or for the shared tier, end with
+ * CACHE_CANCELLED; what is accepted goes on to disk. */
 void cache_stop(struct cache *c);
 /* Requests not complete, and chunks accepted but not written yet. 0: all is settled. */
 uint64_t cache_pending(const struct cache *c);
@@ -313,7 +325,7 @@ enum cache_miss_reason {
 };
 
 struct cache_stats {
-        uint64_t hits_memory, hits_disk, misses[CACHE_MISS_REASONS];
+        uint64_t hits_memory, hits_disk, hits_remote, misses[CACHE_MISS_REASONS];
         uint64_t puts, put_bytes, puts_existing, puts_by_ack[CACHE_ACKS];
         uint64_t busy, waited;
         uint64_t unwritten_bytes, unwritten_chunks; /* now */
@@ -334,7 +346,14 @@ struct cache_stats {
          */
         uint64_t file_puts, file_put_bytes, file_failures;
         uint64_t expired; /* chunks in memory whose lifetime was over */
+        /* From the shared tier: keys that it was asked for and has not answered, now; chunks that
+         * came from there, and gets that joined another's. */
+        uint64_t fetching, fetched, fetched_bytes, shared_fetches;
 };
+static inline uint64_t cache_hits(const struct cache_stats *s)
+{
+        return s->hits_memory + s->hits_disk + s->hits_remote;
+}
 static inline uint64_t cache_misses(const struct cache_stats *s)
 {
         uint64_t n = 0;
@@ -344,3 +363,9 @@ static inline uint64_t cache_misses(const struct cache_stats *s)
         return n;
 }
 void cache_get_stats(const struct cache *c, struct cache_stats *ret);
+
+/* --- the shared tier --- */
+
+/* For remote_params.load(), of a put of this cache's tenant: from the pool or the store into its
+ * buffer; remote_put_loaded() follows, perhaps from within. */
+void cache_remote_load(struct cache *c, struct remote_put *put);

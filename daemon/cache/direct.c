@@ -159,6 +159,7 @@ static void put_end(struct direct *d, int result)
                 c->stats.puts++;
                 c->stats.put_bytes += req->length;
                 c->stats.put_bytes_direct += req->length;
+                cache_remote_offer(c, req->namespace_id, &req->key, req->hash, req->length, false);
         }
         req->direct = true;
         req->place.ref = result == 0 || result == STORE_NOT_DURABLE ? d->put.ref : STORE_REF_NONE;
@@ -305,6 +306,7 @@ static void on_read(struct store_get *get)
                 req->chunk_length = req->copied = req->length;
                 req->direct = true;
                 req->tier = CACHE_DISK;
+                cache_remote_offer(c, req->namespace_id, &req->key, req->hash, req->length, true);
                 cache_finish(c, req, CACHE_OK);
         } else if (result == STORE_SUSPECT) {
                 c->stats.direct_fallbacks++;

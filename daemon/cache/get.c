@@ -89,6 +89,8 @@ static void fill_end(struct fill *f, int result)
                 pc->flags |= POOL_STORED;
                 pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;
                 pool_commit(c->params.pool, chunk, f->store.crc);
+                if (!f->ahead_of) /* it is on disk, so it was put before */
+                        cache_remote_offer_chunk(c, chunk, true);
         } else {
                 pool_drop(c->params.pool, chunk);
         }
@@ -343,13 +345,17 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                         c->stats.shared_fills++;
                         cache_read_join(c, &f->read, req->user);
                 }
-                req->tier = pc->flags & POOL_READING ? CACHE_DISK : CACHE_MEMORY;
+                req->tier = pc->flags & POOL_READING ? CACHE_DISK
+                            : cache_remote_is_fetching(c, req->namespace_id, &req->key, req->hash)
+                                    ? CACHE_REMOTE
+                                    : CACHE_MEMORY;
                 wait_for_fill(c, req, chunk);
                 return true;
         }
         if (store_find(c->params.store, req->namespace_id, &req->key, req->hash, &ref, &info) !=
             0) {
-                cache_finish(c, req, CACHE_MISS);
+                if (!cache_remote_get(c, req))
+                        cache_finish(c, req, CACHE_MISS);
                 return true;
         }
         if (cache_get_direct(c, req, ref, info.length, in_turn))
@@ -409,10 +415,10 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
 
         if (chunk != POOL_NONE)
                 return CACHE_OK; /* there, or on its way */
-        if (!tiers)
-                return CACHE_MISS;
         if (c->stopping)
-                return CACHE_CANCELLED;
+                return tiers ? CACHE_CANCELLED : CACHE_MISS;
+        if (!tiers)
+                return cache_remote_prefetch(c, user, namespace_id, key, hash);
         if (is_too_much_ahead(c, cache_user_find(c, user), info.length))
                 return CACHE_BUSY;
         status = fill_begin(c,

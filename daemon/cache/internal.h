@@ -16,7 +16,8 @@ enum waiting {
         WAITING_FILL,  /* on a chunk, until its bytes are there; on a direct put */
         WAITING_WRITE, /* on a chunk, until the store has it */
         WAITING_SYNC,
-        WAITING_TURN, /* to be read to the client's memory: in its user's queue */
+        WAITING_TURN,   /* to be read to the client's memory: in its user's queue */
+        WAITING_REMOTE, /* for the shared tier: on a struct fetch of remote.c */
 };
 
 enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
@@ -80,10 +81,14 @@ struct cache {
         struct list_node counting; /* struct cache_count */
         struct list_node direct_puts[256]; /* from clients' memory, by their key's hash */
         uint64_t n_direct_puts;
-        struct tails tails; /* of direct puts and gets */
-        uint64_t evictions; /* of chunks being written, so far */
-        /* Requests that wait for room, by the tick after their deadline; those of the ticks until
-         * `tick` are in `late`, or were looked at. */
+        struct list_node *fetches; /* keys that the shared tier is asked for, by hash, CACHE_FETCHES
+                                      lists; NULL: there is no such tier */
+        uint64_t n_fetches, n_fetches_ahead; /* in these lists; of these for prefetches */
+        uint64_t n_waiting_remote;           /* requests */
+        struct tails tails;                  /* of direct puts and gets */
+        uint64_t evictions;                  /* of chunks being written, so far */
+        /* Requests that wait for room, or for the shared tier, by the tick after their deadline;
+         * those of the ticks until `tick` are in `late`, or were looked at. */
         struct list_node deadlines[CACHE_DEADLINES], late;
         uint64_t tick;
         /* Any number of requests may wait for one chunk, or for one sync. When it has come, some go
@@ -126,6 +131,13 @@ struct write {
         struct list_node dropping;
 };
 
+/* What the put of a chunk from the shared tier has to come to. */
+struct cache_fetched {
+        uint32_t crc;
+        bool is_bad; /* out: the bytes have another checksum */
+        uint64_t created_ms;
+};
+
 static inline struct store_ref unpack_ref(uint64_t tag)
 {
         return (struct store_ref){ .index = (uint32_t)(tag >> 32), .generation = (uint32_t)tag };
@@ -163,6 +175,8 @@ void cache_wait_on(struct cache *c, struct cache_request *req, uint32_t chunk,
  * as it did, with `status`. */
 void cache_settle_waiters(struct cache *c, uint32_t chunk, enum waiting which,
                           enum cache_status status);
+/* The chunk is there for a get that waited elsewhere: now, or in a later iteration. */
+void cache_settle_get(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* Puts of one key, WAITING_FILL for another that is over: each looks for itself. Where one starts
  * anew, all behind it wait for that one, unseen: what each of many finds to fail costs one try. */
 void cache_try_in_turn(struct cache *c, struct list_node *puts);
@@ -257,9 +271,41 @@ void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid);
 void cache_submit_reads(struct cache *c);
 bool cache_has_due_reads(const struct cache *c);
 
+/* --- remote.c: the shared tier --- */
+
+enum { CACHE_FETCHES = 1024 };
+
+/* 0, -ENOMEM. */
+int cache_remote_init(struct cache *c);
+void cache_remote_fini(struct cache *c);
+/* What is in neither tier: the get waits for the shared one. False: it is a miss. */
+bool cache_remote_get(struct cache *c, struct cache_request *req);
+/* The same for a get that will come. CACHE_OK, CACHE_MISS, CACHE_BUSY. */
+enum cache_status cache_remote_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                        const struct key *key, uint64_t hash);
+/* Is the chunk of this key that is being filled from there? */
+bool cache_remote_is_fetching(const struct cache *c, uint32_t namespace_id, const struct key *key,
+                              uint64_t hash);
+/* A get waits for it no more; what becomes of it is the caller's. */
+void cache_remote_leave(struct cache *c, struct cache_request *req);
+/* What is under way of a namespace, of all or of one key comes to nothing: it was purged or
+ * evicted. */
+void cache_remote_forget(struct cache *c, bool all, uint32_t namespace_id);
+void cache_remote_forget_key(struct cache *c, uint32_t namespace_id, const struct key *key,
+                             uint64_t hash);
+/* All that wait are cancelled. */
+void cache_remote_stop(struct cache *c);
+/* A chunk was put, or is used again. */
+void cache_remote_offer_chunk(struct cache *c, uint32_t chunk, bool again);
+void cache_remote_offer(struct cache *c, uint32_t namespace_id, const struct key *key,
+                        uint64_t hash, uint32_t length, bool again);
+
 /* --- wait.c --- */
 
 void cache_wait_for_room(struct cache *c, struct cache_request *req);
+/* A get that waits for the shared tier, until its deadline or cache_stop_waiting_remote(). */
+void cache_wait_for_remote(struct cache *c, struct cache_request *req);
+void cache_stop_waiting_remote(struct cache *c, struct cache_request *req);
 /* Are so many bytes on their way to the store that it must wait? */
 bool cache_over_budget(const struct cache *c, const struct cache_request *req);
 /* Must it let others go first, who have been waiting for room longer? */

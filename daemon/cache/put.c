@@ -200,6 +200,10 @@ static void on_copied(struct kio_request *copy)
         struct pool_chunk *pc = pool_chunk(c->params.pool, w->chunk);
         struct cache_request *req = w->req;
 
+        if (copy->result == 0 && req->fetched && copy->crc != req->fetched->crc) {
+                req->fetched->is_bad = true;
+                copy->result = -EBADMSG;
+        }
         if (copy->result < 0) {
                 c->stats.file_failures += w->file != NULL;
                 w->req = NULL;
@@ -214,8 +218,11 @@ static void on_copied(struct kio_request *copy)
 
         pool_commit(c->params.pool, w->chunk, copy->crc);
         w->store.crc = copy->crc;
-        c->stats.puts++;
-        c->stats.put_bytes += pc->length;
+        if (!req->fetched) {
+                c->stats.puts++;
+                c->stats.put_bytes += pc->length;
+                cache_remote_offer_chunk(c, w->chunk, false);
+        }
         if (w->file) {
                 c->stats.file_puts++;
                 c->stats.file_put_bytes += pc->length;
@@ -417,7 +424,7 @@ static void bring(struct write *w, const struct cache_request *req, void *to)
                 .src = req->memory,
                 .vector = req->pieces,
                 .region = req->region,
-                .guard_src = true,
+                .guard_src = !req->fetched,
                 .length = req->length,
                 .payload = req->length,
                 .complete = on_copied,
@@ -435,10 +442,14 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
 {
         uint32_t chunk = pool_find(c->params.pool, req->namespace_id, &req->key, req->hash);
         struct store_ref ref;
-        bool admitted;
+        bool admitted, over_budget;
         struct write *w;
         int r;
 
+        if (req->fetched && *req->unwanted) {
+                cache_finish(c, req, CACHE_CANCELLED);
+                return true;
+        }
         if (chunk != POOL_NONE) {
                 cache_put_present(c, req, chunk);
                 return true;
@@ -449,9 +460,13 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         }
         if (cache_join_direct_put(c, req))
                 return true;
-        if (cache_others_first(c, req) || cache_over_budget(c, req))
+        /* What the shared tier has does not wait for the disk: it stays in the pool then. */
+        if (cache_others_first(c, req))
                 return false;
-        admitted = cache_admit(c, req, false);
+        over_budget = cache_over_budget(c, req);
+        if (over_budget && !req->fetched)
+                return false;
+        admitted = !over_budget && cache_admit(c, req, false);
         if (!admitted && req->ack != CACHE_ACCEPTED) {
                 cache_finish(c, req, CACHE_NO_SPACE);
                 return true;
@@ -469,7 +484,8 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
                 return true;
         }
         pool_chunk(c->params.pool, chunk)->cost = req->cost;
-        pool_chunk(c->params.pool, chunk)->created_ms = clock_unix_ms();
+        pool_chunk(c->params.pool, chunk)->created_ms =
+                req->fetched ? req->fetched->created_ms : clock_unix_ms();
         w = write_new(c, chunk, req);
         if (!w) {
                 pool_drop(c->params.pool, chunk);

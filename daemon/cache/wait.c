@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for room: when a waiting request is admitted, and when its wait ends; and what the cache
- * does each iteration. Loop thread.
+/* Waiting for room: when a waiting request is admitted, and when its wait ends; when a wait for the
+ * shared tier ends; and what the cache does each iteration. Loop thread.
  *
  * Each user has a queue; cache.h says how users share the cache. A put waits when the pool has no
  * slot for it or its user has used up its share of the write budget (cache_over_budget()), a get
@@ -28,6 +28,11 @@ enum {
  * those that wait. They are in buckets by the tick that follows their end; the buckets are
  * visited in a circle, and a wait that is found a round too early stays. */
 
+static bool has_waiting(const struct cache *c)
+{
+        return c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] + c->n_waiting_remote > 0;
+}
+
 /* The next time that the bucket of this tick is looked at. */
 static uint64_t tick_of_visit(const struct cache *c, uint64_t tick)
 {
@@ -48,7 +53,7 @@ static uint64_t next_deadline_ns(const struct cache *c, uint64_t now_ns)
 {
         if (!list_empty(&c->late))
                 return now_ns;
-        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] == 0)
+        if (!has_waiting(c))
                 return 0;
         for (uint64_t tick = c->tick + 1; tick <= c->tick + CACHE_DEADLINES; tick++)
                 if (!list_empty(&c->deadlines[tick % CACHE_DEADLINES]))
@@ -58,17 +63,38 @@ static uint64_t next_deadline_ns(const struct cache *c, uint64_t now_ns)
 
 /* --- the queues --- */
 
-/* It waits, in its user's queue or to be put back there. */
-static void note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
+static void note_wait(struct cache *c, struct cache_request *req)
 {
         /* Who waits alone begins the time anew. */
-        if (c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] == 0 && list_empty(&c->late))
+        if (!has_waiting(c) && list_empty(&c->late))
                 c->tick = MAX(c->tick, req->waits_since_ns / TICK_NS);
-        req->waits_as = u;
-        c->n_waiting[req->kind]++;
         if (req->owner)
                 list_append(req->owner, &req->owned);
         note_deadline(c, req);
+}
+
+/* It waits, in its user's queue or to be put back there. */
+static void note_waiting(struct cache *c, struct cache_request *req, struct cache_user *u)
+{
+        note_wait(c, req);
+        req->waits_as = u;
+        c->n_waiting[req->kind]++;
+}
+
+void cache_wait_for_remote(struct cache *c, struct cache_request *req)
+{
+        req->waiting = WAITING_REMOTE;
+        req->waits_since_ns = clock_mono_ns();
+        note_wait(c, req);
+        c->n_waiting_remote++;
+}
+
+void cache_stop_waiting_remote(struct cache *c, struct cache_request *req)
+{
+        req->waiting = WAITING_NOT;
+        list_unlink(&req->owned);
+        list_unlink(&req->deadline);
+        c->n_waiting_remote--;
 }
 
 /* It waits no more; what becomes of it is the caller's. */
@@ -161,6 +187,8 @@ bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most)
                         cache_direct_leave(c, req);
                 else if (req->waiting == WAITING_FILL)
                         cache_fill_leave(c, req);
+                else if (req->waiting == WAITING_REMOTE)
+                        cache_remote_leave(c, req);
                 else
                         stop_waiting(c, req);
                 list_append(&cancelled, &req->node);
@@ -246,7 +274,7 @@ static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
 
 static void expire(struct cache *c, uint64_t now_ns)
 {
-        struct list_node ended = LIST_INIT(ended);
+        struct list_node ended = LIST_INIT(ended), missed = LIST_INIT(missed);
         unsigned steps = 0;
 
         for (;;) {
@@ -266,11 +294,17 @@ static void expire(struct cache *c, uint64_t now_ns)
                         note_deadline(c, req);
                         continue;
                 }
+                if (req->waiting == WAITING_REMOTE) {
+                        cache_remote_leave(c, req);
+                        list_append(&missed, &req->node);
+                        continue;
+                }
                 stop_waiting(c, req);
                 list_append(&ended, &req->node);
         }
         c->next_deadline_ns = next_deadline_ns(c, now_ns);
         finish_all(c, &ended, CACHE_BUSY);
+        finish_all(c, &missed, CACHE_MISS);
 }
 
 static bool may_submit(const struct cache *c)
@@ -327,4 +361,5 @@ void cache_stop(struct cache *c)
                         list_append(&cancelled, &req->node);
                 }
         finish_all(c, &cancelled, CACHE_CANCELLED);
+        cache_remote_stop(c);
 }

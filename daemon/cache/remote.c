@@ -1,0 +1,484 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache and the tier behind it that hosts share. Loop thread.
+ *
+ * In: a get of what is in neither tier asks the shared one, once for all gets of the key that come
+ * meanwhile. What it has is in a buffer of its own; a put of the cache's own takes it from there
+ * into the pool, as a client's put would, and the chunk becomes visible only if its bytes have the
+ * checksum that the object says. Whether it goes to the disk is for admission. So an engine that
+ * hangs has no memory of the pool, and each get ends at its deadline by the cache's own clock.
+ * Out: what was put, and what is used again, is offered; when its turn comes, cache_remote_load()
+ * brings the bytes, checked, from the pool or the store.
+ *
+ * Failures: whatever goes wrong is a miss for all that wait. What is purged or evicted meanwhile is
+ * forgotten: nothing of it is put, nor answered. */
+#include "cache/internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "remote/remote.h"
+
+enum {
+        FETCHES_AHEAD = 128, /* of prefetches, in flight: gets stand behind these */
+        PAGE = 4096,
+};
+
+/* A key that the shared tier is asked for. */
+struct fetch {
+        struct remote_get remote;
+        struct cache_request put; /* of what it had */
+        struct cache_fetched fetched;
+        struct cache *cache;
+        struct list_node node;     /* in its list of cache.fetches, until it is over or forgotten */
+        struct list_node waiters;  /* struct cache_request */
+        uint64_t last_deadline_ns; /* of these */
+        uint32_t user, use;
+        bool ahead;    /* by a prefetch */
+        bool unwanted; /* forgotten */
+};
+
+int cache_remote_init(struct cache *c)
+{
+        if (!c->params.remote)
+                return 0;
+        c->fetches = calloc(CACHE_FETCHES, sizeof(*c->fetches));
+        if (!c->fetches)
+                return -ENOMEM;
+        for (unsigned i = 0; i < CACHE_FETCHES; i++)
+                list_init(&c->fetches[i]);
+        return 0;
+}
+
+void cache_remote_fini(struct cache *c)
+{
+        free(c->fetches);
+}
+
+/* --- in --- */
+
+static struct fetch *find(const struct cache *c, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash)
+{
+        if (c->n_fetches == 0)
+                return NULL;
+        list_for_each (&c->fetches[hash % CACHE_FETCHES], n) {
+                struct fetch *f = container_of(n, struct fetch, node);
+
+                if (f->remote.namespace_id == namespace_id && key_equal(&f->remote.key, key))
+                        return f;
+        }
+        return NULL;
+}
+
+bool cache_remote_is_fetching(const struct cache *c, uint32_t namespace_id, const struct key *key,
+                              uint64_t hash)
+{
+        return find(c, namespace_id, key, hash) != NULL;
+}
+
+/* It is not joined any more. */
+static void leave_list(struct fetch *f)
+{
+        if (list_empty(&f->node))
+                return;
+        list_unlink(&f->node);
+        f->cache->n_fetches--;
+        f->cache->n_fetches_ahead -= f->ahead;
+}
+
+static void fetch_free(struct fetch *f)
+{
+        leave_list(f);
+        f->cache->stats.fetching--;
+        f->cache->pending--;
+        free(f);
+}
+
+/* The shared tier has nothing for them. What was put here meanwhile is found, and what can wait for
+ * longer than the tier was given asks once more. */
+static void settle_unfound(struct fetch *f, enum cache_status status)
+{
+        struct cache *c = f->cache;
+        uint64_t tried_until_ns = f->remote.deadline_ns;
+        bool is_late = clock_mono_ns() >= tried_until_ns;
+        struct list_node waiters = LIST_INIT(waiters), *n;
+
+        list_splice(&waiters, &f->waiters);
+        fetch_free(f);
+        while ((n = list_pop(&waiters))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+
+                cache_stop_waiting_remote(c, req);
+                req->asked_remote = !(is_late && req->deadline_ns > tried_until_ns);
+                if (c->stopping)
+                        cache_finish(c, req, CACHE_CANCELLED);
+                else if (status != CACHE_MISS)
+                        cache_finish(c, req, status);
+                else if (!cache_get_try(c, req))
+                        cache_wait_for_room(c, req);
+        }
+}
+
+static void on_put(struct cache_request *put)
+{
+        struct fetch *f = container_of(put, struct fetch, put);
+        struct cache *c = f->cache;
+        uint32_t chunk = put->chunk;
+        struct list_node *n;
+
+        remote_get_end(c->params.remote, &f->remote, f->fetched.is_bad);
+        if (chunk == POOL_NONE) {
+                settle_unfound(f, put->status == CACHE_BUSY ? CACHE_BUSY : CACHE_MISS);
+                return;
+        }
+        if (put->status == CACHE_OK) {
+                c->stats.fetched++;
+                c->stats.fetched_bytes += put->length;
+                if (f->ahead && list_empty(&f->waiters)) {
+                        pool_chunk(c->params.pool, chunk)->flags |= POOL_PREFETCHED;
+                        c->stats.prefetched++;
+                        c->stats.prefetched_bytes += put->length;
+                }
+        }
+        while ((n = list_pop(&f->waiters))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+
+                cache_stop_waiting_remote(c, req);
+                req->tier = put->status == CACHE_OK ? CACHE_REMOTE : CACHE_MEMORY;
+                cache_settle_get(c, req, chunk);
+        }
+        fetch_free(f);
+        cache_unpin(c, chunk);
+}
+
+/* Is it older than its namespace allows? Then it is not there. */
+static bool has_expired(const struct fetch *f)
+{
+        const struct cache *c = f->cache;
+        uint32_t lifetime_s = store_lifetime_s(c->params.store, f->remote.namespace_id);
+
+        return lifetime_s > 0 &&
+               f->remote.created_ms < store_born_after_ms(lifetime_s, clock_unix_ms());
+}
+
+static void put_into_pool(struct fetch *f)
+{
+        const struct remote_get *found = &f->remote;
+
+        f->fetched = (struct cache_fetched){
+                .crc = found->crc,
+                .created_ms = MIN(found->created_ms, clock_unix_ms()), /* by another host's clock */
+        };
+        f->put = (struct cache_request){
+                .namespace_id = found->namespace_id,
+                .tenant = f->cache->params.tenant,
+                .user = f->user,
+                .key = found->key,
+                .hash = found->hash,
+                .use = f->use,
+                .nowait = list_empty(&f->waiters),
+                .deadline_ns = f->last_deadline_ns,
+                .memory = (void *)(uintptr_t)found->payload,
+                .room = found->length,
+                .length = found->length,
+                .ack = CACHE_ACCEPTED,
+                .fetched = &f->fetched,
+                .unwanted = &f->unwanted,
+                .complete = on_put,
+        };
+        cache_put(f->cache, &f->put);
+}
+
+static void on_fetched(struct remote_get *remote)
+{
+        struct fetch *f = container_of(remote, struct fetch, remote);
+        struct cache *c = f->cache;
+        bool is_wanted = !f->unwanted && !c->stopping && (f->ahead || !list_empty(&f->waiters));
+
+        if (remote->found && is_wanted && has_expired(f)) {
+                list_for_each (&f->waiters, n)
+                        container_of(n, struct cache_request, node)->expired = true;
+                is_wanted = false;
+        }
+        if (remote->found && is_wanted) {
+                put_into_pool(f);
+                return;
+        }
+        if (remote->found)
+                remote_get_end(c->params.remote, remote, false);
+        settle_unfound(f, CACHE_MISS);
+}
+
+/* NULL: the tier does not have it, or is not to be asked now. */
+static struct fetch *begin(struct cache *c, const struct fetch *as)
+{
+        struct fetch *f = malloc(sizeof(*f));
+
+        if (!f)
+                return NULL;
+        *f = *as;
+        f->cache = c;
+        f->remote.complete = on_fetched;
+        list_init(&f->waiters);
+        if (!remote_get(c->params.remote, &f->remote)) {
+                free(f);
+                return NULL;
+        }
+        list_append(&c->fetches[f->remote.hash % CACHE_FETCHES], &f->node);
+        c->n_fetches++;
+        c->n_fetches_ahead += f->ahead;
+        c->stats.fetching++;
+        c->pending++;
+        return f;
+}
+
+bool cache_remote_get(struct cache *c, struct cache_request *req)
+{
+        struct fetch *f;
+
+        if (!c->params.remote || c->stopping || req->asked_remote ||
+            (req->unwanted && *req->unwanted))
+                return false;
+        if (req->nowait) {
+                (void)cache_remote_prefetch(c, req->user, req->namespace_id, &req->key, req->hash);
+                return false;
+        }
+        f = find(c, req->namespace_id, &req->key, req->hash);
+        if (f)
+                c->stats.shared_fetches++;
+        else
+                f = begin(c, &(struct fetch){
+                                     .remote = { .namespace_id = req->namespace_id,
+                                                 .key = req->key,
+                                                 .hash = req->hash,
+                                                 .deadline_ns = req->deadline_ns },
+                                     .user = req->user,
+                                     .use = req->use,
+                             });
+        if (!f)
+                return false;
+        f->last_deadline_ns = MAX(f->last_deadline_ns, req->deadline_ns);
+        list_append(&f->waiters, &req->node);
+        cache_wait_for_remote(c, req);
+        return true;
+}
+
+enum cache_status cache_remote_prefetch(struct cache *c, uint32_t user, uint32_t namespace_id,
+                                        const struct key *key, uint64_t hash)
+{
+        const struct fetch as = {
+                .remote = { .namespace_id = namespace_id,
+                            .key = *key,
+                            .hash = hash,
+                            .deadline_ns = UINT64_MAX },
+                .user = user,
+                .ahead = true,
+        };
+
+        if (!c->params.remote)
+                return CACHE_MISS;
+        if (find(c, namespace_id, key, hash))
+                return CACHE_OK;
+        if (c->n_fetches_ahead >= FETCHES_AHEAD)
+                return remote_presence(c->params.remote, namespace_id, hash) == 0 ? CACHE_MISS
+                                                                                  : CACHE_BUSY;
+        return begin(c, &as) ? CACHE_OK : CACHE_MISS;
+}
+
+void cache_remote_leave(struct cache *c, struct cache_request *req)
+{
+        list_unlink(&req->node);
+        cache_stop_waiting_remote(c, req);
+}
+
+static void finish_all(struct cache *c, struct list_node *waiters, enum cache_status status)
+{
+        struct list_node *n;
+
+        while ((n = list_pop(waiters))) {
+                struct cache_request *req = container_of(n, struct cache_request, node);
+
+                cache_stop_waiting_remote(c, req);
+                cache_finish(c, req, status);
+        }
+}
+
+/* What it brings is dropped, and a get that comes from now on asks anew. */
+static void forget(struct fetch *f, struct list_node *waiters)
+{
+        leave_list(f);
+        f->unwanted = true;
+        list_splice(waiters, &f->waiters);
+}
+
+void cache_remote_forget(struct cache *c, bool all, uint32_t namespace_id)
+{
+        struct list_node waiters = LIST_INIT(waiters);
+
+        for (unsigned i = 0; c->n_fetches > 0 && i < CACHE_FETCHES; i++)
+                list_for_each_safe (&c->fetches[i], n) {
+                        struct fetch *f = container_of(n, struct fetch, node);
+
+                        if (all || f->remote.namespace_id == namespace_id)
+                                forget(f, &waiters);
+                }
+        finish_all(c, &waiters, CACHE_MISS);
+}
+
+void cache_remote_forget_key(struct cache *c, uint32_t namespace_id, const struct key *key,
+                             uint64_t hash)
+{
+        struct list_node waiters = LIST_INIT(waiters);
+        struct fetch *f = find(c, namespace_id, key, hash);
+
+        if (f)
+                forget(f, &waiters);
+        finish_all(c, &waiters, CACHE_MISS);
+}
+
+void cache_remote_stop(struct cache *c)
+{
+        struct list_node waiters = LIST_INIT(waiters);
+
+        for (unsigned i = 0; c->n_fetches > 0 && i < CACHE_FETCHES; i++)
+                list_for_each (&c->fetches[i], n)
+                        list_splice(&waiters, &container_of(n, struct fetch, node)->waiters);
+        finish_all(c, &waiters, CACHE_CANCELLED);
+}
+
+/* --- out --- */
+
+void cache_remote_offer(struct cache *c, uint32_t namespace_id, const struct key *key,
+                        uint64_t hash, uint32_t length, bool again)
+{
+        if (c->params.remote && !c->stopping)
+                remote_offer(c->params.remote, namespace_id, c->params.tenant, key, hash, length,
+                             again ? REMOTE_USED_AGAIN : REMOTE_PUT);
+}
+
+void cache_remote_offer_chunk(struct cache *c, uint32_t chunk, bool again)
+{
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+
+        if (!(pc->flags & (POOL_FILLING | POOL_DROPPED)))
+                cache_remote_offer(c, pc->namespace_id, &pc->key, pc->hash, pc->length, again);
+}
+
+/* A chunk on its way to a buffer of the shared tier's. */
+struct load {
+        struct cache *cache;
+        struct remote_put *put;
+        struct kio_request copy;
+        struct store_get get;
+        uint32_t chunk; /* pinned; POOL_NONE */
+        uint32_t want_crc;
+};
+
+static void load_end(struct load *l, bool loaded, uint32_t crc)
+{
+        struct cache *c = l->cache;
+
+        if (l->chunk != POOL_NONE)
+                cache_unpin(c, l->chunk);
+        l->put->crc = crc;
+        remote_put_loaded(l->put, loaded);
+        c->pending--;
+        free(l);
+}
+
+/* What was dropped from memory only, meanwhile, is still on disk. */
+static bool is_still_there(const struct load *l)
+{
+        const struct cache *c = l->cache;
+
+        return !pool_is_dropped(c->params.pool, l->chunk) ||
+               store_find(c->params.store, l->put->namespace_id, &l->put->key, l->put->hash, NULL,
+                          NULL) == 0;
+}
+
+static void on_copied(struct kio_request *copy)
+{
+        struct load *l = container_of(copy, struct load, copy);
+
+        load_end(l, copy->result == 0 && copy->crc == l->want_crc && is_still_there(l), copy->crc);
+}
+
+static void on_read(struct store_get *get)
+{
+        struct load *l = container_of(get, struct load, get);
+
+        load_end(l, get->result == 0 && get->length == l->put->length, get->crc);
+}
+
+/* Its buffer is the device's until it answers. */
+static void on_read_abandoned(struct store_get *get)
+{
+}
+
+static bool load_from_pool(struct load *l)
+{
+        struct cache *c = l->cache;
+        struct remote_put *put = l->put;
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, l->chunk);
+
+        if (pc->flags & POOL_FILLING || pc->length != put->length) {
+                l->chunk = POOL_NONE;
+                return false;
+        }
+        put->created_ms = pc->created_ms;
+        l->want_crc = pc->crc;
+        pool_pin(c->params.pool, l->chunk);
+        l->copy = (struct kio_request){
+                .op = KIO_COPY,
+                .class = KIO_CLASS_BACKGROUND,
+                .src = pool_at(c->params.pool, l->chunk),
+                .buf = put->buffer,
+                .length = put->length,
+                .complete = on_copied,
+        };
+        kio_submit(c->params.io, &l->copy, l->chunk);
+        return true;
+}
+
+static bool load_from_store(struct load *l)
+{
+        struct cache *c = l->cache;
+        struct remote_put *put = l->put;
+        struct store_chunk info;
+        struct store_ref ref;
+
+        if (store_find(c->params.store, put->namespace_id, &put->key, put->hash, &ref, &info) !=
+                    0 ||
+            info.length != put->length)
+                return false;
+        put->created_ms = info.created_ms;
+        l->get = (struct store_get){
+                .namespace_id = put->namespace_id,
+                .key = put->key,
+                .hash = put->hash,
+                .ref = ref,
+                .buf = put->buffer,
+                .room = (uint32_t)round_up((uint64_t)put->length, PAGE),
+                .complete = on_read,
+                .abandon = on_read_abandoned,
+        };
+        return store_get(c->params.store, &l->get) == 0;
+}
+
+void cache_remote_load(struct cache *c, struct remote_put *put)
+{
+        struct load *l = c->stopping ? NULL : calloc(1, sizeof(*l));
+
+        if (!l) {
+                remote_put_loaded(put, false);
+                return;
+        }
+        l->cache = c;
+        l->put = put;
+        l->chunk = pool_find(c->params.pool, put->namespace_id, &put->key, put->hash);
+        c->pending++;
+        if ((l->chunk == POOL_NONE || !load_from_pool(l)) && !load_from_store(l))
+                load_end(l, false, 0);
+}
