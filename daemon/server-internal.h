@@ -24,6 +24,12 @@
 #include "report/health.h"
 #include "keep/keep.h"
 
+/* A tenant's, for the shared tier. */
+struct server_secret {
+        size_t length;
+        char bytes[4096 + 2]; /* with a newline, and one byte to see that it is too long */
+};
+
 struct server {
         const struct server_params *params;
         struct config *config;
@@ -50,6 +56,12 @@ struct server {
                 char why_not[KEEP_ERROR_BYTES];
                 uint8_t number[KEEP_NUMBER_BYTES];
         } keep;
+
+        struct {
+                struct event *done;
+                struct server_secret *secrets[CONFIG_MAX_TENANTS]; /* NULL: it has none */
+                bool stopped;
+        } remote;
 
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick, *expiry;
@@ -99,6 +111,18 @@ int server_start_learned(struct server *s, const struct key_secret *secret);
 int server_add_expiry(struct server *s); /* 0, -ENOMEM */
 /* Often: goes on once there are lifetimes. */
 void server_start_expiry(struct server *s);
+
+/* --- server-remote.c --- */
+
+/* When the store is open, before the caches are: the shared tier, if there is to be one. 0, or the
+ * exit status. */
+int server_start_remote(struct server *s);
+/* After a reload. */
+void server_apply_remote(struct server *s);
+/* What waits for the engine ends. */
+void server_stop_remote(struct server *s);
+/* Waits for nothing. */
+void server_free_remote(struct server *s);
 
 /* --- server-keep.c --- */
 

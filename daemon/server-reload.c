@@ -75,6 +75,7 @@ static void apply(struct server *s)
         server_apply_stages(s);
         server_apply_policy(s);
         server_apply_budget(s);
+        server_apply_remote(s);
         scrub = server_scrub(s);
         store_set_scrub(s->service.store, &scrub);
         if (s->http)

@@ -380,6 +380,8 @@ int server_start_service(struct server *s)
 
         if (r == 0)
                 r = server_start_admission(s);
+        if (r == 0)
+                r = server_start_remote(s);
         if (r != 0)
                 return r;
         r = census_new(&s->service.census, s->service.store, TENANT_IDS);
@@ -397,7 +399,7 @@ int server_start_service(struct server *s)
         server_apply_stages(s);
         s->service.report = status_report;
         s->service.reload = server_print_reload;
-        s->service.reload_userdata = s;
+        s->service.server_userdata = s;
         s->service.userdata = &s->sources;
         server_apply_limits(s);
         memcpy(sessions.instance, s->instance, sizeof(s->instance));

@@ -25,6 +25,7 @@
 #include "learned/learned.h"
 #include "build-config.h"
 #include "evict/admission.h"
+#include "remote/remote.h"
 #include "report/sums.h"
 #include "request/recorder.h"
 #include "checked.h"
@@ -84,6 +85,7 @@ static void begin_drain(struct server *s)
                 lookups_stop(s->service.lookups);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 cache_stop(s->tenants[i].cache);
+        server_stop_remote(s);
         populate_stop(s->populate);
         keep_stop(s->keep.keep);
         cache = cache_stats(s);
@@ -290,8 +292,8 @@ static bool turn(struct server *s)
         store_iterate(s->service.store);
         more = sessions_iterate(s->sessions);
         sweep(s);
+        deadline = s->service.remote ? remote_iterate(s->service.remote, now) : 0;
         /* After all that may wait for something has come. */
-        deadline = 0;
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 uint64_t of_this = cache_iterate(s->tenants[i].cache, now);
 
@@ -460,6 +462,7 @@ static void server_fini(struct server *s)
                 request_fini(&s->tenants[i]);
                 tenant_close(&s->tenants[i]);
         }
+        server_free_remote(s);
         admission_free(s->service.admission);
         census_free(s->service.census);
         stages_fini(&s->service.stages);

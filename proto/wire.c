@@ -47,10 +47,14 @@ static const struct op_info {
                        .parent = true },
         [WIRE_RELEASE] = { .name = "RELEASE", .batch = true },
         [WIRE_EXISTS] = { .name = "EXISTS",
+                          .flags = WIRE_F_REMOTE,
                           .entry_bytes = sizeof(struct key),
                           .result_bytes = 1,
                           .batch = true },
-        [WIRE_MATCH] = { .name = "MATCH", .entry_bytes = sizeof(struct key), .batch = true },
+        [WIRE_MATCH] = { .name = "MATCH",
+                         .flags = WIRE_F_REMOTE,
+                         .entry_bytes = sizeof(struct key),
+                         .batch = true },
         [WIRE_TOUCH] = { .name = "TOUCH",
                          .flags = WIRE_F_MORE,
                          .entry_bytes = sizeof(struct key),
@@ -62,11 +66,12 @@ static const struct op_info {
                          .result_bytes = sizeof(uint16_t),
                          .batch = true },
         [WIRE_STAT] = { .name = "STAT",
+                        .flags = WIRE_F_REMOTE,
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(struct wire_stat_result),
                         .batch = true },
         [WIRE_LIST] = { .name = "LIST" },
-        [WIRE_PURGE] = { .name = "PURGE", .flags = WIRE_F_ALL },
+        [WIRE_PURGE] = { .name = "PURGE", .flags = WIRE_F_ALL | WIRE_F_REMOTE },
         [WIRE_REPORT] = { .name = "REPORT" },
         [WIRE_VERIFY] = { .name = "VERIFY" },
         [WIRE_DEVICE] = { .name = "DEVICE" },
@@ -91,6 +96,7 @@ static const struct op_info {
         [WIRE_TRANSFERS] = { .name = "TRANSFERS" },
         [WIRE_RECORD] = { .name = "RECORD" },
         [WIRE_RELOAD] = { .name = "RELOAD" },
+        [WIRE_SWEEP] = { .name = "SWEEP" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -481,6 +487,15 @@ static const char *check_record(const struct wire_record *m, size_t bytes)
         return m->reserved != 0 ? "RECORD with reserved bits" : NULL;
 }
 
+static const char *check_sweep(const struct wire_sweep *m, size_t bytes)
+{
+        if (bytes != sizeof(*m))
+                return "SWEEP of a wrong length";
+        if (m->options & ~(uint32_t)WIRE_SWEEP_DRY_RUN)
+                return "SWEEP with unknown options";
+        return m->reserved != 0 ? "SWEEP with reserved bits" : NULL;
+}
+
 const char *wire_check_request(const void *msg, size_t bytes)
 {
         const struct wire_hdr *hdr = msg;
@@ -535,6 +550,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return bytes != sizeof(*hdr) ? "TRANSFERS of a wrong length" : NULL;
         case WIRE_RELOAD:
                 return bytes != sizeof(*hdr) ? "RELOAD of a wrong length" : NULL;
+        case WIRE_SWEEP:
+                return check_sweep(msg, bytes);
         case WIRE_LENT_FILE:
                 return check_lent_file(msg, bytes);
         case WIRE_CANCEL:

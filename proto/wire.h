@@ -70,6 +70,7 @@ enum wire_op {
         WIRE_RECORD = 30,           /* the traffic of all clients, as it comes; admin only */
         WIRE_RELOAD = 31,           /* read the configuration again; reply carries a memfd; admin
                                        only */
+        WIRE_SWEEP = 32,            /* make room on the shared tier; admin only */
         WIRE_OP_END,
 };
 
@@ -92,6 +93,8 @@ enum wire_flag {
         WIRE_F_FILE = 1 << 10,  /* REGISTER: a file on a disk; for WIRE_FEATURE_FILES */
         WIRE_F_SET = 1 << 11,   /* NAMESPACE: opens none, but sets the lifetime of one; for
                                    WIRE_FEATURE_LIFETIME */
+        WIRE_F_REMOTE = 1 << 12, /* EXISTS, MATCH, STAT, PURGE: the shared tier, too; for
+                                    WIRE_FEATURE_REMOTE */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -140,6 +143,8 @@ enum wire_tier {
         WIRE_TIER_MEMORY = 1 << 0,
         WIRE_TIER_DISK = 1 << 1,
         WIRE_TIER_ALL = WIRE_TIER_MEMORY | WIRE_TIER_DISK,
+        WIRE_TIER_REMOTE = 1 << 2, /* the shared tier, as far as the daemon remembers: in results
+                                      of GET, and where a request has WIRE_F_REMOTE */
 };
 
 enum wire_report {
@@ -382,6 +387,26 @@ struct wire_record {
 };
 static_assert(sizeof(struct wire_record) == 24, "wire format");
 
+enum { WIRE_SWEEP_DRY_RUN = 1 << 0 };
+
+/* Admin only. Deletes what was not used for longest until no more than `limit` bytes are left.
+ * BUSY: another host, or another request, is at it; DENIED; INVALID: there is no shared tier, or
+ * its engine does that itself. */
+struct wire_sweep {
+        struct wire_hdr hdr;
+        uint64_t limit;    /* 16  bytes */
+        uint32_t options;  /* 24  WIRE_SWEEP_DRY_RUN */
+        uint32_t reserved; /* 28  zero */
+};
+static_assert(sizeof(struct wire_sweep) == 32, "wire format");
+
+/* Its one result. */
+struct wire_sweep_result {
+        uint64_t seen, seen_bytes;       /*  0 */
+        uint64_t deleted, deleted_bytes; /* 16  with DRY_RUN: that would be */
+};
+static_assert(sizeof(struct wire_sweep_result) == 32, "wire format");
+
 /* Of what is recorded. Stable numbers: append only. */
 enum wire_record_kind {
         WIRE_RECORD_END = 0, /* the time is over, or the daemon stops */
@@ -424,14 +449,19 @@ struct wire_reply {
         uint16_t count;   /* 18  results that follow */
         uint32_t value;   /* 20  NAMESPACE: id; REGISTER: region; MATCH: keys of the leading run;
                              NAMESPACES: how many there are; NAMESPACE_REMOVE, BUSY: sessions
-                             that have it open; CANCEL: keys; RELOAD: 1 if it is refused; batches
-                             else:   stale releases */
+                             that have it open; CANCEL: keys; RELOAD: 1 if it is refused; PURGE
+                             with WIRE_F_REMOTE: for how many seconds other hosts may still have
+                             it; batches else: stale releases */
         uint64_t value64; /* 24  STAGING, LOOKUP, TRANSFERS: bytes; LIST, NAMESPACES: next cursor,
                              0 at the end; REPORT: bytes of the text; PURGE, NAMESPACE_REMOVE:
                              chunks dropped, NOT_EMPTY: chunks there are; NAMESPACE: declared
-                             chunk bytes in force */
+                             chunk bytes in force; MATCH with WIRE_F_REMOTE: keys behind the
+                             run that the shared tier has, and WIRE_MATCH_SEARCHING */
 };
 static_assert(sizeof(struct wire_reply) == 32, "wire format");
+
+/* It may have more of them, or fewer: the daemon looks, and knows more when it is asked again. */
+#define WIRE_MATCH_SEARCHING (UINT64_C(1) << 63)
 
 /* Follows the reply's head; its descriptors are the pool and the liveness file, in this order. */
 struct wire_hello_result {
@@ -468,6 +498,7 @@ enum wire_feature {
         WIRE_FEATURE_COST = 1 << 15,      /* PUT says what computing a chunk again would cost */
         WIRE_FEATURE_STAGES = 1 << 16,    /* REPORT of the stages */
         WIRE_FEATURE_LEASE_INTO = 1 << 17, /* GET with WIRE_F_INTO and WIRE_F_LEASE */
+        WIRE_FEATURE_REMOTE = 1 << 18,     /* there is a shared tier: WIRE_F_REMOTE, SWEEP */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -14,6 +14,7 @@
 #include "build-config.h"
 #include "checked.h"
 #include "evict/admission.h"
+#include "remote/remote.h"
 #include "request/request.h"
 #include "report/sums.h"
 #include "report/http.h"
@@ -86,12 +87,14 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->busy = (double)cache.busy;
         s->hits[METRICS_TIER_MEMORY] = (double)cache.hits_memory;
         s->hits[METRICS_TIER_DISK] = (double)cache.hits_disk;
+        s->hits[METRICS_TIER_REMOTE] = (double)cache.hits_remote;
         static_assert((int)METRICS_MISSES == (int)CACHE_MISS_REASONS, "a value each");
         for (unsigned i = 0; i < METRICS_MISSES; i++)
                 s->misses[i] = (double)cache.misses[i];
         s->gets[GOT_MEMORY] = (double)cache.hits_memory;
         s->gets[GOT_DISK] = (double)cache.hits_disk;
         s->gets[GOT_LENT] = (double)loans.lent;
+        s->gets[GOT_REMOTE] = (double)cache.hits_remote;
         s->gets[GOT_MISS] = (double)cache_misses(&cache);
         s->expired[METRICS_TIER_MEMORY] = (double)cache.expired;
         s->puts = (double)cache.puts;
@@ -101,6 +104,10 @@ static void collect_traffic(const struct service *service, struct metrics *s)
         s->put_exists = (double)cache.puts_existing;
         s->put_pool_only = (double)cache.pool_only;
         s->shared_fills = (double)cache.shared_fills;
+        s->remote_fetching = (double)cache.fetching;
+        s->remote_fetched = (double)cache.fetched;
+        s->remote_fetched_bytes = (double)cache.fetched_bytes;
+        s->remote_shared_gets = (double)cache.shared_fetches;
         s->prefetched_chunks = (double)cache.prefetched;
         s->prefetched_bytes = (double)cache.prefetched_bytes;
         s->prefetch_hits = (double)cache.prefetch_hits;
@@ -234,7 +241,7 @@ static void collect_tenants(const struct service *service, const struct tenant *
                 s->tenant_lookup_keys[i] = (double)(lookups.found + lookups.missing);
                 s->tenant_lookup_found_keys[i] = (double)lookups.found;
                 cache_get_stats(of->cache, &cache);
-                s->tenant_get_found_keys[i] = (double)(cache.hits_memory + cache.hits_disk);
+                s->tenant_get_found_keys[i] = (double)cache_hits(&cache);
                 s->tenant_get_keys[i] = s->tenant_get_found_keys[i] + (double)cache_misses(&cache);
                 s->tenant_get_bytes[i] =
                         (double)(of->traffic.get_bytes_map + of->traffic.get_bytes_into);
@@ -307,6 +314,55 @@ static void collect_admission(const struct admission *admission, struct metrics 
         s->admission_refused_bytes = (double)a.refused_bytes;
         s->admission_probability = a.probability;
         s->admission_remembered = (double)a.remembered;
+}
+
+static_assert((int)METRICS_REMOTE_REJECTIONS == (int)REMOTE_REJECTIONS - 1, "a reason each");
+static_assert((int)METRICS_REMOTE_OPS == (int)BACKEND_OP_END, "each operation has its counter");
+
+static void collect_remote(const struct remote *remote, struct metrics *s)
+{
+        static const double breakers[] = {
+                [REMOTE_CLOSED] = 0, [REMOTE_HALF_OPEN] = 1, [REMOTE_OPEN] = 2
+        };
+        static struct remote_stats r; /* large; one thread */
+        struct remote_status status;
+
+        if (!remote)
+                return;
+        remote_get_stats(remote, &r);
+        remote_get_status(remote, &status);
+        s->remote_breaker = breakers[status.breaker];
+        s->remote_trips = (double)r.trips;
+        s->remote_full = status.full;
+        s->remote_namespaces = status.namespaces;
+        s->remote_unknown_namespaces = status.unknown;
+        s->remote_gets[METRICS_REMOTE_HIT] = (double)r.hits;
+        s->remote_gets[METRICS_REMOTE_MISS] = (double)r.misses;
+        s->remote_gets[METRICS_REMOTE_LATE] = (double)r.late;
+        for (unsigned i = 0; i < ARRAY_SIZE(r.refused); i++)
+                s->remote_gets[METRICS_REMOTE_NO_ENGINE + i] = (double)r.refused[i];
+        s->remote_get_bytes = (double)r.get_bytes;
+        for (unsigned i = 0; i < METRICS_REMOTE_REJECTIONS; i++)
+                s->remote_rejected[i] = (double)r.rejected[i + 1];
+        s->remote_deletes = (double)r.deletes;
+        s->remote_probes = (double)r.probes;
+        s->remote_searches = (double)r.searches;
+        s->remote_puts[METRICS_REMOTE_WRITTEN] = (double)r.puts;
+        s->remote_puts[METRICS_REMOTE_EXISTING] = (double)r.puts_existing;
+        for (unsigned i = 0; i < ARRAY_SIZE(r.dropped); i++)
+                s->remote_puts[METRICS_REMOTE_DROPPED + i] = (double)r.dropped[i];
+        s->remote_put_bytes = (double)r.put_bytes;
+        s->remote_queued = (double)r.queued;
+        s->remote_queued_bytes = (double)r.queued_bytes;
+        s->remote_inflight_bytes[METRICS_REMOTE_READ] = (double)r.reading_bytes;
+        s->remote_inflight_bytes[METRICS_REMOTE_WRITE] = (double)r.writing_bytes;
+        s->remote_operations = (double)r.inflight;
+        for (unsigned i = 0; i < METRICS_REMOTE_OPS; i++)
+                s->remote_errors[i] = (double)r.errors[i];
+        s->remote_purges[METRICS_REMOTE_OWN] = (double)r.purges;
+        s->remote_purges[METRICS_REMOTE_OTHER] = (double)r.purges_seen;
+        histogram_merge(&s->remote_duration[METRICS_REMOTE_READ], &r.get_times);
+        histogram_merge(&s->remote_duration[METRICS_REMOTE_WRITE], &r.put_times);
 }
 
 static void collect_store(const struct store *store, struct metrics *s)
@@ -594,6 +650,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_lookups(from->service->lookups, ret);
         collect_store(from->service->store, ret);
         collect_admission(from->service->admission, ret);
+        collect_remote(from->service->remote, ret);
         collect_volumes(from, ret);
         collect_io(from->service->io, ret);
         collect_transfers(kio_transfers(from->service->io), from->service->bench, ret);

@@ -11,9 +11,11 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "units.h"
 #include "checked.h"
 #include "config/config.h"
+#include "remote/remote.h"
 #include "request/request.h"
 #include "report/sums.h"
 #include "cache/populate.h"
@@ -118,6 +120,24 @@ static void look_at_io(const struct status_sources *from, struct status_health *
                     io.registered_reason);
 }
 
+static void check_remote(const struct remote *remote, struct status_health *h)
+{
+        struct remote_status s;
+        char since[UNITS_TEXT];
+
+        if (!remote)
+                return;
+        remote_get_status(remote, &s);
+        if (s.breaker != REMOTE_CLOSED)
+                add(h, METRICS_DEGRADED_REMOTE_OFFLINE,
+                    "the shared tier (%s) is not used since %s ago: %.160s; it is tried again now "
+                    "and then",
+                    s.backend, units_ms((clock_mono_ns() - s.since_ns) / 1000000, since), s.reason);
+        else if (s.full)
+                add(h, METRICS_DEGRADED_REMOTE_FULL,
+                    "the shared tier (%s) has no room: nothing is written there", s.backend);
+}
+
 void status_get_health(const struct status_sources *from, struct status_health *ret)
 {
         struct store_stats store;
@@ -136,6 +156,7 @@ void status_get_health(const struct status_sources *from, struct status_health *
                     "no volume of the store is in use: nothing is written to disk or read from it");
         check_volumes(from->service->store, ret);
         look_at_io(from, ret);
+        check_remote(from->service->remote, ret);
         if (from->populate && populate_is_short(from->populate)) {
                 status_collect_pools(from->service, &pool);
                 add(ret, METRICS_DEGRADED_POOL_SHORT,

@@ -31,11 +31,12 @@ static void collect(const struct status_sources *from, struct history_counters *
                 counters[HISTORY_GET_BYTES] += t->get_bytes_map + t->get_bytes_into;
                 histogram_merge(&ret->latency[HISTORY_GET], &t->got[GOT_MEMORY]);
                 histogram_merge(&ret->latency[HISTORY_GET], &t->got[GOT_DISK]);
+                histogram_merge(&ret->latency[HISTORY_GET], &t->got[GOT_REMOTE]);
                 for (unsigned k = 0; k < CACHE_ACKS; k++)
                         histogram_merge(&ret->latency[HISTORY_PUT], &t->put[k]);
         }
         status_collect_cache(service, &cache);
-        counters[HISTORY_GET_FOUND] = cache.hits_memory + cache.hits_disk;
+        counters[HISTORY_GET_FOUND] = cache_hits(&cache);
         counters[HISTORY_GET_KEYS] = counters[HISTORY_GET_FOUND] + cache_misses(&cache);
         counters[HISTORY_PUT_BYTES] = cache.put_bytes;
         status_collect_pools(service, &pool);

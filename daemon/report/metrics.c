@@ -59,7 +59,14 @@ static const char *miss_value(const struct metrics *s, unsigned i)
 VALUES(admission_value, "first", "again", "refused_first", "refused_dry");
 VALUES(kept_value, "verified", "damaged", "changed", "no_slot", "replaced");
 VALUES(tier_value, "memory", "disk");
-VALUES(got_value, "memory", "disk", "lent", "miss");
+VALUES(hit_tier_value, "memory", "disk", "remote");
+VALUES(got_value, "memory", "disk", "lent", "remote", "miss");
+VALUES(remote_get_value, "hit", "miss", "late", "offline", "no_room", "no_generation");
+VALUES(remote_put_value, "written", "existing", "queue_full", "gone", "engine_full", "failed");
+VALUES(remote_rejection_value, "header", "version", "other_object", "length", "checksum");
+VALUES(remote_op_value, "read", "create", "replace", "delete");
+VALUES(remote_way_value, "read", "write");
+VALUES(remote_purge_value, "own", "other_host");
 VALUES(queued_value, "read", "write", "copy");
 VALUES(lookup_value, "daemon", "client");
 VALUES(hint_value, "final", "return", "shared", "pinned", "unpinned", "pin_refused", "pin_early");
@@ -90,7 +97,7 @@ const char *metrics_resource_name(unsigned resource)
 VALUES(registered_value, "pool", "region");
 VALUES(degradation_value, "store_offline", "volume_failed", "volume_hung", "volume_suspended",
        "volume_resuming", "volume_full", "io_fallback", "io_buffered", "io_unregistered",
-       "pool_short", "http_off");
+       "pool_short", "http_off", "remote_offline", "remote_full");
 
 const char *metrics_degradation_name(enum metrics_degradation reason)
 {

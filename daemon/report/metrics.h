@@ -13,12 +13,18 @@
 #include "base/histogram.h"
 #include "transfer.h"
 
-enum { METRICS_OPS = 32, METRICS_STATUSES = 24 }; /* wire ops and statuses, by number */
+enum { METRICS_OPS = 40, METRICS_STATUSES = 24 }; /* wire ops and statuses, by number */
 
 /* Indices of the other members that are arrays. */
-enum { METRICS_TIER_MEMORY, METRICS_TIER_DISK, METRICS_TIERS };
+enum {
+        METRICS_TIER_MEMORY,
+        METRICS_TIER_DISK,
+        METRICS_TIERS,
+        METRICS_TIER_REMOTE = METRICS_TIERS, /* of hits only */
+        METRICS_HIT_TIERS
+};
 enum { METRICS_HINTS = 7 };  /* HINTS of tenant.h */
-enum { METRICS_GOT = 4 };    /* GOT of tenant.h */
+enum { METRICS_GOT = 5 };    /* GOT of tenant.h */
 enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_KEPT = 5 };   /* verified, then by enum keep_refusal */
 enum { METRICS_MISSES = 6 }; /* by enum cache_miss_reason */
@@ -73,6 +79,8 @@ enum metrics_degradation {
         METRICS_DEGRADED_IO_UNREGISTERED,
         METRICS_DEGRADED_POOL_SHORT,
         METRICS_DEGRADED_HTTP_OFF,
+        METRICS_DEGRADED_REMOTE_OFFLINE,
+        METRICS_DEGRADED_REMOTE_FULL,
         METRICS_DEGRADATIONS
 };
 
@@ -92,6 +100,26 @@ enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
 enum { METRICS_RESOURCES = 15 }; /* by enum quota_thing */
 enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, from 1 on */
 enum { METRICS_LOAN_RIGHT, METRICS_LOAN_VOID, METRICS_LOAN_ABANDONED, METRICS_LOAN_ENDS };
+/* The shared tier. */
+enum {
+        METRICS_REMOTE_HIT,
+        METRICS_REMOTE_MISS,
+        METRICS_REMOTE_LATE,
+        METRICS_REMOTE_NO_ENGINE,
+        METRICS_REMOTE_NO_ROOM,
+        METRICS_REMOTE_NO_GENERATION,
+        METRICS_REMOTE_GETS
+};
+enum {
+        METRICS_REMOTE_WRITTEN,
+        METRICS_REMOTE_EXISTING,
+        METRICS_REMOTE_DROPPED, /* then by reason, as of remote_stats.dropped */
+        METRICS_REMOTE_PUTS = METRICS_REMOTE_DROPPED + 4
+};
+enum { METRICS_REMOTE_REJECTIONS = 5 }; /* by enum remote_rejection, from 1 on */
+enum { METRICS_REMOTE_OPS = 4 };        /* by enum backend_op_kind */
+enum { METRICS_REMOTE_READ, METRICS_REMOTE_WRITE, METRICS_REMOTE_WAYS };
+enum { METRICS_REMOTE_OWN, METRICS_REMOTE_OTHER, METRICS_REMOTE_PURGES };
 /* What a descriptor that the daemon has open on behalf of a client is for. */
 enum metrics_descriptor {
         METRICS_FD_CONNECTION,

@@ -118,6 +118,14 @@ const char *page_advice(const char *reason)
                                 "<code>memory.pool</code> to what the host has." },
                 { "http_off",
                   "Set <code>listen.http</code> to an address that is free, and restart." },
+                { "remote_offline",
+                  "Local traffic goes on; what this host does not have is a miss. <code>kvcachectl "
+                  "remote status</code> says since when and why: look at the storage engine, the "
+                  "network, the mount and the credentials. The daemon tries again by itself." },
+                { "remote_full",
+                  "Chunks there are still read. Make room (<code>kvcachectl remote sweep</code>, "
+                  "or lifecycle rules), or add to the storage engine; the daemon tries again by "
+                  "itself." },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(known); i++)

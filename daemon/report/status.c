@@ -16,6 +16,7 @@
 #include "build-config.h"
 #include "checked.h"
 #include "config/config.h"
+#include "remote/remote.h"
 #include "keep/keep.h"
 #include "evict/admission.h"
 #include "request/request.h"
@@ -278,6 +279,49 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
         metrics_walk(s, "scrub", 0, add_number, o);
 }
 
+/* The shared tier: how its engine is, and what has been done there. */
+static void add_remote(cJSON *root, const struct status_sources *from, const struct metrics *s)
+{
+        static const char *const breakers[] = {
+                [REMOTE_CLOSED] = "closed", [REMOTE_OPEN] = "open", [REMOTE_HALF_OPEN] = "half open"
+        };
+        cJSON *o = cJSON_AddObjectToObject(root, "remote");
+        const struct config *c = from->config;
+        struct remote_status r;
+        double rejected = 0, errors = 0, dropped = 0;
+
+        cJSON_AddStringToObject(o, "backend", c->remote.backend);
+        if (!from->service->remote)
+                return;
+        remote_get_status(from->service->remote, &r);
+        cJSON_AddStringToObject(o, "breaker", breakers[r.breaker]);
+        cJSON_AddNumberToObject(o, "since_seconds",
+                                r.since_ns ? (double)(clock_mono_ns() - r.since_ns) / 1e9 : 0);
+        cJSON_AddStringToObject(o, "reason", r.reason);
+        cJSON_AddBoolToObject(o, "full", r.full);
+        cJSON_AddBoolToObject(o, "sweeping", r.sweeping);
+        cJSON_AddNumberToObject(o, "read_rate_bytes", (double)r.rate_bytes);
+        cJSON_AddNumberToObject(o, "read_latency_seconds", (double)r.latency_ns / 1e9);
+        cJSON_AddStringToObject(o, "write", c->remote.write);
+        cJSON_AddNumberToObject(o, "write_rate_bytes", (double)c->remote.write_rate);
+        cJSON_AddNumberToObject(o, "hits", s->remote_gets[METRICS_REMOTE_HIT]);
+        cJSON_AddNumberToObject(o, "misses", s->remote_gets[METRICS_REMOTE_MISS]);
+        cJSON_AddNumberToObject(o, "late", s->remote_gets[METRICS_REMOTE_LATE]);
+        cJSON_AddNumberToObject(o, "puts", s->remote_puts[METRICS_REMOTE_WRITTEN]);
+        for (unsigned i = METRICS_REMOTE_DROPPED; i < METRICS_REMOTE_PUTS; i++)
+                dropped += s->remote_puts[i];
+        for (unsigned i = 0; i < METRICS_REMOTE_REJECTIONS; i++)
+                rejected += s->remote_rejected[i];
+        for (unsigned i = 0; i < METRICS_REMOTE_OPS; i++)
+                errors += s->remote_errors[i];
+        cJSON_AddNumberToObject(o, "puts_dropped", dropped);
+        cJSON_AddNumberToObject(o, "rejected", rejected);
+        cJSON_AddNumberToObject(o, "errors", errors);
+        cJSON_AddNumberToObject(o, "reading_bytes", s->remote_inflight_bytes[METRICS_REMOTE_READ]);
+        cJSON_AddNumberToObject(o, "writing_bytes", s->remote_inflight_bytes[METRICS_REMOTE_WRITE]);
+        metrics_walk(s, "remote", 0, add_number, o); /* but for what is there in words */
+}
+
 static void add_totals(cJSON *root, const struct service *service, const struct metrics *s)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "totals");
@@ -300,9 +344,11 @@ static void add_totals(cJSON *root, const struct service *service, const struct 
         for (unsigned i = 0; i < METRICS_MISSES; i++)
                 misses += s->misses[i];
         cJSON_AddNumberToObject(o, "gets",
-                                s->hits[METRICS_TIER_MEMORY] + s->hits[METRICS_TIER_DISK] + misses);
+                                s->hits[METRICS_TIER_MEMORY] + s->hits[METRICS_TIER_DISK] +
+                                        s->hits[METRICS_TIER_REMOTE] + misses);
         cJSON_AddNumberToObject(o, "hits_memory", s->hits[METRICS_TIER_MEMORY]);
         cJSON_AddNumberToObject(o, "hits_disk", s->hits[METRICS_TIER_DISK]);
+        cJSON_AddNumberToObject(o, "hits_remote", s->hits[METRICS_TIER_REMOTE]);
         cJSON_AddNumberToObject(o, "misses", misses);
         reasons = cJSON_AddObjectToObject(o, "misses_by_reason");
         for (unsigned i = 0; i < METRICS_MISSES; i++)
@@ -368,6 +414,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_eviction(root, from->config->eviction.policy, &s);
         add_writes(root, from);
         add_scrub(root, from->config, &store, &s);
+        add_remote(root, from, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);

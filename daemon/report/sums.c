@@ -14,6 +14,7 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 cache_get_stats(service->tenants[i].cache, &c);
                 ret->hits_memory += c.hits_memory;
                 ret->hits_disk += c.hits_disk;
+                ret->hits_remote += c.hits_remote;
                 for (unsigned k = 0; k < CACHE_MISS_REASONS; k++)
                         ret->misses[k] += c.misses[k];
                 ret->puts += c.puts;
@@ -43,6 +44,10 @@ void status_collect_cache(const struct service *service, struct cache_stats *ret
                 ret->file_put_bytes += c.file_put_bytes;
                 ret->file_failures += c.file_failures;
                 ret->expired += c.expired;
+                ret->fetching += c.fetching;
+                ret->fetched += c.fetched;
+                ret->fetched_bytes += c.fetched_bytes;
+                ret->shared_fetches += c.shared_fetches;
         }
 }
 
@@ -87,7 +92,7 @@ const char *status_hit_ratio(const struct service *service, double *ret_ratio)
                 lookups.found += of.found;
                 lookups.missing += of.missing;
                 cache_get_stats(service->tenants[i].cache, &cache);
-                gets.found += cache.hits_memory + cache.hits_disk;
+                gets.found += cache_hits(&cache);
                 gets.missing += cache_misses(&cache);
         }
         of = lookups.found + lookups.missing > 0 ? lookups : gets;

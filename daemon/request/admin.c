@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* See admin.h. REPORT, LIST, BENCH and RELOAD are answered at once, PURGE, VERIFY and DEVICE when
- * the store completes them. Until then each is an operation of its own (request_operation_new()),
- * charged to the client's user, which stays when the client's session ends.
+ * the store completes them, SWEEP, and a PURGE of the shared tier, when that does. Until then each
+ * is an operation of its own (request_operation_new()), charged to the client's user, which stays
+ * when the client's session ends.
  *
  * Failures: what needs an admin is refused before anything is done. What fails afterwards is in the
  * reply's status and text. */
@@ -17,6 +18,7 @@
 #include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "remote/remote.h"
 #include "snapshot.h"
 
 /* A text as a sealed memfd: however long it is, the message stays small. */
@@ -97,7 +99,7 @@ static int print_reload(struct request req, void *data, FILE *out)
 {
         const struct service *service = req.client->tenant->service;
 
-        return service->reload(service->reload_userdata, out);
+        return service->reload(service->server_userdata, out);
 }
 
 void admin_reload(struct request req)
@@ -238,29 +240,56 @@ struct forgetting {
         struct purge *purge;
 };
 
+/* A namespace on the shared tier. */
+struct remote_part {
+        struct remote_purge remote;
+        struct purge *purge;
+};
+
 struct purge {
         struct cache_purge cache;
         struct request request;
         size_t charged;
+        struct remote_part *remote; /* NULL: the shared tier stays as it is */
+        unsigned n_remote, remote_left;
+        int remote_result;
         unsigned parts;             /* that are under way */
         struct forgetting others[]; /* ALL: in the pools of the other tenants */
 };
 
-static void part_purged(struct purge *p)
+static void purge_end(struct purge *p)
 {
         const struct store_purge *store = &p->cache.store;
-        char text[128];
+        const struct service *service = p->request.client->tenant->service;
+        char text[256];
 
-        if (--p->parts > 0)
-                return;
-        if (store->result == 0) {
-                request_ok_value(p->request, 0, store->dropped);
-        } else {
+        for (unsigned i = 0; i < p->n_remote && store->result == 0; i++)
+                if (p->remote[i].remote.result == 0)
+                        remote_purged(service->remote, p->remote[i].remote.namespace_id);
+        if (store->result != 0) {
                 snprintf(text, sizeof(text), "purged from memory, but not synced to disk: %s",
                          strerror(store->result < 0 ? -store->result : EIO));
                 request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
+        } else if (p->remote_result != 0) {
+                snprintf(text, sizeof(text),
+                         "purged on this host, but not on the shared tier, from where it may come "
+                         "back: %s; \"kvcachectl remote status\" says how it is",
+                         strerror(p->remote_result < 0 ? -p->remote_result : EIO));
+                request_fail_value(p->request, WIRE_FAILED, 0, store->dropped, text);
+        } else {
+                request_ok_value(
+                        p->request,
+                        p->remote ? (uint32_t)((service->generation_interval_ms + 999) / 1000) : 0,
+                        store->dropped);
         }
+        free(p->remote);
         request_operation_free(p->request, p, p->charged);
+}
+
+static void part_purged(struct purge *p)
+{
+        if (--p->parts == 0)
+                purge_end(p);
 }
 
 static void on_purged(struct cache_purge *cache)
@@ -273,14 +302,81 @@ static void on_forgotten(struct pool_purge *pool)
         part_purged(container_of(pool, struct forgetting, pool)->purge);
 }
 
+static void purge_here(struct purge *p)
+{
+        const struct tenant *tenant = p->request.client->tenant;
+        unsigned n = p->cache.store.all ? tenant->service->n_tenants : 0;
+
+        p->parts = 1;
+        for (unsigned i = 0; i < n; i++) {
+                struct tenant *other = &tenant->service->tenants[i];
+
+                if (other == tenant)
+                        continue;
+                p->parts++;
+                p->others[i].purge = p;
+                p->others[i].pool.complete = on_forgotten;
+                cache_forget(other->cache, &p->others[i].pool);
+        }
+        cache_purge(tenant->cache, &p->cache);
+}
+
+static void remote_part_purged(struct purge *p)
+{
+        if (--p->remote_left == 0)
+                purge_here(p);
+}
+
+static void on_remote_purged(struct remote_purge *remote)
+{
+        struct purge *p = container_of(remote, struct remote_part, remote)->purge;
+
+        if (remote->result != 0)
+                p->remote_result = remote->result;
+        remote_part_purged(p);
+}
+
+/* First there: what is fetched until then is purged here after it. */
+static void purge_remote(struct purge *p)
+{
+        struct remote *remote = p->request.client->tenant->service->remote;
+
+        p->remote_left = p->n_remote + 1;
+        for (unsigned i = 0; i < p->n_remote; i++) {
+                p->remote[i].purge = p;
+                p->remote[i].remote.complete = on_remote_purged;
+                remote_purge(remote, &p->remote[i].remote);
+        }
+        remote_part_purged(p);
+}
+
+/* The namespaces to purge there: `only`, or all. How many; `ret` may be NULL. */
+static unsigned remote_namespaces(const struct service *service, uint32_t only,
+                                  struct remote_part *ret, unsigned room)
+{
+        const struct store_namespace *ns;
+        unsigned n = 0;
+
+        for (unsigned i = 0; (ns = store_namespace_at(service->store, i)); i++) {
+                if ((only != 0 && ns->id != only) || !remote_has_namespace(service->remote, ns->id))
+                        continue;
+                if (ret && n < room)
+                        ret[n].remote.namespace_id = ns->id;
+                n++;
+        }
+        return n;
+}
+
 void admin_purge(struct request req, const struct wire_purge *msg)
 {
         struct client *client = req.client;
-        bool all = msg->hdr.flags & WIRE_F_ALL;
+        const struct service *service = client->tenant->service;
+        bool all = msg->hdr.flags & WIRE_F_ALL, shared = msg->hdr.flags & WIRE_F_REMOTE;
         uint32_t ns = client_namespace(client, msg->namespace_id);
-        unsigned n = all ? client->tenant->service->n_tenants : 0;
+        unsigned n = all ? service->n_tenants : 0, n_remote = 0;
         size_t bytes = sizeof(struct purge) + n * sizeof(struct forgetting);
-        size_t beside = store_fan_out_bytes(client->tenant->service->store);
+        size_t beside = store_fan_out_bytes(service->store);
+        struct remote_part *remote = NULL;
         struct purge *p;
 
         if (all && !client->admin) {
@@ -291,26 +387,114 @@ void admin_purge(struct request req, const struct wire_purge *msg)
                 request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
+        if (shared && service->remote)
+                n_remote = remote_namespaces(service, ns, NULL, 0);
+        if (shared && n_remote == 0 && (!all || !service->remote)) {
+                request_fail(req, WIRE_INVALID,
+                             service->remote ? "the namespace is not on the shared tier: nothing "
+                                               "was purged"
+                                             : "there is no shared tier (remote.backend): nothing "
+                                               "was purged");
+                return;
+        }
+        beside += n_remote * sizeof(*remote);
         p = request_operation_new(req, bytes, beside);
         if (!p)
                 return;
+        if (n_remote > 0) {
+                remote = calloc(n_remote, sizeof(*remote));
+                if (!remote) {
+                        request_operation_free(req, p, bytes + beside);
+                        request_fail(req, WIRE_BUSY, "no memory for the purge");
+                        return;
+                }
+        }
         p->charged = bytes + beside;
         p->request = req;
         p->cache.store.namespace_id = ns;
         p->cache.store.all = all;
         p->cache.complete = on_purged;
-        p->parts = 1;
-        for (unsigned i = 0; i < n; i++) {
-                struct tenant *other = &client->tenant->service->tenants[i];
-
-                if (other == client->tenant)
-                        continue;
-                p->parts++;
-                p->others[i].purge = p;
-                p->others[i].pool.complete = on_forgotten;
-                cache_forget(other->cache, &p->others[i].pool);
+        p->remote = remote;
+        p->n_remote = n_remote;
+        if (!remote) {
+                purge_here(p);
+                return;
         }
-        cache_purge(client->tenant->cache, &p->cache);
+        (void)remote_namespaces(service, ns, remote, n_remote);
+        purge_remote(p);
+}
+
+/* --- the shared tier --- */
+
+struct sweep {
+        struct remote_sweep remote;
+        struct request request;
+};
+
+static void on_swept(struct remote_sweep *remote)
+{
+        struct sweep *s = container_of(remote, struct sweep, remote);
+        struct {
+                struct wire_reply reply;
+                struct wire_sweep_result result;
+        } out = {
+                .reply = { .count = 1 },
+                .result = {
+                        .seen = remote->seen,
+                        .seen_bytes = remote->seen_bytes,
+                        .deleted = remote->deleted,
+                        .deleted_bytes = remote->deleted_bytes,
+                },
+        };
+
+        switch (remote->result) {
+        case 0:
+                request_reply(s->request, &out.reply, sizeof(out));
+                break;
+        case -EBUSY:
+                request_fail(s->request, WIRE_BUSY,
+                             "another host, or another request, is sweeping the shared tier");
+                break;
+        case -ENOTSUP:
+                request_fail(s->request, WIRE_INVALID,
+                             "this engine does that by itself: a bucket has lifecycle rules");
+                break;
+        case -ECANCELED:
+                request_fail(s->request, WIRE_SHUTDOWN, "the daemon is stopping");
+                break;
+        default:
+                request_fail(s->request, WIRE_FAILED,
+                             remote->error[0] ? remote->error : strerror(-remote->result));
+        }
+        request_operation_free(s->request, s, sizeof(*s));
+}
+
+void admin_sweep(struct request req, const struct wire_sweep *msg)
+{
+        struct client *client = req.client;
+        struct remote *remote = client->tenant->service->remote;
+        struct sweep *s;
+
+        if (!client->admin) {
+                request_fail(req, WIRE_DENIED, "sweeping the shared tier needs an admin");
+                return;
+        }
+        if (!remote) {
+                request_fail(req, WIRE_INVALID, "there is no shared tier (remote.backend)");
+                return;
+        }
+        if (client->tenant->service->stopping) {
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
+                return;
+        }
+        s = request_operation_new(req, sizeof(*s), 0);
+        if (!s)
+                return;
+        s->request = req;
+        s->remote = (struct remote_sweep){ .limit = msg->limit,
+                                           .dry_run = msg->options & WIRE_SWEEP_DRY_RUN,
+                                           .complete = on_swept };
+        remote_sweep(remote, &s->remote);
 }
 
 struct verify {

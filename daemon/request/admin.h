@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The messages by which people look at the daemon and clear it: REPORT, NAMESPACES,
- * NAMESPACE_REMOVE, LIST, PURGE, VERIFY, DEVICE, BENCH, RELOAD. Some need an admin. */
+ * NAMESPACE_REMOVE, LIST, PURGE, VERIFY, DEVICE, BENCH, RELOAD, SWEEP. Some need an admin. */
 #pragma once
 
 #include "request/reply.h"
@@ -14,4 +14,5 @@ void admin_purge(struct request req, const struct wire_purge *msg);
 void admin_verify(struct request req, const struct wire_verify *msg);
 void admin_device(struct request req, const struct wire_device *msg);
 void admin_reload(struct request req);
+void admin_sweep(struct request req, const struct wire_sweep *msg);
 void admin_bench(struct request req, const struct wire_bench *msg);

@@ -132,6 +132,7 @@ static void batch_end(struct batch *b)
                 .status = WIRE_OK,
                 .count = wire_result_bytes(b->head.hdr.op) ? b->head.count : 0,
                 .value = b->value,
+                .value64 = b->value64,
         };
         tally_add(&client->tenant->tally, client->tenant->service->store, b->head.namespace_id,
                   b->head.hdr.op == WIRE_GET ? TALLY_GETS : TALLY_LOOKUPS, b->keys);

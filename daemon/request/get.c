@@ -75,14 +75,16 @@ static void get_done(struct cache_request *req)
         enum wire_status status = batch_slot_status(s);
 
         b->part->places[i] = req->place;
-        if (req->tier == CACHE_DISK)
+        if (req->tier == CACHE_DISK || req->tier == CACHE_REMOTE)
                 chain_part_brings(b->part);
         b->keys.found += req->chunk_length > 0;
         b->keys.missing += status == WIRE_MISS;
         result->chunk_length = req->chunk_length;
         if (req->chunk_length > 0) {
                 result->tier = (uint8_t)req->tier;
-                count_got(b, req->tier == CACHE_MEMORY ? GOT_MEMORY : GOT_DISK);
+                count_got(b, req->tier == CACHE_MEMORY   ? GOT_MEMORY
+                             : req->tier == CACHE_REMOTE ? GOT_REMOTE
+                                                         : GOT_DISK);
         } else if (status == WIRE_MISS) {
                 count_got(b, GOT_MISS);
         }

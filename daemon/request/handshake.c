@@ -152,6 +152,9 @@ static void on_namespace(struct store_namespace_open *store)
                 if (ns->id <= op->highest_id)
                         cache_forget_namespace(client->tenant->cache, ns->id);
         }
+        if (result == 0 && client->tenant->service->namespace_changed)
+                client->tenant->service->namespace_changed(client->tenant->service->server_userdata,
+                                                           ns->id, true);
         request_operation_free(req, op, op->charged);
         if (result == 0 && number == 0) {
                 number = take_number(client, ns->id);

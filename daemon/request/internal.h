@@ -28,6 +28,7 @@ struct batch {
         uint64_t started_ns, submitted_ns; /* its first key, all of them; 0 unless stages_on() */
         uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
+        uint64_t value64;                      /* MATCH: what the shared tier has behind it */
         uint32_t resident;                     /* GET: in memory, and their time not counted yet */
         struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
         bool running;                          /* request_run() is in it: it ends it */

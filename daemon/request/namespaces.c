@@ -228,6 +228,10 @@ static bool refuse_open(struct removal *op)
 /* It is removed: nothing keeps its number. */
 static void forget(struct removal *op)
 {
+        const struct service *service = op->request.client->tenant->service;
+
+        if (service->namespace_changed)
+                service->namespace_changed(service->server_userdata, op->id, false);
         client_forget_namespace(op->request.client, op->id);
         census_removed(op->request.client->tenant->service->census, op->id);
 }

@@ -13,8 +13,38 @@
 #include "request/chain.h"
 #include "request/internal.h"
 #include "request/handshake.h"
+#include "remote/remote.h"
 
 /* --- what is answered at once --- */
+
+/* How far the shared tier goes on from where the run ends here. */
+static uint64_t match_remote(struct batch *b, uint32_t i)
+{
+        static uint64_t hashes[WIRE_MAX_KEYS]; /* large; one thread */
+        const struct cache *cache = b->request.client->tenant->cache;
+        uint32_t n = b->head.count - i, there;
+        bool is_known = true;
+
+        for (uint32_t j = 0; j < n; j++)
+                hashes[j] = cache_hash(cache, b->head.namespace_id, batch_entry(b, i + j));
+        there = remote_match(b->request.client->tenant->service->remote, b->head.namespace_id,
+                             batch_entry(b, i), hashes, n, &is_known);
+        return there | (is_known ? 0 : WIRE_MATCH_SEARCHING);
+}
+
+static bool asks_remote(const struct batch *b)
+{
+        return b->head.hdr.flags & WIRE_F_REMOTE && b->request.client->tenant->service->remote;
+}
+
+/* As what is remembered; no more is asked for. */
+static unsigned remote_tier(const struct batch *b, uint64_t hash)
+{
+        return asks_remote(b) && remote_presence(b->request.client->tenant->service->remote,
+                                                 b->head.namespace_id, hash) == 1
+                       ? WIRE_TIER_REMOTE
+                       : 0;
+}
 
 static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
 {
@@ -23,6 +53,8 @@ static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
                 b->keys.found++;
                 return WIRE_OK;
         }
+        if (asks_remote(b))
+                b->value64 = match_remote(b, i);
         /* The run ends here: the rest need not be looked up. */
         b->keys.missing += b->head.count - i;
         b->started = b->head.count;
@@ -64,7 +96,6 @@ static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *
         unsigned tiers = cache_find(cache, b->head.namespace_id, key, hash, &place, &info);
 
         if (tiers) {
-                stat->tiers = (uint16_t)tiers;
                 stat->length = info.length;
                 stat->crc32c = info.crc;
                 stat->created_ms = info.created_ms;
@@ -83,6 +114,8 @@ static enum wire_status look_up_stat(struct batch *b, uint32_t i, struct cache *
                         stat->memory = standing_of(&standing, chunk->pins > 0);
                 }
         }
+        tiers |= remote_tier(b, hash);
+        stat->tiers = (uint16_t)tiers;
         stat->status = tiers ? WIRE_OK : WIRE_MISS;
         return tiers ? WIRE_OK : WIRE_MISS;
 }
@@ -164,7 +197,7 @@ static void look_up(struct batch *b, uint32_t i)
         switch (b->head.hdr.op) {
         case WIRE_EXISTS:
                 tiers = cache_find(cache, ns, key, hash, NULL, NULL);
-                *(uint8_t *)batch_result(b, i) = (uint8_t)tiers;
+                *(uint8_t *)batch_result(b, i) = (uint8_t)(tiers | remote_tier(b, hash));
                 status = tiers ? WIRE_OK : WIRE_MISS;
                 b->keys.found += tiers != 0;
                 b->keys.missing += tiers == 0;
@@ -440,6 +473,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
                 break;
         case WIRE_RELOAD:
                 admin_reload(req);
+                break;
+        case WIRE_SWEEP:
+                admin_sweep(req, msg);
                 break;
         case WIRE_RECORD:
                 recorder_start(req, msg);

@@ -269,6 +269,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                         WIRE_FEATURE_STAGES | WIRE_FEATURE_LEASE_INTO |
                         (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (client_may_register_files(&s->client) ? WIRE_FEATURE_FILES : 0) |
+                        (tenant->service->remote ? WIRE_FEATURE_REMOTE : 0) |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);

@@ -13,7 +13,9 @@ int tenant_open(struct tenant *t, struct service *service, const struct lease_li
         const struct cache_params params = { .pool = t->pool,
                                              .store = service->store,
                                              .io = service->io,
-                                             .admission = service->admission };
+                                             .admission = service->admission,
+                                             .remote = service->remote,
+                                             .tenant = t->store_tenant };
         const struct store_namespace *ns;
         int r;
 

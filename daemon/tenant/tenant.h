@@ -24,6 +24,7 @@ struct recorder;
 struct client;
 struct lookups;
 struct mappings;
+struct remote;
 struct request_memory;
 
 /* io.gds: to whom chunks are lent; io.gds_puts: whose files puts may be taken from. */
@@ -46,7 +47,9 @@ struct service {
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
         struct bench *bench;
         struct admission *admission; /* of the writes of all tenants */
-        struct recorder *recorder;   /* NULL: nothing is recorded */
+        struct remote *remote;       /* the shared tier; NULL: there is none */
+        uint64_t generation_interval_ms;
+        struct recorder *recorder; /* NULL: nothing is recorded */
         struct recorded recorded;
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
@@ -59,7 +62,9 @@ struct service {
         /* Reads the configuration again and prints what changed, as JSON. 0; 1: it is wrong, and
          * nothing was changed; -ENOMEM; -ESHUTDOWN. */
         int (*reload)(void *userdata, FILE *out);
-        void *reload_userdata;
+        /* A namespace was opened, or is removed: for the shared tier. NULL: there is none. */
+        void (*namespace_changed)(void *userdata, uint32_t id, bool is_there);
+        void *server_userdata; /* of these two */
 };
 
 /* What became of a hint to a key that is there: it was given to the eviction policies; or it was
@@ -77,7 +82,7 @@ enum {
 };
 
 /* Where the key of a get was found. LENT: on disk, and the client reads it by itself. */
-enum { GOT_MEMORY, GOT_DISK, GOT_LENT, GOT_MISS, GOT };
+enum { GOT_MEMORY, GOT_DISK, GOT_LENT, GOT_REMOTE, GOT_MISS, GOT };
 
 /* Counted for all clients of a tenant together. */
 struct traffic {

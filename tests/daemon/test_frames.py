@@ -34,8 +34,8 @@ def namespace(name=b"n", fingerprint=b"", chunk=0, reserved=0, lengths=None, fla
     return frame(Op.NAMESPACE, struct.pack("<QHHI", chunk, a, b, reserved) + name + fingerprint, flags)
 
 
-ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8 | 512, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16 | 2048, Op.PURGE: 32,
-           Op.NAMESPACE_REMOVE: 256}
+ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8 | 512, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16 | 2048, Op.PURGE: 32 | 4096,
+           Op.NAMESPACE_REMOVE: 256, Op.EXISTS: 4096, Op.MATCH: 4096, Op.STAT: 4096}
 
 
 def unknown_flags():
@@ -44,6 +44,7 @@ def unknown_flags():
         Op.RELEASE: batch_head(count=0), Op.LIST: struct.pack("<IIQ", 1, 10, 0), Op.PURGE: struct.pack("<II", 1, 0),
         Op.REPORT: bytes(8), Op.NAMESPACES: kvwire.NAMESPACES.pack(0, 1, 0, 0, 0),
         Op.NAMESPACE_REMOVE: kvwire.NAMESPACE_REMOVE.pack(1, 0, 0, 0) + b"n", Op.CANCEL: bytes(8), Op.LENT_FILE: bytes(8),
+        Op.SWEEP: bytes(16),
         **{op: batch_head(tiers=3 if op == Op.EVICT else 0) + entry for op, entry in BATCHES.items()},
     }
     for op, body in minimal.items():
@@ -113,6 +114,10 @@ BAD = {
     "a loan given back, with a parent": frame(Op.GIVE_BACK, batch_head(parent=b"p" * 32) + bytes(8)),
     "purge, reserved": frame(Op.PURGE, struct.pack("<II", 1, 1)),
     "purge of all with a namespace": frame(Op.PURGE, struct.pack("<II", 1, 0), Flag.ALL),
+    "sweep, short": frame(Op.SWEEP, bytes(8)),
+    "sweep, long": frame(Op.SWEEP, bytes(24)),
+    "sweep, an unknown option": frame(Op.SWEEP, struct.pack("<QII", 1, 2, 0)),
+    "sweep, reserved": frame(Op.SWEEP, struct.pack("<QII", 1, 0, 1)),
     "report, unknown": frame(Op.REPORT, struct.pack("<II", 4, 0)),
     "report, reserved": frame(Op.REPORT, struct.pack("<II", 0, 1)),
     "release with an entry": frame(Op.RELEASE, batch_head(count=1) + KEY),

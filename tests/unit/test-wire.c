@@ -30,6 +30,7 @@ union message {
         struct wire_device device;
         struct wire_bench bench;
         struct wire_record record;
+        struct wire_sweep sweep;
         struct wire_register register_buffer;
         struct wire_unregister unregister_buffer;
         struct wire_namespaces namespaces;
@@ -122,7 +123,11 @@ static unsigned flags_of(unsigned op)
         case WIRE_PREFETCH:
                 return WIRE_F_MORE;
         case WIRE_PURGE:
-                return WIRE_F_ALL;
+                return WIRE_F_ALL | WIRE_F_REMOTE;
+        case WIRE_EXISTS:
+        case WIRE_MATCH:
+        case WIRE_STAT:
+                return WIRE_F_REMOTE;
         case WIRE_LOOKUP:
                 return WIRE_F_TALLY;
         case WIRE_REGISTER:
@@ -219,6 +224,10 @@ static void minimal(union message *m, unsigned op)
                 m->record = (struct wire_record){
                         .hdr = { .len = sizeof(m->record), .op = WIRE_RECORD }, .duration_s = 1
                 };
+                break;
+        case WIRE_SWEEP:
+                memset(m, 0, sizeof(*m));
+                m->hdr = (struct wire_hdr){ .len = sizeof(m->sweep), .op = WIRE_SWEEP };
                 break;
         case WIRE_REGISTER:
                 memset(m, 0, sizeof(*m));
@@ -1216,6 +1225,22 @@ static void a_session_is_named_where_one_is_meant(void **state)
         assert_refused(&m);
 }
 
+static void a_sweep_has_one_option(void **state)
+{
+        for (unsigned bit = 0; bit < 32; bit++) {
+                minimal(&m, WIRE_SWEEP);
+                m.sweep.limit = UINT64_MAX;
+                m.sweep.options = 1u << bit;
+                if (bit == 0)
+                        assert_accepted(&m);
+                else
+                        assert_refused(&m);
+        }
+        minimal(&m, WIRE_SWEEP);
+        m.sweep.reserved = 1;
+        assert_refused(&m);
+}
+
 static void releases_follow_the_entries(void **state)
 {
         for (size_t i = 0; i < ARRAY_SIZE(batch_ops); i++) {
@@ -1421,6 +1446,7 @@ int main(void)
                 cmocka_unit_test(namespaces_are_named_within_bounds),
                 cmocka_unit_test(lists_purges_and_reports_are_in_range),
                 cmocka_unit_test(a_session_is_named_where_one_is_meant),
+                cmocka_unit_test(a_sweep_has_one_option),
                 cmocka_unit_test(releases_follow_the_entries),
                 cmocka_unit_test(a_reply_to_the_largest_request_fits_a_message),
                 cmocka_unit_test(everything_has_a_name),
