@@ -91,6 +91,32 @@ int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_d
 /* Everything in the store. For admins: -EACCES. */
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
 
+/* The same, and on the shared tier: no host finds there any more what it has read the news of,
+ * which takes `*ret_seconds` at most (may be NULL) and is not waited for; this one finds nothing
+ * from now on, and after a restart. -EINVAL: the daemon has no shared tier, or the namespace is not
+ * on it, and nothing was purged. -EIO: it is purged here, and the shared tier could not be reached:
+ * kvcache_error() says so, and chunks may come back from there. -EOPNOTSUPP: the daemon is too old,
+ * or has no such tier. */
+int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped,
+                         uint32_t *ret_seconds);
+int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds);
+
+enum {
+        KVCACHE_DRY_RUN = 1 << 0, /* deletes nothing, and says what would be deleted */
+};
+struct kvcache_sweep {
+        uint32_t size;                   /* sizeof(struct kvcache_sweep) */
+        uint32_t flags;                  /* KVCACHE_DRY_RUN */
+        uint64_t limit_bytes;            /* that are left at most */
+        uint64_t seen, seen_bytes;       /* out: chunks on the shared tier */
+        uint64_t deleted, deleted_bytes; /* of these */
+};
+/* Deletes from the shared tier what no host has used for longest, and what was purged there. One
+ * host at a time: -EBUSY. -EINVAL: there is no shared tier, or its engine does that by itself, as
+ * S3 does. -EOPNOTSUPP: the daemon is too old, or has no such tier. For admins: -EACCES. May take
+ * minutes. */
+int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep);
+
 /* Where a walk through the store is, and what the last step found. */
 struct kvcache_verify {
         uint32_t size;          /* sizeof(struct kvcache_verify) */

@@ -99,6 +99,7 @@ enum kvcache_tier {
         KVCACHE_TIER_MEMORY = 1,
         KVCACHE_TIER_DISK = 2,
         KVCACHE_TIER_ALL = 3,
+        KVCACHE_TIER_REMOTE = 4, /* the shared tier of several hosts, if the daemon has one */
 };
 
 struct kvcache; /* a handle: a connection, its mappings, and what is in flight */
@@ -151,6 +152,8 @@ struct kvcache_info {
         uint32_t lends;         /* 1: the daemon lends this user its data files, as of connecting;
                                    0: it does not (io.gds), or is too old */
         uint32_t takes_files;   /* the same of KVCACHE_BUFFER_FILE (io.gds_puts) */
+        uint32_t shared_tier;   /* 1: the daemon has a tier that it shares with other hosts */
+        uint32_t reserved;      /* 0 */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -391,9 +394,10 @@ struct kvcache_standing {
 };
 
 struct kvcache_result {
-        int status;     /* enum kvcache_status */
-        uint32_t tiers; /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier) */
-        uint64_t length;       /* GET, GET_INTO: bytes got; PUT, STAT: of the chunk */
+        int status;      /* enum kvcache_status */
+        uint32_t tiers;  /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier);
+                            MATCH: KVCACHE_TIER_REMOTE, or 0 */
+        uint64_t length; /* GET, GET_INTO: bytes got; PUT, STAT: of the chunk */
         uint64_t chunk_length; /* GET, GET_INTO: of the whole chunk */
         const void *
                 data; /* GET, PUT with KVCACHE_KEEP_LEASE: in the pool, read-only, until released */
@@ -418,6 +422,13 @@ enum {
         KVCACHE_LEND = 1 << 3, /* GET, whole chunks: what is not in memory but on disk is lent where
                                   that may be, and `loan` says where it is; what cannot be lent is
                                   got as ever, and `not_lent` says why it is not */
+        /* EXISTS, MATCH, STAT: as well what the shared tier has, as far as the daemon knows, which
+         * does not wait for it. MATCH counts what is there behind the leading run; where the daemon
+         * is still looking, the status of the first key that is not known is KVCACHE_BUSY, and
+         * asking again a little later finds more. A get waits for the shared tier, up to its
+         * timeout, unless it is KVCACHE_NOWAIT; a prefetch has chunks fetched from there. A daemon
+         * without such a tier, or that is too old, ignores it. */
+        KVCACHE_REMOTE = 1 << 4,
 };
 
 struct kvcache_request {

@@ -205,6 +205,7 @@ static int report_json(const struct arguments *a, struct replay_result *result, 
         cJSON_AddNumberToObject(object, "hit_ratio", ratio(n->blocks_hit, n->blocks_asked));
         cJSON_AddNumberToObject(object, "blocks_hit_memory", (double)n->blocks_hit_memory);
         cJSON_AddNumberToObject(object, "blocks_hit_disk", (double)n->blocks_hit_disk);
+        cJSON_AddNumberToObject(object, "blocks_hit_remote", (double)n->blocks_hit_remote);
         cJSON_AddNumberToObject(object, "blocks_put", (double)n->blocks_put);
         cJSON_AddNumberToObject(object, "blocks_existed", (double)n->blocks_existed);
         cJSON_AddNumberToObject(object, "blocks_vanished", (double)n->blocks_vanished);
@@ -281,6 +282,10 @@ static void report_blocks(const struct arguments *a, const struct replay_counts 
         human_count(n->blocks_hit_memory, x);
         human_count(n->blocks_hit_disk, y);
         line("", "%s from memory, %s from disk", x, y);
+        if (n->blocks_hit_remote) {
+                human_count(n->blocks_hit_remote, x);
+                line("", "%s from the shared tier", x);
+        }
         human_count(n->blocks_put, x);
         line("blocks put", "%s", x);
         if (n->blocks_existed) {

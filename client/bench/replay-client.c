@@ -24,8 +24,9 @@
 #include "checked.h"
 
 enum {
-        WAIT_MS = 100, /* between two looks at whether to stop */
-        RETRY_MS = 50, /* between two attempts to reach a daemon that has ended */
+        WAIT_MS = 100,    /* between two looks at whether to stop */
+        RETRY_MS = 50,    /* between two attempts to reach a daemon that has ended */
+        SEARCH_MS = 2000, /* at most, for a search of the shared tier */
 };
 
 static void sleep_ms(unsigned ms)
@@ -210,6 +211,8 @@ static int client_get_round(struct replay_client *c, size_t at, size_t n)
                                 c->counts.blocks_hit++;
                                 if (result->tiers & KVCACHE_TIER_MEMORY)
                                         c->counts.blocks_hit_memory++;
+                                else if (result->tiers & KVCACHE_TIER_REMOTE)
+                                        c->counts.blocks_hit_remote++;
                                 else
                                         c->counts.blocks_hit_disk++;
                         }
@@ -425,6 +428,15 @@ static int client_reserve(struct replay_client *c, size_t n)
         return 0;
 }
 
+static bool has_shared_tier(const struct replay_client *c)
+{
+        struct kvcache_info info = { .size = sizeof(info) };
+
+        return kvcache_get_info(c->kv, &info) == 0 && info.shared_tier;
+}
+
+/* With a shared tier it asks again, as an engine does at its steps, until the daemon knows how far
+ * the chain goes there. */
 static int client_match(struct replay_client *c, uint64_t *ret)
 {
         struct kvcache_request request;
@@ -432,9 +444,19 @@ static int client_match(struct replay_client *c, uint64_t *ret)
         int r;
 
         kvcache_prep_match(&request, c->namespace, c->keys, c->n_blocks);
-        r = client_call(c, &request, &c->match, &matched);
-        if (r < 0)
-                return r;
+        if (has_shared_tier(c)) {
+                request.flags = KVCACHE_REMOTE;
+                request.results = c->results;
+        }
+        for (unsigned ms = 0;; ms++) {
+                r = client_call(c, &request, &c->match, &matched);
+                if (r < 0)
+                        return r;
+                if (r > 0 || !request.results || matched >= c->n_blocks ||
+                    c->results[matched].status != KVCACHE_BUSY || ms == SEARCH_MS)
+                        break;
+                sleep_ms(1);
+        }
         if (r > 0) {
                 c->counts.errors++;
                 c->counts.lost++;

@@ -36,8 +36,9 @@ struct replay_options {
 struct replay_counts {
         uint64_t requests;
         uint64_t blocks_asked;
-        uint64_t blocks_hit, blocks_hit_memory, blocks_hit_disk; /* got, and right in every byte */
-        uint64_t blocks_put;                                     /* that were new */
+        /* Got, and right in every byte. */
+        uint64_t blocks_hit, blocks_hit_memory, blocks_hit_disk, blocks_hit_remote;
+        uint64_t blocks_put;      /* that were new */
         uint64_t blocks_existed;  /* put, and another client's put had come first */
         uint64_t blocks_vanished; /* match had found them, get did not */
         uint64_t blocks_unheld;   /* got or put without a lease until the request's end */

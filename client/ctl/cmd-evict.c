@@ -12,7 +12,7 @@
 
 /* --- evict --- */
 
-enum { OPTION_TIER = OPTION_LONG, OPTION_FROM, OPTION_ALL, OPTION_YES };
+enum { OPTION_TIER = OPTION_LONG, OPTION_FROM, OPTION_ALL, OPTION_YES, OPTION_REMOTE };
 
 static const struct option_row evict_options[] = {
         NAMESPACE_OPTION,
@@ -213,12 +213,13 @@ const struct command command_evict = {
 
 static const struct option_row purge_options[] = {
         { OPTION_ALL, "all", NULL, "purge all namespaces of the store; for admins" },
+        { OPTION_REMOTE, "remote", NULL, "also what the shared tier of several hosts has" },
         { OPTION_YES, "yes", NULL, "do not ask for confirmation on a terminal" },
         { 0 },
 };
 
 /* NULL: everything. */
-static bool confirmed(const char *namespace_name)
+static bool confirmed(const char *namespace_name, bool remote)
 {
         char answer[16];
 
@@ -228,15 +229,17 @@ static bool confirmed(const char *namespace_name)
         } else {
                 fputs("Delete everything in the store", stderr);
         }
+        if (remote)
+                fputs(", and of the shared tier of all hosts", stderr);
         fputs(", for good? [y/N] ", stderr);
         return fgets(answer, sizeof(answer), stdin) && (answer[0] == 'y' || answer[0] == 'Y');
 }
 
 static int run_purge(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        bool all = false, yes = false;
+        bool all = false, yes = false, remote = false;
         uint64_t dropped = 0;
-        uint32_t namespace;
+        uint32_t namespace, seconds = 0;
         const char *argument;
         char text[HUMAN_BYTES];
         int r, first;
@@ -244,27 +247,31 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
                 if (r == OPTION_ALL)
                         all = true;
+                else if (r == OPTION_REMOTE)
+                        remote = true;
                 else
                         yes = true;
         if (r < 0)
                 return ctl->exit_status;
         if (argc - first != (all ? 0 : 1))
                 return usage_error(self, "either one namespace or --all is needed");
-        if (!yes && isatty(STDIN_FILENO) && !confirmed(all ? NULL : argv[first]))
+        if (!yes && isatty(STDIN_FILENO) && !confirmed(all ? NULL : argv[first], remote))
                 return complain(EXIT_INTERRUPTED, "nothing was done");
         ctl->request_timeout_ms = LONG_CALL_MS;
         r = ctl_connect(ctl);
         if (r)
                 return r;
         if (all) {
-                r = kvcache_purge_all(ctl->kv, &dropped);
+                r = remote ? kvcache_purge_all_remote(ctl->kv, &dropped, &seconds)
+                           : kvcache_purge_all(ctl->kv, &dropped);
                 if (r == -EACCES)
                         return complain_admin("purge --all");
         } else {
                 r = namespace_attach(ctl, argv[first], &namespace);
                 if (r)
                         return r;
-                r = kvcache_purge(ctl->kv, namespace, &dropped);
+                r = remote ? kvcache_purge_remote(ctl->kv, namespace, &dropped, &seconds)
+                           : kvcache_purge(ctl->kv, namespace, &dropped);
         }
         if (r < 0)
                 return complain_call(ctl, r, "purge");
@@ -272,10 +279,17 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
                 _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();
 
                 cJSON_AddNumberToObject(object, "dropped", (double)dropped);
+                if (remote)
+                        cJSON_AddNumberToObject(object, "other_hosts_seconds", seconds);
                 return print_json(object);
         }
         human_count(dropped, text);
-        printf("%s chunk%s purged\n", text, dropped == 1 ? "" : "s");
+        printf("%s chunk%s purged%s\n", text, dropped == 1 ? "" : "s", remote ? " here" : "");
+        if (remote)
+                printf("The shared tier is purged: other hosts may serve what they have of it for "
+                       "up "
+                       "to %u s.\n",
+                       seconds);
         return EXIT_OK;
 }
 
@@ -285,7 +299,12 @@ const struct command command_purge = {
         .summary = "delete the chunks of a namespace, or all chunks, for good",
         .help = "Deletes every chunk of a namespace, or of the store. The deletion is on stable\n"
                 "storage when the command returns: the chunks never come back, not even after a\n"
-                "power loss.",
+                "power loss.\n"
+                "\n"
+                "What a shared tier has of it (remote.backend) stays there, and is got from there\n"
+                "again, unless --remote is given. Other hosts drop what they have of it as well\n"
+                "then, but may serve it until they have learned of the purge: the answer says how\n"
+                "long that takes at most (remote.generation_interval).",
         .options = purge_options,
         .run = run_purge,
 };

@@ -27,6 +27,7 @@ static const struct {
 } sections[] = {
         { "io", status_print_io },
         { "sessions", status_print_sessions },
+        { "remote", status_print_remote },
         { "memory", status_print_memory },
         { "store", status_print_store },
         { "writes", status_print_writes },
@@ -36,9 +37,9 @@ static const struct {
         { "namespaces", status_print_namespaces },
         { "totals", status_print_totals },
 };
-static const char *const section_names[] = { "io",         "sessions", "memory",  "store",
-                                             "writes",     "eviction", "tenants", "limits",
-                                             "namespaces", "totals",   NULL };
+static const char *const section_names[] = { "io",     "sessions",   "remote",   "memory",
+                                             "store",  "writes",     "eviction", "tenants",
+                                             "limits", "namespaces", "totals",   NULL };
 static_assert(ARRAY_SIZE(section_names) == ARRAY_SIZE(sections) + 1, "each has a name");
 
 struct status_wanted {
@@ -272,7 +273,8 @@ const struct command command_status = {
                 "kind of I/O it uses; how much memory and disk are in use; its sessions, and the\n"
                 "largest of its tenants and namespaces; and what it has done since it started.\n"
                 "\n"
-                "SECTION is io, sessions, memory, store, writes, eviction, tenants, limits,\n"
+                "SECTION is io, sessions, remote, memory, store, writes, eviction, tenants, "
+                "limits,\n"
                 "namespaces or totals: only that, in full. --all prints everything.\n"
                 "\n"
                 "With --watch it asks again and again: on a terminal the display is redrawn in\n"

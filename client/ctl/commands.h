@@ -18,6 +18,7 @@ extern const struct command command_pin, command_unpin;               /* cmd-pin
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_record;                           /* cmd-record.c */
+extern const struct command command_remote;                           /* cmd-remote.c */
 extern const struct command command_reload;                           /* cmd-reload.c */
 extern const struct command command_store;                            /* cmd-store.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

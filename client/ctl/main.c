@@ -10,7 +10,7 @@ static const struct command *const commands[] = {
         &command_put,      &command_get,  &command_exists, &command_stat,  &command_ls,
         &command_prefetch, &command_hint, &command_evict,  &command_purge, &command_namespace,
         &command_device,   &command_gds,  &command_verify, &command_bench, &command_record,
-        &command_reload,   &command_pin,  &command_unpin,  &command_store,
+        &command_reload,   &command_pin,  &command_unpin,  &command_store, &command_remote,
 };
 
 static const char *const of_bench[] = { "replay",  "simulate", "session", "plan",

@@ -15,6 +15,8 @@ void status_print_store(cJSON *status, bool detail);
 /* What is written to disk, and what it has done since it started. */
 void status_print_writes(cJSON *status, bool detail);
 void status_print_totals(cJSON *status, bool detail);
+/* The tier that it shares with other hosts. */
+void status_print_remote(cJSON *status, bool detail);
 /* Who uses the daemon: sessions, tenants, limits that were reached, namespaces. */
 void status_print_sessions(cJSON *status, bool detail);
 void status_print_tenants(cJSON *status, bool detail);

@@ -157,7 +157,8 @@ void status_print_totals(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *totals = section_object(status, "totals");
         char a[HUMAN_BYTES], b[HUMAN_BYTES], c[HUMAN_BYTES];
-        uint64_t memory, disk, misses, declined, failures;
+        uint64_t memory, disk, remote, misses, declined, failures;
+        char d[HUMAN_BYTES + 32] = "";
 
         if (!totals)
                 return;
@@ -167,18 +168,25 @@ void status_print_totals(cJSON *status, bool detail)
         section_line("put", "%s, %s", a, b);
         memory = section_count(totals, "hits_memory");
         disk = section_count(totals, "hits_disk");
+        remote = section_count(totals, "hits_remote");
         misses = section_count(totals, "misses");
         cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* the sum of these */
-        human_things(memory + disk, "chunk", a);
+        human_things(memory + disk + remote, "chunk", a);
         units_bytes(section_count(totals, "bytes_got"), b);
         section_line("got", "%s, %s", a, b);
         human_count(memory, a);
         human_count(disk, b);
         human_count(misses, c);
-        section_line("gets", "%s from memory, %s from disk; %s miss%s", a, b, c,
+        if (remote > 0) {
+                char from_there[HUMAN_BYTES];
+
+                human_count(remote, from_there);
+                snprintf(d, sizeof(d), ", %s from the shared tier", from_there);
+        }
+        section_line("gets", "%s from memory, %s from disk%s; %s miss%s", a, b, d, c,
                      misses == 1 ? "" : "es");
         print_misses(totals, misses);
-        print_hit_ratio(totals, memory + disk + misses, memory + disk);
+        print_hit_ratio(totals, memory + disk + remote + misses, memory + disk + remote);
         declined = section_count(totals, "loads_declined");
         if (declined) {
                 human_things(declined, "chunk", a);

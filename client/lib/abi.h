@@ -27,6 +27,7 @@ enum {
         ABI_COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_completion, count),
         ABI_NAMESPACE_INFO_MIN = ABI_BYTES_TO(struct kvcache_namespace_info, may_remove),
         ABI_LISTED_MIN = ABI_BYTES_TO(struct kvcache_listed, reserved),
+        ABI_SWEEP_MIN = ABI_BYTES_TO(struct kvcache_sweep, deleted_bytes),
         ABI_VERIFY_MIN = ABI_BYTES_TO(struct kvcache_verify, reserved_2),
         ABI_MAX = 4096, /* of any of them: more is no size */
 };

@@ -267,7 +267,8 @@ int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *
         return c.count;
 }
 
-static int purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64_t *ret_dropped)
+static int purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64_t *ret_dropped,
+                 uint32_t *ret_seconds)
 {
         struct message *m = message_new(WIRE_PURGE, sizeof(struct wire_purge));
         struct control c = { 0 };
@@ -280,6 +281,8 @@ static int purge(struct kvcache *kv, uint32_t id, uint16_t flags, uint64_t *ret_
         r = admin_call(kv, m, &c);
         if (r == 0 && ret_dropped)
                 *ret_dropped = c.value64;
+        if (r == 0 && ret_seconds)
+                *ret_seconds = c.value;
         return r;
 }
 
@@ -288,14 +291,83 @@ int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_d
         uint32_t id = 0;
         int r = begin_in(kv, namespace_handle, &id);
 
-        return r < 0 ? r : purge(kv, id, 0, ret_dropped);
+        return r < 0 ? r : purge(kv, id, 0, ret_dropped, NULL);
 }
 
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
 {
         int r = admin_begin(kv);
 
-        return r < 0 ? r : purge(kv, 0, WIRE_F_ALL, ret_dropped);
+        return r < 0 ? r : purge(kv, 0, WIRE_F_ALL, ret_dropped, NULL);
+}
+
+/* In a session, which it ends if the daemon has no shared tier. */
+static int check_remote(struct kvcache *kv)
+{
+        if (kv->conn->features & WIRE_FEATURE_REMOTE)
+                return 0;
+        handle_leave(kv);
+        return handle_fail(kv, -EOPNOTSUPP,
+                           "this daemon has no shared tier (remote.backend), or is too old");
+}
+
+int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped,
+                         uint32_t *ret_seconds)
+{
+        uint32_t id = 0;
+        int r = begin_in(kv, namespace_handle, &id);
+
+        if (r == 0)
+                r = check_remote(kv);
+        return r < 0 ? r : purge(kv, id, WIRE_F_REMOTE, ret_dropped, ret_seconds);
+}
+
+int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds)
+{
+        int r = admin_begin(kv);
+
+        if (r == 0)
+                r = check_remote(kv);
+        return r < 0 ? r : purge(kv, 0, WIRE_F_ALL | WIRE_F_REMOTE, ret_dropped, ret_seconds);
+}
+
+int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep)
+{
+        struct wire_sweep_result result = { 0 };
+        struct control c = { .payload = &result, .payload_bytes = sizeof(result) };
+        struct kvcache_sweep s;
+        struct message *m;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!sweep || !abi_size_is_valid(sweep->size, ABI_SWEEP_MIN))
+                return handle_fail(kv, -EINVAL, "the size of what to sweep is not set");
+        if (abi_copy_in(&s, sizeof(s), sweep, sweep->size) < 0)
+                return handle_is_newer(kv, "structure");
+        if (s.flags & ~(uint32_t)KVCACHE_DRY_RUN)
+                return handle_fail(kv, -EINVAL, "unknown flags 0x%x", s.flags);
+        r = admin_begin(kv);
+        if (r == 0)
+                r = check_remote(kv);
+        if (r < 0)
+                return r;
+        m = message_new(WIRE_SWEEP, sizeof(struct wire_sweep));
+        if (m) {
+                ((struct wire_sweep *)m->data)->limit = s.limit_bytes;
+                ((struct wire_sweep *)m->data)->options =
+                        s.flags & KVCACHE_DRY_RUN ? WIRE_SWEEP_DRY_RUN : 0;
+        }
+        r = admin_call(kv, m, &c);
+        if (r < 0)
+                return r;
+        s.seen = result.seen;
+        s.seen_bytes = result.seen_bytes;
+        s.deleted = result.deleted;
+        s.deleted_bytes = result.deleted_bytes;
+        abi_copy_out(sweep, sweep->size, &s, sizeof(s));
+        return 0;
 }
 
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify)

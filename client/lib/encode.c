@@ -283,6 +283,8 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
                                                      u->loans[first + i].generation };
                 break;
         default:
+                if ((u->flags & KVCACHE_REMOTE) && (b->kv->conn->features & WIRE_FEATURE_REMOTE))
+                        batch->hdr.flags |= WIRE_F_REMOTE;
                 if (op == WIRE_EVICT)
                         batch->tiers = (uint8_t)(u->tiers ? u->tiers : KVCACHE_TIER_ALL);
                 if (op == WIRE_HINT) {

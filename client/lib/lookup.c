@@ -12,7 +12,8 @@
  * been superseded, a key of which it does not know, one that is absent when the session is over)
  * sends the request as a whole to the daemon. A daemon that lies here lies about what is there, as
  * it can in its replies; what it says of sizes is checked against the file, once, and the file is
- * sealed. */
+ * sealed. The table has nothing of the shared tier: a request that wants that as well goes to the
+ * daemon, unless it is a MATCH all of whose keys are here. */
 #include "lib/lookup.h"
 
 #include <errno.h>
@@ -266,9 +267,12 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
         const struct namespace *ns;
         struct look look;
         size_t present = 0; /* of a MATCH: in the leading run */
+        bool is_remote = kv->conn && (u->flags & KVCACHE_REMOTE) &&
+                         (kv->conn->features & WIRE_FEATURE_REMOTE);
 
-        if ((!is_match && u->op != KVCACHE_OP_EXISTS) || u->count == 0 || !kv->conn ||
-            !kv->conn->lookup.base || !is_live(&kv->conn->lookup) || is_overtaking(kv))
+        if ((is_remote && !is_match) || (!is_match && u->op != KVCACHE_OP_EXISTS) ||
+            u->count == 0 || !kv->conn || !kv->conn->lookup.base || !is_live(&kv->conn->lookup) ||
+            is_overtaking(kv))
                 return false;
         /* Of a MATCH in several messages the daemon answers each by itself. */
         if (is_match && u->results && u->count > kv->conn->max_keys)
@@ -284,7 +288,7 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
                 .count = u->count,
         };
         if (!(is_match ? match(&look, &present) : exists(&look, &results, &present)) ||
-            (present < u->count && !is_alive(kv)))
+            (present < u->count && (is_remote || !is_alive(kv))))
                 return false;
         for (size_t i = 0; is_match && results.base && i < u->count; i++)
                 results_set(&results, i,

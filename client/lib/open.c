@@ -186,6 +186,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .lookups_local = kv->lookups_local,
                 .lends = (kv->conn->features & WIRE_FEATURE_LENDS) != 0,
                 .takes_files = (kv->conn->features & WIRE_FEATURE_FILES) != 0,
+                .shared_tier = (kv->conn->features & WIRE_FEATURE_REMOTE) != 0,
         };
         memcpy(info.instance, kv->conn->instance, sizeof(info.instance));
         abi_copy_out(ret, ret->size, &info, sizeof(info));

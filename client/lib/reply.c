@@ -73,6 +73,17 @@ static const char *reply_check_put(const struct kvcache *kv, const struct messag
         return NULL;
 }
 
+static bool asks_remote(const struct message *m)
+{
+        return ((const struct wire_hdr *)m->data)->flags & WIRE_F_REMOTE;
+}
+
+/* Of a MATCH: how many keys behind the run the shared tier has. */
+static uint64_t reply_shared(const struct message *m, const struct wire_reply *reply)
+{
+        return asks_remote(m) ? reply->value64 & ~WIRE_MATCH_SEARCHING : 0;
+}
+
 static const char *reply_check_result(const struct kvcache *kv, const struct message *m,
                                       const void *payload, unsigned i)
 {
@@ -82,7 +93,10 @@ static const char *reply_check_result(const struct kvcache *kv, const struct mes
         case WIRE_PUT:
                 return reply_check_put(kv, m, (const struct wire_put_result *)payload + i);
         case WIRE_EXISTS:
-                return ((const uint8_t *)payload)[i] & ~WIRE_TIER_ALL ? "an unknown tier" : NULL;
+                return ((const uint8_t *)payload)[i] &
+                                       ~(WIRE_TIER_ALL | (asks_remote(m) ? WIRE_TIER_REMOTE : 0))
+                               ? "an unknown tier"
+                               : NULL;
         default:
                 return NULL;
         }
@@ -101,6 +115,8 @@ static bool reply_is_as_long(const struct message *m, const struct wire_reply *r
                 return reply->count <= m->count && payload <= WIRE_MAX_MESSAGE - sizeof(*reply);
         case WIRE_VERIFY:
                 return reply->count == 1 && payload == sizeof(struct wire_verify_result);
+        case WIRE_SWEEP:
+                return reply->count == 1 && payload == sizeof(struct wire_sweep_result);
         case WIRE_PING:
                 return payload == m->bytes - sizeof(struct wire_hdr);
         default:
@@ -130,7 +146,8 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
                 return "wrong number of results";
         if (!reply_is_as_long(m, reply))
                 return "wrong length";
-        if (m->op == WIRE_MATCH && reply->value > m->count)
+        if (m->op == WIRE_MATCH &&
+            (reply->value > m->count || reply_shared(m, reply) > m->count - reply->value))
                 return "more keys than were asked for";
         if (m->op == WIRE_PING && memcmp(reply + 1, m->data + sizeof(struct wire_hdr),
                                          m->bytes - sizeof(struct wire_hdr)) != 0)
@@ -226,7 +243,7 @@ static void reply_take_get(struct kvcache *kv, struct request *q, const struct m
         bool leased = r->flags & WIRE_RESULT_LEASED;
         struct kvcache_result result = {
                 .status = reply_status(r->status),
-                .tiers = r->tier & WIRE_TIER_ALL,
+                .tiers = r->tier & (WIRE_TIER_ALL | WIRE_TIER_REMOTE),
                 .length = r->length,
                 .chunk_length = r->chunk_length,
         };
@@ -312,6 +329,25 @@ static void reply_take_result(struct kvcache *kv, struct request *q, const struc
         }
 }
 
+/* The run, what the shared tier has behind it, and the rest, of which the first may not be known.
+ */
+static void reply_take_match(struct request *q, const struct message *m,
+                             const struct wire_reply *reply)
+{
+        size_t shared = reply_shared(m, reply), end = m->first + reply->value + shared;
+        bool searches = asks_remote(m) && (reply->value64 & WIRE_MATCH_SEARCHING);
+        size_t rest = m->first + m->count - end;
+
+        request_set(q, m->first, reply->value, KVCACHE_OK);
+        for (size_t i = end - shared; q->results.base && i < end; i++)
+                results_set(&q->results, i,
+                            &(struct kvcache_result){ .status = KVCACHE_OK,
+                                                      .tiers = KVCACHE_TIER_REMOTE });
+        request_set(q, end, rest, KVCACHE_MISS);
+        if (searches && rest > 0)
+                request_set(q, end, 1, KVCACHE_BUSY);
+}
+
 /* Chunks that the daemon leased, and would have copied and counted itself. */
 static void reply_count_copies(struct kvcache *kv, const struct wire_reply *reply, int64_t began_ns)
 {
@@ -350,11 +386,8 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                                  (const char *)(reply + 1), reply->hdr.len - sizeof(*reply));
                 request_set(q, m->first, m->count, reply_status(reply->status));
         } else if (reply->status == WIRE_OK) {
-                if (q && m->op == WIRE_MATCH) {
-                        request_set(q, m->first, reply->value, KVCACHE_OK);
-                        request_set(q, m->first + reply->value, m->count - reply->value,
-                                    KVCACHE_MISS);
-                }
+                if (q && m->op == WIRE_MATCH)
+                        reply_take_match(q, m, reply);
                 for (unsigned i = 0; i < m->count; i++)
                         reply_take_result(kv, q, m, reply + 1, i);
                 /* The user holds no lease by these, and knows of none that it could give back. */

@@ -189,6 +189,8 @@ int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                 flags = KVCACHE_NOWAIT | KVCACHE_MORE;
         else if (u.op == KVCACHE_OP_TOUCH || u.op == KVCACHE_OP_PREFETCH)
                 flags = KVCACHE_MORE;
+        else if (u.op == KVCACHE_OP_EXISTS || u.op == KVCACHE_OP_MATCH || u.op == KVCACHE_OP_STAT)
+                flags = KVCACHE_REMOTE;
         if (u.flags & ~flags)
                 return handle_fail(kv, -EINVAL, "flags 0x%x are malformed with this operation",
                                    u.flags & ~flags);

@@ -507,7 +507,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
                                        WIRE_FEATURE_PIN | WIRE_FEATURE_COST | WIRE_FEATURE_BENCH |
                                        WIRE_FEATURE_RECORD | WIRE_FEATURE_RELOAD |
-                                       WIRE_FEATURE_LIFETIME);
+                                       WIRE_FEATURE_LIFETIME | WIRE_FEATURE_REMOTE);
         memcpy(m.result.instance, d->instance, sizeof(d->instance));
         d->sessions[session].hello = true;
 

@@ -2047,6 +2047,69 @@ static void test_lies_end_the_session_and_nothing_else(void **state)
         }
 }
 
+static size_t tell_shared(struct fake_daemon *d, const struct wire_hdr *request,
+                          struct wire_reply *reply, size_t bytes)
+{
+        if (request->op == WIRE_MATCH && request->flags & WIRE_F_REMOTE)
+                reply->value64 = *(const uint64_t *)d->o.user;
+        return bytes;
+}
+
+/* Two of six keys are here; then so many on the shared tier, and perhaps more. */
+static void test_match_has_the_shared_tier_behind_its_run(void **state)
+{
+        static const struct {
+                uint64_t said;
+                int error;
+                uint64_t run;
+                int status; /* of the first key behind it */
+        } cases[] = {
+                { 0, 0, 2, KVCACHE_MISS },
+                { WIRE_MATCH_SEARCHING, 0, 2, KVCACHE_BUSY },
+                { 3, 0, 5, KVCACHE_MISS },
+                { 3 | WIRE_MATCH_SEARCHING, 0, 5, KVCACHE_BUSY },
+                { 4, 0, 6, KVCACHE_OK },
+                { 4 | WIRE_MATCH_SEARCHING, 0, 6, KVCACHE_OK },
+                { 5, -EBADMSG, 0, KVCACHE_LOST },
+                { UINT32_MAX, -EBADMSG, 0, KVCACHE_LOST },
+                { UINT64_MAX >> 1, -EBADMSG, 0, KVCACHE_LOST },
+        };
+        struct rig *f = *state;
+        uint64_t said = 0, value;
+        struct fake_options o = { .reply = tell_shared, .user = &said };
+        struct kvcache_result r[6];
+        struct kvcache_key keys[6];
+
+        for (uint8_t i = 0; i < 6; i++)
+                keys[i] = rig_key((uint8_t)(i + 1));
+        start(f, &o);
+        put_one(f, 1, 10);
+        put_one(f, 2, 10);
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                struct kvcache_request q = request_of(f, KVCACHE_OP_MATCH, keys, 6, r);
+
+                fake_daemon_lock(f->d);
+                said = cases[i].said;
+                fake_daemon_unlock(f->d);
+                q.flags = KVCACHE_REMOTE;
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), cases[i].error);
+                assert_int_equal(value, cases[i].run);
+                for (size_t k = 0; k < 6; k++) {
+                        int behind = cases[i].error ? KVCACHE_LOST : KVCACHE_MISS;
+
+                        assert_int_equal(r[k].status, k < cases[i].run    ? KVCACHE_OK
+                                                      : k == cases[i].run ? cases[i].status
+                                                                          : behind);
+                        assert_int_equal(r[k].tiers,
+                                         k >= 2 && k < cases[i].run ? KVCACHE_TIER_REMOTE : 0);
+                }
+                /* Without the flag it is what is here. */
+                q.flags = 0;
+                assert_int_equal(kvcache_submit_and_wait(f->kv, &q, &value), 0);
+                assert_int_equal(value, 2);
+        }
+}
+
 static void test_descriptors_where_none_belong_end_the_session(void **state)
 {
         struct rig *f = *state;
@@ -2357,6 +2420,7 @@ int main(void)
                 TEST(memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over),
                 TEST(leases_outlive_a_session_that_a_living_daemon_ends),
                 TEST(lies_end_the_session_and_nothing_else),
+                TEST(match_has_the_shared_tier_behind_its_run),
                 TEST(descriptors_where_none_belong_end_the_session),
                 TEST(words_that_nobody_asked_for_end_the_session),
                 TEST(noise_in_the_replies_does_no_harm),

@@ -137,6 +137,17 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
         return fake.purge;
 }
 
+int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped,
+                         uint32_t *ret_seconds)
+{
+        return fake.purge;
+}
+
+int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds)
+{
+        return fake.purge;
+}
+
 int kvcache_device_suspend(struct kvcache *kv, uint32_t volume)
 {
         return fake.device;

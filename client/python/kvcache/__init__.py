@@ -16,7 +16,7 @@ from ._client import Client
 from ._errors import ArgumentError, ClosedError, Error, ForkedError, MismatchError, RegionError
 from ._library import (BUSY, CANCELLED, DENIED, EXISTS, FAILED, INVALID, KEY_BYTES, LOST, MISMATCH, MISS, NO_NAMESPACE,
                        NO_SPACE, NOT_DURABLE, NOT_EMPTY, OK, PENDING, QUOTA, SHUTDOWN, STALE, TIER_ALL, TIER_DISK, TIER_MEMORY,
-                       TOO_LARGE, VERSION, status_name, status_ok, version)
+                       TIER_REMOTE, TOO_LARGE, VERSION, status_name, status_ok, version)
 from ._leases import Leased
 from ._memory import Batch, Keys, Places
 from ._namespace import Namespace
@@ -29,6 +29,6 @@ __all__ = [
     "ArgumentError", "AsyncClient", "AsyncNamespace", "BUSY", "Batch", "CANCELLED", "Client", "ClosedError", "DENIED", "Done",
     "EXISTS", "Error", "FAILED", "ForkedError", "INVALID", "Info", "KEY_BYTES", "Keys", "LOST", "Leased", "MISMATCH", "MISS",
     "MismatchError", "NOT_DURABLE", "NOT_EMPTY", "NO_NAMESPACE", "NO_SPACE", "Namespace", "OK", "PENDING", "Places", "QUOTA",
-    "Region", "RegionError", "SHUTDOWN", "STALE", "TIER_ALL", "TIER_DISK", "TIER_MEMORY", "TOO_LARGE", "VERSION", "status_name",
-    "status_ok",
+    "Region", "RegionError", "SHUTDOWN", "STALE", "TIER_ALL", "TIER_DISK", "TIER_MEMORY", "TIER_REMOTE", "TOO_LARGE", "VERSION",
+    "status_name", "status_ok",
 ]

@@ -12,7 +12,7 @@ from . import _library as c
 from ._arguments import ack_number, batch_of, return_seconds
 from ._client import Client
 from ._leases import Leased
-from ._namespace import Namespace
+from ._namespace import Namespace, reach_of
 from ._region import Region
 from ._results import Done
 from ._errors import ClosedError
@@ -127,6 +127,10 @@ class AsyncNamespace:
 
     async def match(self, keys: KeysLike, timeout: float | None = None) -> int:
         return (await self._client._await(self.namespace, c.OP_MATCH, Keys(keys), timeout=timeout)).value
+
+    async def reach(self, keys: KeysLike, timeout: float | None = None) -> tuple[int, int, bool]:
+        done = await self._client._await(self.namespace, c.OP_MATCH, Keys(keys), timeout=timeout, tiers=c.TIER_REMOTE)
+        return reach_of(done.status, done.tiers)
 
     async def exists(self, keys: KeysLike, timeout: float | None = None) -> bytes:
         return (await self._client._await(self.namespace, c.OP_EXISTS, Keys(keys), timeout=timeout)).status

@@ -43,7 +43,8 @@ LOST, PENDING, CANCELLED = 100, 101, 102
 OP_PUT, OP_GET, OP_GET_INTO, OP_EXISTS, OP_MATCH, OP_TOUCH, OP_EVICT, OP_STAT, OP_PREFETCH, OP_GIVE_BACK, OP_HINT, OP_PIN, OP_UNPIN = range(1, 14)
 
 ACKS = {"accepted": 0, "written": 1, "durable": 2}
-TIER_MEMORY, TIER_DISK, TIER_ALL = 1, 2, 3
+TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
+REMOTE = 1 << 4  # of struct kvcache_request's flags: the shared tier, too
 
 POPULATE, NO_LOOKUP = 1, 2
 

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from ._memory import KeysLike, PlacesLike
 
 
+def reach_of(status: bytes, tiers: bytes) -> tuple[int, int, bool]:
+    """Of the results of a match with the shared tier."""
+    run = next((i for i, s in enumerate(status) if s != c.OK), len(status))
+    here = next((i for i in range(run) if tiers[i] & c.TIER_REMOTE), run)
+    return here, run, run == len(status) or status[run] != c.BUSY
+
+
 class Namespace:
     """A name, and what its bytes depend on. Keys: a Keys, a buffer of 32 bytes a key, or a sequence of 32-byte objects. Places:
     a Places, (region, offsets, length), or a sequence of buffers; or a Batch in place of both. Keys of a request are a chain,
@@ -67,9 +74,17 @@ class Namespace:
         """One status a key: OK or MISS. From the lookup index, as match()."""
         return statuses(self._ask(c.OP_EXISTS, keys, timeout))[0]
 
-    def tiers(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """One number a key: TIER_MEMORY, TIER_DISK, both (3), or 0. From the lookup index, as match()."""
-        return statuses(self._ask(c.OP_EXISTS, keys, timeout))[1]
+    def tiers(self, keys: KeysLike, timeout: float | None = None, remote: bool = False) -> bytes:
+        """One number a key: TIER_MEMORY, TIER_DISK, both (3), or 0. From the lookup index, as match(). `remote`: with TIER_REMOTE, where
+        the daemon knows that the shared tier of several hosts has it; that asks the daemon."""
+        return statuses(self._ask(c.OP_EXISTS, keys, timeout, c.TIER_REMOTE if remote else 0))[1]
+
+    def reach(self, keys: KeysLike, timeout: float | None = None) -> tuple[int, int, bool]:
+        """How many keys, from the first on, are here; how many with those behind them that the shared tier of several hosts has; and
+        whether that is final: False, the daemon is still looking, and knows more when it is asked again, at the engine's next step.
+        As fast as match() where all are here; else a message, which does not wait for that tier. A get of what is there only waits for
+        it, and prefetch() brings it here."""
+        return reach_of(*statuses(self._ask(c.OP_MATCH, keys, timeout, c.TIER_REMOTE)))
 
     def _ask(self, op: int, keys: KeysLike, timeout: float | None, tiers: int = 0) -> array[int]:
         keys = keys if type(keys) is Keys else Keys(keys)
@@ -82,7 +97,8 @@ class Namespace:
         return statuses(self._ask(c.OP_TOUCH, keys, timeout))[0]
 
     def prefetch(self, keys: KeysLike, timeout: float | None = None) -> bytes:
-        """Has them read from disk to memory, for a get that will come, and does not wait for that; one status a key."""
+        """Has them read from disk, or from the shared tier, to memory, for a get that will come, and does not wait for that; one status
+        a key. What only the shared tier may have is OK, and may yet turn out not to be there."""
         return statuses(self._ask(c.OP_PREFETCH, keys, timeout))[0]
 
     def hint(self, keys: KeysLike, return_s: int = 0, timeout: float | None = None) -> bytes:

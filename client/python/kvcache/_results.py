@@ -18,7 +18,7 @@ class Done:
     tag       what was given to submit_put() or submit_get()
     error     0, or the errno of the request as a whole; `reason` says it in words. Never raised: its keys have statuses
     status    bytes, one status a key: OK, MISS, EXISTS, ... A key that is not status_ok() is to be recomputed, nothing more
-    tiers     bytes, one a key: where it came from (get), TIER_MEMORY or TIER_DISK
+    tiers     bytes, one a key: where it came from (get), TIER_MEMORY, TIER_DISK or TIER_REMOTE
     lengths   bytes of each chunk (get: as many as were got)
     leased    of submit_get_map(): the Leased, else None
     """
