@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file
- * HANG_SWITCH names is there, a write of a data file (segment-*) waits. And a loop that is slow:
- * while the file SLOW_SWITCH names is there, each reply to a client takes 80 ms. */
+ * HANG_SWITCH names is there, a write of a data file (segment-*) waits. A shared directory that
+ * hangs: while the file SHARED_SWITCH names is there, reads and writes of files below a directory
+ * "shared" wait. And a loop that is slow: while the file SLOW_SWITCH names is there, each reply to
+ * a client takes 80 ms. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,14 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+static void wait_while(const char *path, const char *part, const char *variable)
+{
+        const char *file = getenv(variable);
+
+        while (file && strstr(path, part) && access(file, F_OK) == 0)
+                usleep(10000);
+}
 
 static void wait_for_switch(int fd)
 {
@@ -21,8 +31,8 @@ static void wait_for_switch(int fd)
         if (n < 0)
                 return;
         path[n] = '\0';
-        while (strstr(path, "/segment-") && access(getenv("HANG_SWITCH"), F_OK) == 0)
-                usleep(10000);
+        wait_while(path, "/segment-", "HANG_SWITCH");
+        wait_while(path, "/shared/", "SHARED_SWITCH");
 }
 
 #define SEEN __attribute__((visibility("default")))
@@ -38,6 +48,12 @@ SEEN ssize_t pwritev(int fd, const struct iovec *v, int n, off_t offset)
 {
         wait_for_switch(fd);
         return syscall(SYS_pwritev, fd, v, n, (long)offset, 0L);
+}
+
+SEEN ssize_t preadv(int fd, const struct iovec *v, int n, off_t offset)
+{
+        wait_for_switch(fd);
+        return syscall(SYS_preadv, fd, v, n, (long)offset, 0L);
 }
 
 SEEN ssize_t send(int fd, const void *buf, size_t bytes, int flags)

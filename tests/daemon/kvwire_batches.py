@@ -6,7 +6,7 @@ import os
 import struct
 
 from kvwire_format import (
-    Ack, BATCH, Flag, GET_ENTRY, GET_RESULT, GetResult, LEASE, Lease, Loan, NotLent, Op, PIECE, PUT_ENTRY,
+    Ack, BATCH, Flag, GET_ENTRY, GET_RESULT, GetResult, LEASE, Lease, Loan, MATCH_SEARCHING, NotLent, Op, PIECE, PUT_ENTRY,
     PUT_RESULT, ProtocolError, PutResult, ROOT, STAT_RESULT, Stat, Status, Tier, close_all, pack_pieces)
 
 
@@ -184,6 +184,14 @@ class Batches:
         if value > len(keys):
             raise ProtocolError(f"MATCH: {value} of {len(keys)}")
         return value
+
+    def reach(self, namespace, keys, **how):
+        """Keys of the leading run that are there; how many with those behind it that the shared tier has; is that final?"""
+        reply = self._batch(Op.MATCH, namespace, keys, 0, flags=Flag.REMOTE, **how)
+        shared = reply.value64 & ~MATCH_SEARCHING
+        if reply.value + shared > len(keys):
+            raise ProtocolError(f"MATCH: {reply.value} and {shared} of {len(keys)}")
+        return reply.value, reply.value + shared, not reply.value64 & MATCH_SEARCHING
 
     def _statuses(self, op, namespace, keys, how):
         return [Status(s) for s, in struct.iter_unpack("<H", self._batch(op, namespace, keys, 2, **how).body)]

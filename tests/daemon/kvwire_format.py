@@ -29,6 +29,8 @@ FEATURE_RECORD = 2048
 FEATURE_RELOAD = 4096
 FEATURE_STAGES = 65536
 FEATURE_LEASE_INTO = 131072
+FEATURE_REMOTE = 262144
+MATCH_SEARCHING = 1 << 63
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
@@ -70,6 +72,7 @@ class Op(enum.IntEnum):
     TRANSFERS = 29
     RECORD = 30
     RELOAD = 31
+    SWEEP = 32
 
 
 class Flag(enum.IntFlag):
@@ -85,6 +88,7 @@ class Flag(enum.IntFlag):
     LEND = 512
     FILE = 1024
     SET = 2048
+    REMOTE = 4096
 
 
 class Status(enum.IntEnum):
@@ -130,6 +134,7 @@ class Tier(enum.IntFlag):
     MEMORY = 1
     DISK = 2
     ALL = 3
+    REMOTE = 4
 
 
 class Report(enum.IntEnum):

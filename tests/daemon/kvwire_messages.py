@@ -172,6 +172,15 @@ class Messages:
         """Chunks dropped."""
         return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.ALL if everything else 0).value64
 
+    def purge_remote(self, namespace=0, everything=False, check=True):
+        """The reply: `value` is for how many seconds other hosts may still have it."""
+        return self.call(Op.PURGE, struct.pack("<II", namespace, 0), Flag.REMOTE | (Flag.ALL if everything else 0), check=check)
+
+    def sweep(self, limit, dry_run=False, check=True):
+        """(seen, bytes, deleted, bytes), or the refusal's reply with check=False."""
+        reply = self.call(Op.SWEEP, struct.pack("<QII", limit, 1 if dry_run else 0, 0), check=check)
+        return struct.unpack("<4Q", reply.body) if reply.status == Status.OK else reply
+
     def report(self, what=Report.STATUS):
         return self.text_of(self.call(Op.REPORT, struct.pack("<II", what, 0), n_fds=1))
 

@@ -242,6 +242,47 @@ class SlowLoop(Fault):
         self.client.ping()
 
 
+class Shared(Fault):
+    """A host with a shared tier, all of whose chunks are there."""
+
+    def __init__(self, make_daemon, directory):
+        shared = directory / type(self).__name__ / "shared"
+        self.settings = {"remote.backend": "directory", "remote.path": shared, "remote.write": "all", "remote.timeout": "100ms",
+                         "remote.absence_lifetime": "100ms"}
+        super().__init__(make_daemon, directory)
+        shared.mkdir()
+        self.shared = shared
+
+    def env(self):
+        return {"LD_PRELOAD": str(BUILD / "tests/daemon/hang.so"), "SHARED_SWITCH": str(self.switch)}
+
+
+class RemoteHangs(Shared):
+    alert = "KvcacheRemoteOffline"
+
+    def begin(self):
+        self.switch.touch()
+
+    def go_on(self):
+        self.client.put(self.namespace, items(("remote", time.monotonic()), 1, 4 * KIB))
+        self.client.get(self.namespace, [key_of("remote", time.monotonic(), "none")], timeout_ms=100)
+
+
+class RemoteDamage(Shared):
+    alert = "KvcacheRemoteRejected"
+
+    def begin(self):
+        (key, value), = items("flip", 1, 50000)
+        self.client.put(self.namespace, [(key, value)], ack=Ack.WRITTEN)
+        path, = wait_until(lambda: [p for p in self.shared.rglob(key.hex())], "it is there")
+        data = bytearray(path.read_bytes())
+        data[20000] ^= 1
+        path.write_bytes(data)
+        self.client.evict(self.namespace, [key])
+        result, = self.client.get(self.namespace, [key])
+        assert result.status == Status.MISS
+
+
 class Upgraded(Fault):
     job = "kvcache-skew"
 
@@ -262,7 +303,7 @@ class NotUpgraded(Fault):
 
 
 FAULTS = [Clean, Stopped, CrashLoop, DeviceHangs, DeviceFails, DiskFull, Memlock, Misses, Damage, Leak, Unwritten, SlowLoop,
-          Upgraded, NotUpgraded]
+          RemoteHangs, RemoteDamage, Upgraded, NotUpgraded]
 
 
 @contextlib.contextmanager

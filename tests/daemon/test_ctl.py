@@ -23,7 +23,7 @@ def sha256(text):
 
 
 TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
-                              "config", "namespace", "device", "gds", "verify", "store", "hint", "bench", "record", "reload", "pin", "unpin"}),
+                              "config", "namespace", "device", "gds", "verify", "store", "hint", "bench", "record", "reload", "pin", "unpin", "remote"}),
          "kvcache-bench": (bench, {"replay", "trace", "simulate", "plan", "profile", "kvcache", "iosize", "session"})}
 
 

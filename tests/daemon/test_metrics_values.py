@@ -9,7 +9,7 @@ import harness
 from harness import items, key_of, wait_until
 from kvwire import Ack, Tier
 
-RESULTS = ("memory", "disk", "lent", "miss")
+RESULTS = ("memory", "disk", "lent", "remote", "miss")
 
 
 def by_label(samples, name, label):
@@ -35,7 +35,7 @@ def test_gets_are_counted_and_timed_by_where_they_were_found(daemon):
         c.get_into(ns, keys[33:38], 9000)                      # memory, copied
         c.get(ns, [key_of("none", i) for i in range(7)])       # miss
     samples = daemon.metrics()
-    expected = {"memory": 18, "disk": 10, "lent": 0, "miss": 7}
+    expected = {"memory": 18, "disk": 10, "lent": 0, "remote": 0, "miss": 7}
     assert by_label(samples, "kvcache_gets_total", "result") == expected
     assert by_label(samples, "kvcache_get_duration_seconds_count", "result") == expected
     sums = by_label(samples, "kvcache_get_duration_seconds_sum", "result")

@@ -1,0 +1,730 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shared tier, by a directory that two daemons have in common: what one puts the other gets, byte for byte; whatever is wrong
+there is a miss; and local traffic goes on meanwhile. The engines themselves have tests of their own (tests/unit, tests/fleet)."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+import harness
+import kvwire
+from harness import BUILD, KIB, MIB, bench, ctl, get_all, items, key_of, put_all, slow, value_of, wait_until
+from kvwire import Ack, Flag, Status, Tier
+from test_replay import expected_hits, trace_path, write_trace
+
+FINGERPRINT = b"dtype=bf16\nmodel=m\n"
+
+
+@pytest.fixture
+def host(make_daemon, directory):
+    """host(...): a daemon of the shared directory, started."""
+    shared = directory / "shared"
+    shared.mkdir()
+
+    def make(start=True, config=None, env=None, **settings):
+        daemon = make_daemon(settings={
+            "remote.backend": "directory", "remote.path": shared, "remote.write": "all", "remote.write_rate": "0",
+            "remote.generation_interval": "1s", "remote.absence_lifetime": "100ms", "remote.timeout": "2s",
+            **{k.replace("__", "."): v for k, v in settings.items()}}, config=config, env=env)
+        daemon.shared = shared
+        return daemon.start() if start else daemon
+    return make
+
+
+def remote(daemon):
+    return daemon.status()["remote"]
+
+
+def known(daemon):
+    """Its namespaces have been read there: gets ask from then on."""
+    wait_until(lambda: remote(daemon)["namespaces"] > 0 and remote(daemon)["unknown_namespaces"] == 0, "its namespaces are known")
+
+
+def written(daemon, n):
+    """So many chunks have got there, or were there."""
+    def count():
+        samples = daemon.metrics()
+        return sum(samples[f'kvcache_remote_puts_total{{result="{r}"}}'] for r in ("written", "existing")) >= n
+    wait_until(count, lambda: f"{n} chunks are written: {remote(daemon)}")
+
+
+def objects(daemon):
+    """The chunks in the shared directory, by key."""
+    return {p.name: p for p in daemon.shared.rglob("*") if p.is_file() and len(p.name) == 64}
+
+
+def open_on(client, daemon, name="n", fingerprint=FINGERPRINT):
+    ns = client.namespace(name, fingerprint)
+    known(daemon)
+    return ns
+
+
+def put_on(daemon, pairs, name="n", fingerprint=FINGERPRINT, wait=True):
+    with daemon.client() as c:
+        ns = open_on(c, daemon, name, fingerprint)
+        assert all(r.status == Status.OK for r in put_all(c, ns, pairs, ack=Ack.WRITTEN).values())
+    if wait:
+        written(daemon, len(pairs))
+
+
+def got(client, ns, keys, **how):
+    """(status, tier, bytes or None) of each."""
+    results = client.get(ns, keys, **how)
+    values = [(r.status, r.tier, r.data) for r in results]
+    client.release([r.lease for r in results if r.lease])
+    return values
+
+
+# --- reading and writing ---
+
+def test_another_host_gets_what_one_has_put(host):
+    a, b = host(), host()
+    pairs = [pair for n in (1, 40 * KIB, 100001, 2 * MIB) for pair in items(f"of {n}", 3, n)]
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.REMOTE, v) for _, v in pairs]
+        assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
+        assert got(c, ns, [key_of("not there")])[0][0] == Status.MISS
+        # It is on its own disk, too, from where it comes once memory has lost it.
+        wait_until(lambda: all(t & Tier.DISK for t in c.exists(ns, [k for k, _ in pairs])), "they are on disk")
+        c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
+        assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.DISK, v) for _, v in pairs]
+        # A copy into the client's own memory.
+        fresh = items("into", 3, 30 * KIB)
+        put_on(a, fresh, wait=False)
+        written(a, len(pairs) + len(fresh))
+        c.staging()
+        into = c.get_into(ns, [k for k, _ in fresh], 40 * KIB)
+        assert [(r.status, r.tier, r.length) for r in into] == [(Status.OK, Tier.REMOTE, 30 * KIB)] * 3
+    samples = b.metrics()
+    assert samples['kvcache_gets_total{result="remote"}'] == len(pairs) + 3
+    assert samples['kvcache_hits_total{tier="remote"}'] == len(pairs) + 3
+    assert samples['kvcache_remote_gets_total{result="hit"}'] == len(pairs) + 3
+    assert samples["kvcache_puts_total"] == 0, "no client has put anything there"
+    assert remote(a)["rejected"] == remote(b)["rejected"] == 0
+
+
+def test_only_what_is_used_again_is_written_by_default(host):
+    a, b = host(**{"remote.write": "reused"}), host(**{"remote.write": "never"})
+    pairs = items("reused", 6, 40 * KIB)
+    put_on(a, pairs, wait=False)
+    with a.client() as c:
+        ns = open_on(c, a)
+        assert objects(a) == {} and remote(a)["queued"] == 0
+        got(c, ns, [k for k, _ in pairs[:3]])
+    written(a, 3)
+    assert set(objects(a)) == {k.hex() for k, _ in pairs[:3]}
+    with b.client() as c:
+        ns = open_on(c, b)
+        for _ in range(2):
+            assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.OK] * 3 + [Status.MISS] * 3
+        put_all(c, ns, items("of b", 3, 40 * KIB))
+        got(c, ns, [k for k, _ in items("of b", 3, 40 * KIB)])
+    assert remote(b)["puts"] == 0 and len(objects(a)) == 3
+
+
+def test_the_first_writer_wins(host):
+    a, b = host(), host()
+    pairs = items("first", 4, 40 * KIB)
+    put_on(a, pairs)
+    put_on(b, pairs)
+    assert b.metric('kvcache_remote_puts_total{result="existing"}') == 4
+    assert len(objects(a)) == 4
+
+
+def test_what_is_on_disk_only_is_written_from_there(host):
+    """Used again after memory has lost it."""
+    a, b = host(**{"remote.write": "reused"}), host()
+    pairs = items("disk", 5, 100 * KIB)
+    with a.client() as c:
+        ns = open_on(c, a)
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
+        got(c, ns, [k for k, _ in pairs])
+        c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
+    written(a, 5)
+    with b.client() as c:
+        assert got(c, open_on(c, b), [k for k, _ in pairs]) == [(Status.OK, Tier.REMOTE, v) for _, v in pairs]
+
+
+def test_prefetch_brings_it_into_memory(host):
+    a, b = host(), host()
+    pairs = items("ahead", 8, 40 * KIB)
+    put_on(a, pairs)
+    keys = [k for k, _ in pairs]
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert c.prefetch(ns, keys) == [Status.OK] * 8
+        wait_until(lambda: all(t & Tier.MEMORY for t in c.exists(ns, keys)), "they are in memory")
+        assert got(c, ns, keys) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
+    assert b.metric("kvcache_prefetch_hits_total") == 8
+
+
+def test_a_get_that_does_not_wait_has_it_fetched(host):
+    a, b = host(), host()
+    (key, value), = items("nowait", 1, 40 * KIB)
+    put_on(a, [(key, value)])
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert got(c, ns, [key], nowait=True)[0][0] == Status.MISS
+        wait_until(lambda: c.exists(ns, [key]) != [Tier(0)], "it is there")
+        assert got(c, ns, [key], nowait=True) == [(Status.OK, Tier.MEMORY, value)]
+
+
+def test_match_says_how_far_a_chain_goes_on_there(host):
+    a, b = host(), host()
+    pairs = items("chain", 100, 4 * KIB)
+    keys = [k for k, _ in pairs]
+    put_on(a, pairs[:70])
+    with b.client() as c:
+        ns = open_on(c, b)
+        put_all(c, ns, pairs[:20])
+        assert c.match(ns, keys) == 20
+        wait_until(lambda: c.reach(ns, keys) == (20, 70, True), lambda: f"it is found: {c.reach(ns, keys)}")
+        assert c.reach(ns, keys[:20]) == (20, 20, True)
+        assert c.exists(ns, keys[69:71], flags=Flag.REMOTE)[0] in (Tier.REMOTE, Tier(0))
+        assert [r.status for r in c.get(ns, keys[20:70])] == [Status.OK] * 50
+        assert c.exists(ns, keys[69:70]) == [Tier.MEMORY] or c.exists(ns, keys[69:70]) == [Tier.ALL]
+    samples = b.metrics()
+    assert samples["kvcache_remote_searches_total"] >= 1
+    assert 1 <= samples["kvcache_remote_probes_total"] <= 20
+
+
+def test_many_keys_at_once_are_all_found(host):
+    """More than there is memory to read into at a time: the rest waits."""
+    a, b = host(), host(**{"remote.read_inflight": "4MiB"})
+    pairs = items("many", 200, 100 * KIB)
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        results = c.get(ns, [k for k, _ in pairs[:60]], timeout_ms=30000)
+        assert [(r.status, r.tier) for r in results] == [(Status.OK, Tier.REMOTE)] * 60
+        c.release([r.lease for r in results])
+        values = get_all(c, ns, [k for k, _ in pairs], batch=60)
+    assert values == dict(pairs)
+
+
+def test_gets_of_one_key_are_one_read(host):
+    a, b = host(), host()
+    (key, value), = items("joined", 1, MIB)
+    put_on(a, [(key, value)])
+    clients = [b.client() for _ in range(4)]
+    try:
+        numbers = [open_on(c, b) for c in clients]
+        entry = kvwire.GET_ENTRY.pack(key, 0, 0, 0, 0, 0)
+        with b.paused():
+            tags = [c.submit_batch(kvwire.Op.GET, ns, [entry]) for c, ns in zip(clients, numbers)]
+        for c, tag in zip(clients, tags):
+            result, = c.get_results(c.wait(tag), 1)
+            assert (result.status, result.tier, result.data) == (Status.OK, Tier.REMOTE, value)
+    finally:
+        for c in clients:
+            c.close()
+    assert b.metric('kvcache_remote_gets_total{result="hit"}') == 1
+    assert b.metric("kvcache_remote_shared_gets_total") == 3
+
+
+def test_what_has_expired_is_not_served_from_there(host):
+    a, b = host(), host()
+    pairs = items("old", 2, 40 * KIB)
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = c.namespace("n", FINGERPRINT, lifetime_s=1)
+        known(b)
+        wait_until(lambda: got(c, ns, [pairs[0][0]])[0][0] == Status.MISS, "it has expired", 5)
+        c.evict(ns, [k for k, _ in pairs])
+        assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.MISS] * 2
+
+
+# --- who shares with whom ---
+
+def test_local_namespaces_stay_local(host):
+    a, b = host(**{"remote.local_namespaces": "secret,draft-*"}), host()
+    for name in ("secret", "draft-1", "open"):
+        put_on(a, items(name, 2, 40 * KIB), name=name, wait=False) if name == "open" else None
+    with a.client() as c:
+        for name in ("secret", "draft-1"):
+            put_all(c, c.namespace(name, FINGERPRINT), items(name, 2, 40 * KIB))
+    written(a, 2)
+    assert set(objects(a)) == {k.hex() for k, _ in items("open", 2, 40 * KIB)}
+    with b.client() as c:
+        for name, status in (("secret", Status.MISS), ("draft-1", Status.MISS), ("open", Status.OK)):
+            ns = open_on(c, b, name)
+            assert got(c, ns, [items(name, 2, 40 * KIB)[0][0]])[0][0] == status, name
+
+
+def test_another_fingerprint_never_meets(host):
+    a, b = host(), host()
+    pairs = items("fp", 3, 40 * KIB)
+    put_on(a, pairs)
+    for name, fingerprint in (("n", b"dtype=fp8\nmodel=m\n"), ("m", FINGERPRINT)):
+        with b.client() as c:
+            ns = open_on(c, b, name, fingerprint) if name == "m" else open_on(c, b, "n", fingerprint)
+            assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.MISS] * 3
+
+
+def secret_config(directory, name, text, mode=0o600):
+    (directory / f"secret-{name}").write_text(text)
+    os.chmod(directory / f"secret-{name}", mode)
+    path = directory / f"{name}.yaml"
+    path.write_text(f"tenants:\n  - name: default\n    remote_secret: {directory}/secret-{name}\n")
+    return path
+
+
+def test_tenants_with_another_secret_never_meet(host, directory):
+    a = host(config=secret_config(directory, "a", "one secret of the tenant's\n"))
+    same = host(config=secret_config(directory, "same", "one secret of the tenant's"))
+    other = host(config=secret_config(directory, "other", "another secret of the tenant's"))
+    none = host()
+    pairs = items("secret", 3, 40 * KIB)
+    put_on(a, pairs)
+    for daemon, status in ((same, Status.OK), (other, Status.MISS), (none, Status.MISS)):
+        with daemon.client() as c:
+            ns = open_on(c, daemon)
+            assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [status] * 3
+        assert "secret of the tenant" not in daemon.log() + json.dumps(daemon.status())
+
+
+@pytest.mark.parametrize("text,mode,says", [
+    ("one secret of the tenant's", 0o644, "its mode is 0644, and other users may read it: chmod 0640"),
+    ("short", 0o600, "the secret is shorter than 16 bytes"),
+    ("x" * 5000, 0o600, "the secret is longer than 4096 bytes")])
+def test_a_secret_that_is_none_ends_the_startup(host, directory, text, mode, says):
+    daemon = host(start=False, config=secret_config(directory, "bad", text, mode))
+    daemon.spawn()
+    assert daemon.wait_exit() != 0
+    assert says in daemon.log() and (text not in daemon.log() or text == "short")
+
+
+def test_what_an_engine_needs_is_checked(make_daemon, directory):
+    credentials = directory / "credentials"
+    credentials.write_text("aws_access_key_id = a\naws_secret_access_key = b\n")
+    os.chmod(credentials, 0o644)
+    s3 = {"remote.backend": "s3", "remote.endpoint": "https://localhost", "remote.bucket": "b", "remote.credentials": credentials}
+    for settings, says in (
+            ({"remote.backend": "directory"}, "remote.backend: directory needs remote.path, as in"),
+            ({"remote.backend": "rados"}, "remote.backend: rados needs remote.pool, as in"),
+            ({"remote.backend": "s3", "remote.bucket": "b"}, "remote.backend: s3 needs remote.endpoint, as in"),
+            (dict(s3, **{"remote.endpoint": "localhost"}), "begins with neither https:// nor http://"),
+            (s3, "its mode is 0644, and other users may read it: chmod 0640"),
+            ({"remote.backend": "directory", "remote.path": directory, "remote.prefix": "../up"}, "is no prefix of names"),
+            ({"remote.backend": "tape"}, "is not one of off, directory, rados, s3")):
+        daemon = make_daemon(settings=settings)
+        daemon.spawn()
+        assert daemon.wait_exit() != 0
+        assert says in daemon.log(), says
+
+
+# --- wrong objects ---
+
+def spoil_payload(path, other):
+    with open(path, "r+b") as f:
+        f.seek(4096 + 1000)
+        byte = f.read(1)
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([byte[0] ^ 1]))
+
+
+def spoil_header(path, other):
+    with open(path, "r+b") as f:
+        f.seek(70)
+        f.write(b"\xff\xfe")
+
+
+def truncate(path, other):
+    os.truncate(path, os.path.getsize(path) - 100)
+
+
+def cut_header(path, other):
+    os.truncate(path, 100)
+
+
+def swap(path, other):
+    data = other.read_bytes()
+    path.unlink()
+    path.write_bytes(data)
+
+
+def empty(path, other):
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("spoil,reason", [(spoil_payload, "checksum"), (spoil_header, "header"), (truncate, "length"),
+                                          (cut_header, "header"), (swap, "other_object"), (empty, "header")])
+def test_a_wrong_object_is_a_miss_and_counted(host, spoil, reason):
+    a, b = host(), host()
+    pairs = items("wrong", 2, 40 * KIB)
+    put_on(a, pairs)
+    files = objects(a)
+    bad, good = pairs
+    spoil(files[bad[0].hex()], files[good[0].hex()])
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert [(s, v) for s, _, v in got(c, ns, [bad[0], good[0]])] == [(Status.MISS, None), (Status.OK, good[1])]
+        # The object is deleted, and what is computed anew takes its place.
+        wait_until(lambda: bad[0].hex() not in objects(a), "it is deleted")
+        assert [s for s, _, _ in got(c, ns, [bad[0]])] == [Status.MISS]
+        put_all(c, ns, [bad])
+        written(b, 1)
+    samples = b.metrics()
+    assert samples[f'kvcache_remote_rejected_total{{reason="{reason}"}}'] == 1
+    assert samples["kvcache_remote_deletes_total"] == 1
+    assert samples['kvcache_misses_total{reason="never_stored"}'] >= 1
+
+
+def test_what_is_no_file_is_a_miss(host):
+    a, b = host(), host()
+    pairs = items("odd", 4, 40 * KIB)
+    put_on(a, pairs)
+    files = [objects(a)[k.hex()] for k, _ in pairs]
+    for path in files:
+        path.unlink()
+    os.mkfifo(files[0])
+    files[1].mkdir()
+    files[2].symlink_to("/etc/passwd")
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs], timeout_ms=5000)] == [Status.MISS] * 4
+
+
+# --- purges ---
+
+def test_a_purge_of_the_shared_tier_holds_on_every_host(host):
+    a, b = host(), host()
+    pairs = items("purged", 5, 40 * KIB)
+    keys = [k for k, _ in pairs]
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert [s for s, _, _ in got(c, ns, keys[:3])] == [Status.OK] * 3
+    answer = ctl("purge", "n", "--remote", "--yes", daemon=a, check=0).stdout
+    assert answer == ("5 chunks purged here\nThe shared tier is purged: other hosts may serve what they have of it for up to 1 s.\n")
+    with b.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        wait_until(lambda: c.match(ns, keys) == 0 and got(c, ns, keys[:1])[0][0] == Status.MISS, "b has learned of it")
+        assert [s for s, _, _ in got(c, ns, keys)] == [Status.MISS] * 5
+    wait_until(lambda: "another host has purged it on the shared tier; 3 chunks dropped here" in b.log(), "it is in the log")
+    a.restart(kill=True)
+    b.restart()
+    for daemon in (a, b):
+        with daemon.client() as c:
+            ns = open_on(c, daemon)
+            assert [s for s, _, _ in got(c, ns, keys)] == [Status.MISS] * 5
+    # And it is used again after that.
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        wait_until(lambda: [s for s, _, _ in got(c, ns, keys)] == [Status.OK] * 5, "they are there again")
+    assert b.metric('kvcache_remote_purges_total{by="own"}') == 0
+
+
+def test_a_purge_that_a_host_has_missed_is_learned_at_its_startup(host):
+    a, b = host(), host()
+    pairs = items("missed", 5, 40 * KIB)
+    keys = [k for k, _ in pairs]
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        got(c, ns, keys)
+        wait_until(lambda: all(t & Tier.DISK for t in c.exists(ns, keys)), "they are on disk")
+    b.stop()
+    with a.client() as c:
+        assert c.purge_remote(c.namespace("n", FINGERPRINT)).value == 1
+    b.start()
+    with b.client() as c:
+        ns = open_on(c, b)
+        wait_until(lambda: c.match(ns, keys) == 0, "none of them is found")
+        assert [s for s, _, _ in got(c, ns, keys)] == [Status.MISS] * 5
+    wait_until(lambda: b.metric('kvcache_remote_purges_total{by="other_host"}') >= 1, "it is counted")
+    assert a.metric('kvcache_remote_purges_total{by="own"}') == 1
+
+
+def test_everything_can_be_purged_there(host):
+    a, b = host(**{"remote.local_namespaces": "mine"}), host()
+    put_on(a, items("one", 2, 40 * KIB), "one")
+    put_on(a, items("two", 2, 40 * KIB), "two", wait=False)
+    written(a, 4)
+    with a.client() as c:
+        mine = c.namespace("mine", FINGERPRINT)
+        put_all(c, mine, items("mine", 2, 40 * KIB), ack=Ack.WRITTEN)
+        refused = c.purge_remote(mine, check=False)
+        assert (refused.status, refused.body) == (Status.INVALID, b"the namespace is not on the shared tier: nothing was purged")
+        assert c.match(mine, [k for k, _ in items("mine", 2, 40 * KIB)]) == 2
+        assert c.purge_remote(everything=True).value64 == 6
+    with b.client() as c:
+        for name in ("one", "two"):
+            ns = open_on(c, b, name)
+            assert [s for s, _, _ in got(c, ns, [k for k, _ in items(name, 2, 40 * KIB)])] == [Status.MISS] * 2
+
+
+def test_a_purge_that_the_engine_refuses_says_so(host):
+    a = host()
+    pairs = items("refused", 3, 40 * KIB)
+    put_on(a, pairs)
+    shutil.rmtree(a.shared)
+    with a.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        refused = c.purge_remote(ns, check=False)
+        assert refused.status == Status.FAILED
+        assert b"purged on this host, but not on the shared tier, from where it may come back" in refused.body
+        assert c.match(ns, [k for k, _ in pairs]) == 0
+    result = ctl("purge", "n", "--remote", "--yes", daemon=a)
+    assert result.returncode == 4 and "purged on this host, but not on the shared tier" in result.stderr
+
+
+def test_without_a_shared_tier_there_is_nothing_to_purge_or_sweep(daemon):
+    with daemon.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        put_all(c, ns, items("here", 2, KIB))
+        assert not c.features & kvwire.FEATURE_REMOTE
+        assert c.purge_remote(ns, check=False).status == Status.INVALID
+        assert c.sweep(1, check=False).status == Status.INVALID
+        assert c.match(ns, [k for k, _ in items("here", 2, KIB)]) == 2
+    result = ctl("purge", "n", "--remote", "--yes", daemon=daemon)
+    assert result.returncode == 4 and "no shared tier (remote.backend)" in result.stderr
+    assert ctl("remote", daemon=daemon, check=0).stdout == "\nShared tier\n  backend           off (remote.backend)\n"
+    assert json.loads(ctl("remote", "status", "--json", daemon=daemon, check=0).stdout) == {"backend": "off"}
+
+
+# --- what goes wrong there ---
+
+def local_traffic(daemon, prefix):
+    """Puts and gets of this host's own, all of which work."""
+    pairs = items(prefix, 10, 40 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        assert all(r.status == Status.OK for r in put_all(c, ns, pairs, ack=Ack.WRITTEN).values())
+        assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
+
+
+def test_a_directory_that_is_gone_costs_local_traffic_nothing(host):
+    a, b = host(), host()
+    pairs = items("gone", 5, 40 * KIB)
+    put_on(a, pairs)
+    away = a.shared.with_name("away")
+    with b.client() as c:
+        ns = open_on(c, b)
+        shutil.copytree(a.shared, away)
+        shutil.rmtree(a.shared)
+        local_traffic(b, "meanwhile")
+        assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.MISS] * 5
+        local_traffic(b, "and then")
+        away.rename(a.shared)
+        # Back in use by itself.
+        wait_until(lambda: got(c, ns, [pairs[0][0]])[0][0] == Status.OK, lambda: f"it is used again: {remote(b)}", 30)
+        wait_until(lambda: got(c, ns, [k for k, _ in pairs]) == [(Status.OK, tier, v) for tier, (_, v) in zip(
+            [t for _, t, _ in got(c, ns, [k for k, _ in pairs])], pairs)], "all of it")
+
+
+def test_a_daemon_starts_without_its_engine(host):
+    a = host(start=False)
+    shutil.rmtree(a.shared)
+    a.start()
+    local_traffic(a, "alone")
+    assert a.metric("kvcache_remote_unknown_namespaces") == 1
+    wait_until(lambda: sum(v for k, v in a.metrics().items() if k.startswith("kvcache_remote_errors_total")) > 0, "errors are counted")
+    a.shared.mkdir()
+    put_on(a, items("later", 3, 40 * KIB), wait=False)
+    wait_until(lambda: len(objects(a)) > 0, lambda: f"it is used: {remote(a)}", 30)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_an_engine_that_is_full_is_read_on(host):
+    a, b = host(start=False), host(start=False)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", a.shared], capture_output=True).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        a.start()
+        b.start()
+        put_on(a, items("fits", 5, 100 * KIB))
+        put_on(a, items("does not fit", 40, 100 * KIB), wait=False)
+        wait_until(lambda: remote(a)["full"], lambda: f"it is full: {remote(a)}")
+        health = a.status()
+        assert [d["reason"] for d in health["degraded"]] == ["remote_full"]
+        assert "nothing is written" in ctl("remote", daemon=a, check=0).stdout
+        assert a.metric("kvcache_remote_full") == 1
+        local_traffic(a, "meanwhile")
+        with b.client() as c:
+            assert [s for s, _, _ in got(c, open_on(c, b), [k for k, _ in items("fits", 5, 100 * KIB)])] == [Status.OK] * 5
+        a.stop()
+        b.stop()
+    finally:
+        for daemon in (a, b):
+            if daemon.process is not None:
+                daemon.stop()
+        subprocess.run(["umount", "-l", a.shared], check=True)
+
+
+@pytest.fixture
+def hangs(host, directory):
+    """A host whose reads and writes of the shared directory wait while the switch is there; and one without."""
+    if slow() > 1:
+        pytest.skip("a sanitizer's library must be the first that is loaded")
+    switch = directory / "hang"
+    env = {"LD_PRELOAD": str(BUILD / "tests/daemon/hang.so"), "SHARED_SWITCH": str(switch), "HANG_SWITCH": str(directory / "none")}
+    yield host(), host(env=env), switch
+    switch.unlink(missing_ok=True)
+
+
+def test_an_engine_that_hangs_holds_up_nothing_but_who_asks_it(hangs):
+    a, b, switch = hangs
+    pairs = items("hung", 8, 100 * KIB)
+    put_on(a, pairs)
+    with b.client() as c, b.client() as waits:
+        ns = open_on(c, b)
+        ns_waits = waits.namespace("n", FINGERPRINT)
+        put_all(c, ns, items("local", 5, 40 * KIB))
+        switch.touch()
+        began = time.monotonic()
+        entries = [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k, _ in pairs]
+        tag = waits.submit_batch(kvwire.Op.GET, ns_waits, entries, timeout_ms=1500)
+        for i in range(50):
+            (status, tier, _), = got(c, ns, [items("local", 5, 40 * KIB)[i % 5][0]])
+            assert (status, tier) == (Status.OK, Tier.MEMORY)
+        assert time.monotonic() - began < 1.4, "local hits have waited"
+        assert b.metric("kvcache_remote_fetching_chunks") > 0 and b.metric("kvcache_remote_inflight_operations") > 0
+        assert b.metric('kvcache_remote_inflight_bytes{way="read"}') > 0
+        results = waits.get_results(waits.wait(tag), 8)
+        assert [r.status for r in results] == [Status.MISS] * 8
+        assert 1.4 < time.monotonic() - began < 3.5, "each at its deadline"
+        local_traffic(b, "meanwhile")
+        # It is found out, and not asked any more.
+        wait_until(lambda: got(c, ns, [pairs[0][0]], timeout_ms=50) and remote(b)["breaker"] != "closed",
+                   lambda: f"the breaker opens: {remote(b)}", 20)
+        assert got(c, ns, [pairs[1][0]], timeout_ms=5000)[0][0] == Status.MISS
+        assert b.metric("kvcache_remote_breaker") > 0 and b.metric("kvcache_remote_breaker_trips_total") >= 1
+        assert [d["reason"] for d in b.status()["degraded"]] == ["remote_offline"]
+        assert "NOT IN USE" in ctl("remote", daemon=b, check=0).stdout or remote(b)["breaker"] == "half open"
+        switch.unlink()
+        wait_until(lambda: got(c, ns, [pairs[2][0]])[0][0] == Status.OK, lambda: f"it is used again: {remote(b)}", 30)
+    assert b.metric('kvcache_remote_gets_total{result="offline"}') >= 1
+
+
+def test_a_stop_does_not_wait_for_an_engine_that_hangs(hangs):
+    a, b, switch = hangs
+    pairs = items("stop", 4, 100 * KIB)
+    put_on(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        switch.touch()
+        put_all(c, ns, items("never there", 4, 40 * KIB))
+        tag = c.submit_batch(kvwire.Op.GET, ns, [kvwire.GET_ENTRY.pack(pairs[0][0], 0, 0, 0, 0, 0)], timeout_ms=60000)
+        wait_until(lambda: b.metric("kvcache_remote_fetching_chunks") == 1, "it waits")
+        began = time.monotonic()
+        b.stop()
+        assert time.monotonic() - began < 2
+        results = c.get_results(c.wait(tag), 1)
+        assert results[0].status in (Status.SHUTDOWN, Status.MISS)
+
+
+def test_a_purge_while_a_chunk_is_fetched_drops_it(hangs):
+    a, b, switch = hangs
+    pairs = items("raced", 2, 100 * KIB)
+    (key, _), (ahead, _) = pairs
+    put_on(a, pairs)
+    with b.client() as c, b.client() as other:
+        ns, number = open_on(c, b), other.namespace("n", FINGERPRINT)
+        switch.touch()
+        tag = c.submit_batch(kvwire.Op.GET, ns, [kvwire.GET_ENTRY.pack(key, 0, 0, 0, 0, 0)], timeout_ms=60000)
+        assert other.prefetch(number, [ahead]) == [Status.OK]
+        wait_until(lambda: b.metric("kvcache_remote_fetching_chunks") == 2, "they wait")
+        other.purge(number)
+        assert c.get_results(c.wait(tag), 1)[0].status == Status.MISS
+        switch.unlink()
+        wait_until(lambda: b.metric("kvcache_remote_fetching_chunks") == 0, "its bytes have come")
+        assert c.exists(ns, [key, ahead]) == [Tier(0), Tier(0)], "they are back"
+
+
+def test_a_client_that_goes_away_leaves_nothing(hangs):
+    a, b, switch = hangs
+    pairs = items("away", 4, 100 * KIB)
+    put_on(a, pairs)
+    with b.client() as c:
+        open_on(c, b)
+    before = b.holdings_at_rest()
+    with b.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        switch.touch()
+        c.submit_batch(kvwire.Op.GET, ns, [kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k, _ in pairs], timeout_ms=60000)
+        wait_until(lambda: b.metric("kvcache_remote_fetching_chunks") == 4, "it waits")
+    wait_until(lambda: b.metric('kvcache_resource_used{resource="requests"}') <= 1, "its request is over")
+    assert dict(b.holdings(), fds=0) == dict(before, fds=0), "but for the engine's own files"
+    switch.unlink()
+    wait_until(lambda: b.metric("kvcache_remote_fetching_chunks") == 0, "its bytes have come")
+    b.wait_for_holdings(before)
+
+
+# --- commands ---
+
+def test_a_sweep_makes_room(host):
+    a = host()
+    put_on(a, items("swept", 10, 100 * KIB))
+    dry = json.loads(ctl("remote", "sweep", "--limit", "500KiB", "--dry-run", "--json", daemon=a, check=0).stdout)
+    assert dry["dry_run"] and dry["seen"] == 10 and dry["deleted"] >= 5 and len(objects(a)) == 10
+    done = json.loads(ctl("remote", "sweep", "--limit", "500KiB", "--json", daemon=a, check=0).stdout)
+    assert done["deleted"] == dry["deleted"] == 10 - len(objects(a))
+    assert sum(p.stat().st_size for p in objects(a).values()) <= 500 * KIB
+    result = ctl("remote", "sweep", daemon=a)
+    assert result.returncode == 2 and "needs --limit" in result.stderr
+    if os.geteuid() == 0:
+        text = ctl("remote", "sweep", "--limit", "0", daemon=a, check=0).stdout
+        assert "deleted; 0 B left" in text and objects(a) == {}
+
+
+def test_the_rate_and_the_policy_of_writing_change_with_a_reload(host, directory):
+    config = directory / "kvcache.yaml"
+    config.write_text("remote:\n  write_rate: 1MiB\n")
+    a = host(config=config, **{"remote.write_rate": None})
+    put_on(a, items("slow", 50, 100 * KIB), wait=False)
+    wait_until(lambda: remote(a)["queued"] > 0, "they wait for their turn")
+    samples = a.metrics()
+    assert samples["kvcache_remote_queued_chunks"] > 0 and samples["kvcache_remote_queued_bytes"] > 0
+    config.write_text("remote:\n  write_rate: 0\n")
+    assert "remote.write_rate: 1MiB is now 0" in ctl("reload", daemon=a, check=0).stdout
+    written(a, 50)
+    assert a.metric('kvcache_remote_operation_duration_seconds_count{way="write"}') == 50
+
+
+def test_status_shows_it(host):
+    a = host()
+    put_on(a, items("shown", 3, 40 * KIB))
+    status = a.status()["remote"]
+    assert (status["backend"], status["breaker"], status["write"]) == ("directory", "closed", "all")
+    assert "shared tier       directory, in use for" in ctl("status", daemon=a, check=0).stdout
+    assert "3 written" in ctl("remote", "status", daemon=a, check=0).stdout
+    assert json.loads(ctl("remote", "--json", daemon=a, check=0).stdout)["puts"] == 3
+
+
+# --- the main job ---
+
+def replays(host, path, *arguments):
+    """A replays it, and then B, whose store is empty."""
+    a, b = host(**{"remote.absence_lifetime": "10s"}), host(**{"remote.absence_lifetime": "10s"})
+    first = json.loads(bench("replay", path, "--json", "--block-bytes", "16KiB", *arguments, daemon=a, check=0, timeout=300).stdout)
+    written(a, first["blocks_put"])
+    return first, json.loads(bench("replay", path, "--json", "--block-bytes", "16KiB", *arguments, daemon=b, check=0,
+                                   timeout=300).stdout)
+
+
+def test_a_second_host_hits_what_the_first_has_stored(host, directory):
+    path = write_trace(directory / "trace", 60)
+    asked, _, distinct = expected_hits(path)
+    first, second = replays(host, path)
+    assert first["blocks_put"] == distinct and first["wrong_bytes"] == second["wrong_bytes"] == 0
+    assert second["blocks_hit"] >= 0.99 * asked
+    assert second["blocks_hit_remote"] >= 0.99 * distinct
+
+
+def test_a_second_host_hits_what_the_first_has_stored_of_the_real_trace(host):
+    path = trace_path()
+    asked, _, distinct = expected_hits(path, 100)
+    first, second = replays(host, path, "--requests", "100")
+    assert first["blocks_put"] == distinct and first["wrong_bytes"] == second["wrong_bytes"] == 0
+    assert second["blocks_hit"] >= 0.99 * asked
+    assert second["blocks_hit_remote"] >= 0.99 * distinct
