@@ -19,6 +19,8 @@ usage: tests/run.sh [OPTIONS]
                          (tests/containers/run.sh); needs root, debootstrap and a mirror of Debian, else it is skipped
   --packages             instead, Debian's packages: built, and installed, upgraded and removed in a root of their own (tests/packages/run.sh);
                          minutes, as root; skipped where debootstrap and debhelper cannot be had
+  --fleet                instead, the shared tier over a small Ceph on this host, its gateway for S3, and a directory (tests/fleet/run.sh);
+                         installs Ceph's packages as root; skipped where it cannot be had. --long: 100 rounds of kills, not 5
   --count N              so many runs of it; with --long: of every campaign
   --seed S               from this seed on
   --daemon-only          without the unit tests, which are not built where the folder is new
@@ -44,7 +46,7 @@ wrong_usage() {
 }
 
 root=$(cd "$(dirname "$0")/.." && pwd) || exit 1
-sanitize='' long=0 install=1 gpu=0 engines=0 containers=0 packages=0 unit=1 build='' setup='' campaign='' count='' seed=''
+sanitize='' long=0 install=1 gpu=0 engines=0 containers=0 packages=0 fleet=0 unit=1 build='' setup='' campaign='' count='' seed=''
 while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
@@ -54,6 +56,7 @@ while [ $# -gt 0 ]; do
         --engines) engines=1 ;;
         --containers) containers=1 ;;
         --packages) packages=1 ;;
+        --fleet) fleet=1 ;;
         --campaign) [ $# -gt 1 ] || wrong_usage "--campaign needs a name"; campaign=$2; shift ;;
         --campaign=*) campaign=${1#*=} ;;
         --count) [ $# -gt 1 ] || wrong_usage "--count needs a number"; count=$2; shift ;;
@@ -139,6 +142,17 @@ fi
 
 if [ $engines = 1 ]; then
         sh "$root/tests/engines/run.sh" "$build"
+        case $? in
+        0 | 77) exit 0 ;;
+        *) exit 1 ;;
+        esac
+fi
+
+if [ $fleet = 1 ]; then
+        set --
+        [ $long = 1 ] && set -- --long
+        [ $install = 1 ] || set -- "$@" --no-install
+        sh "$root/tests/fleet/run.sh" "$build" "$@"
         case $? in
         0 | 77) exit 0 ;;
         *) exit 1 ;;

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures: those of tests/daemon, and the engines.
+
+    KVCACHE_FLEET_DIR      where Ceph keeps its data (default: a new folder in /var/tmp, removed at the end)
+    KVCACHE_FLEET_ROUNDS   of the test that kills things (default: 5)
+"""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "daemon")]
+
+import engines  # noqa: E402 - these are found by the path above
+
+_spec = importlib.util.spec_from_file_location("daemon_conftest", HERE.parent / "daemon" / "conftest.py")
+_daemon = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_daemon)
+pytest_configure, base_directory, directory, make_daemon = (_daemon.pytest_configure, _daemon.base_directory, _daemon.directory,
+                                                            _daemon.make_daemon)
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Ceph that runs, or a skip."""
+    reason = engines.why_no_ceph()
+    if reason:
+        pytest.skip(reason)
+    kept = os.environ.get("KVCACHE_FLEET_DIR")
+    folder = kept or tempfile.mkdtemp(prefix="kvcache-ceph-", dir="/var/tmp")
+    made = engines.Cluster(folder)
+    try:
+        made.start()
+        yield made
+    finally:
+        made.run("stop" if kept else "destroy")
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def engine_of(request, directory):
+    """engine_of("rados"): an engine that runs, with a prefix of the test's own."""
+    def make(name):
+        return engines.ENGINES[name](directory, None if name == "directory" else request.getfixturevalue("cluster"))
+    return make
+
+
+@pytest.fixture(params=list(engines.ENGINES))
+def engine(request, engine_of):
+    return engine_of(request.param)
+
+
+@pytest.fixture(params=["rados", "s3"])
+def ceph_engine(request, engine_of):
+    return engine_of(request.param)
+
+
+@pytest.fixture
+def make_host(make_daemon):
+    """make_host(engine, ...): a daemon on it, that runs."""
+    def make(engine, start=True, **settings):
+        daemon = make_daemon(settings={
+            **engine.settings(), "remote.write": "all", "remote.write_rate": "0", "remote.generation_interval": "1s",
+            "remote.absence_lifetime": "100ms", "remote.timeout": "2s", "store.limit": "1GiB", "memory.pool": "64MiB",
+            **{k.replace("__", "."): v for k, v in settings.items()}})
+        return daemon.start() if start else daemon
+    return make
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What was measured, and the last line."""
+    for line in engines.FIGURES:
+        terminalreporter.write_line(line)

@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several daemons on a storage engine as people run it: a small Ceph with its gateway for S3, and a directory. What one host
+stores the others hit; nothing that the engine does makes a wrong byte a hit, or a local one slow."""
+
+import concurrent.futures
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import time
+
+import pytest
+
+import harness
+from engines import command, figure
+from harness import BENCH, BUILD, KIB, MIB, bench, ctl, items, put_all, wait_until
+from kvwire import Status
+from test_replay import expected_hits, trace_path, write_trace
+
+FINGERPRINT = b"dtype=bf16\nmodel=m\n"
+CHECK = BUILD / "tests" / "fleet" / "backend-check"
+ROUNDS = int(os.environ.get("KVCACHE_FLEET_ROUNDS", "5"))
+
+
+def remote(daemon):
+    return daemon.status()["remote"]
+
+
+def known(daemon):
+    wait_until(lambda: remote(daemon)["namespaces"] > 0 and remote(daemon)["unknown_namespaces"] == 0, "its namespaces are known", 30)
+
+
+def puts(daemon):
+    samples = daemon.metrics()
+    return sum(samples[f'kvcache_remote_puts_total{{result="{r}"}}'] for r in ("written", "existing"))
+
+
+def written(daemon, n):
+    wait_until(lambda: puts(daemon) >= n, lambda: f"{n} chunks are written: {remote(daemon)}", 120)
+
+
+def open_on(client, daemon, name="n"):
+    ns = client.namespace(name, FINGERPRINT)
+    known(daemon)
+    return ns
+
+
+def store(daemon, pairs):
+    with daemon.client() as c:
+        ns = open_on(c, daemon)
+        assert all(r.status == Status.OK for r in put_all(c, ns, pairs).values())
+    written(daemon, len(pairs))
+
+
+def got(client, ns, keys, **how):
+    """(status, bytes or None) of each."""
+    results = client.get(ns, keys, **how)
+    values = [(r.status, r.data) for r in results]
+    client.release([r.lease for r in results if r.lease])
+    return values
+
+
+def replay(daemon, path, *arguments):
+    result = bench("replay", path, "--json", "--block-bytes", "64KiB", *arguments, daemon=daemon, timeout=600)
+    assert result.returncode in (0, 1), result.stderr
+    return json.loads(result.stdout)
+
+
+# --- the engine alone ---
+
+def test_the_back_end_keeps_its_contract(engine):
+    result = subprocess.run([CHECK, "contract", *engine.check_arguments()], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+
+
+def backend_rates(engine, depth, seconds):
+    """(write, read) in MB/s."""
+    words = command(CHECK, "rates", *engine.check_arguments(), f"depth={depth}", f"seconds={seconds}", timeout=200).decode().split()
+    return float(words[2]), float(words[words.index("read") + 1])
+
+
+def rados_bench(engine, depth, seconds):
+    def rate(*arguments):
+        text = engine.cluster.rados("-N", "bench", "bench", str(seconds), *arguments, "-t", str(depth)).decode()
+        return float(next(line for line in text.splitlines() if line.startswith("Bandwidth")).split(":")[1]) * MIB / 1e6
+    try:
+        return rate("write", "-b", str(2 * MIB), "--no-cleanup"), rate("seq")
+    finally:
+        engine.cluster.rados("-N", "bench", "cleanup")
+
+
+def fio(engine, depth, seconds):
+    """Files of 2 MiB, each made, written and closed, or opened, read and closed, past the page cache, by as many threads."""
+    folder = engine.path / "fio"
+    folder.mkdir()
+
+    def rate(how):
+        text = command("fio", "--name=x", f"--directory={folder}", f"--rw={how}", "--bs=2m", "--filesize=2m", "--nrfiles=64",
+                       "--openfiles=1", "--file_service_type=sequential", f"--numjobs={min(depth, 16)}", "--thread", "--direct=1",
+                       "--ioengine=psync", *(["--create_on_open=1"] if how == "write" else []), f"--runtime={seconds}",
+                       "--group_reporting", "--output-format=json", timeout=200).decode()
+        return json.loads(text[text.index("{"):])["jobs"][0][how]["bw_bytes"] / 1e6
+    return rate("write"), rate("read")
+
+
+def curl_loop(engine, depth, seconds):
+    """`depth` curls, each one process with all its requests on one connection."""
+    path = engine.directory / "object"
+    path.write_bytes(os.urandom(2 * MIB))
+    keys = [f"{engine.endpoint}/kvcache/{engine.prefix}/curl/{i}" for i in range(depth)]
+    rounds = 6
+
+    def run(arguments):
+        began = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(depth) as pool:
+            list(pool.map(arguments, keys))
+        return depth * rounds * 2 * MIB / 1e6 / (time.monotonic() - began)
+
+    return (run(lambda key: engine.curl(*(["-T", str(path), key] * rounds))),
+            run(lambda key: engine.curl(*(["-o", "/dev/null", key] * rounds))))
+
+
+YARDSTICKS = {"rados": (rados_bench, "rados bench", 0.8, 0.9), "directory": (fio, "fio", 0.8, 0.9), "s3": (curl_loop, "curl", 0.8, 0.8)}
+
+
+@pytest.mark.serial
+def test_it_is_as_fast_as_the_engines_own_tool(engine):
+    """Three rounds of each, one after the other; the best ratio counts, as other things run here."""
+    tool, name, least_write, least_read = YARDSTICKS[engine.name]
+    if engine.name == "directory" and not harness.shutil.which("fio"):
+        pytest.skip("fio is not installed")
+    write, read = [], []
+    for _ in range(3):
+        theirs, ours = tool(engine, 16, 4), backend_rates(engine, 16, 4)
+        write.append((ours[0] / theirs[0], ours[0], theirs[0]))
+        read.append((ours[1] / theirs[1], ours[1], theirs[1]))
+        for f in getattr(engine, "path", engine.directory).glob("fio"):
+            harness.shutil.rmtree(f)
+    for what, all_of in ("write", write), ("read", read):
+        figure(f"{engine.name}, 2 MiB, 16 at a time, {what}: " + ", ".join(f"{o:.0f} of {t:.0f} MB/s ({r:.2f})" for r, o, t in all_of) +
+               f" of {name}")
+    assert max(write)[0] >= least_write and max(read)[0] >= least_read
+
+
+# --- 1: what one host has stored, the others hit ---
+
+@pytest.mark.parametrize("trace", ["made", "real"])
+def test_a_second_host_hits_what_the_first_has_stored(engine, make_host, directory, trace):
+    path, some = (trace_path(), ["--requests", "60"]) if trace == "real" else (write_trace(directory / "trace", 60), [])
+    asked, _, distinct = expected_hits(path, 60)
+    a, b = (make_host(engine, **{"remote.absence_lifetime": "10s"}) for _ in range(2))
+    first = replay(a, path, *some)
+    written(a, first["blocks_put"])
+    second = replay(b, path, *some)
+    figure(f"{engine.name}, {trace} trace: {first['blocks_put']:.0f} blocks stored by the first host, "
+           f"{second['blocks_hit_remote']:.0f} hit by the second, {second['wrong_bytes']:.0f} wrong")
+    assert first["blocks_put"] == distinct and first["wrong_bytes"] == second["wrong_bytes"] == 0
+    assert second["blocks_hit"] >= 0.99 * asked
+    assert second["blocks_hit_remote"] >= 0.99 * distinct
+
+
+# --- 3: an engine in trouble costs local traffic nothing ---
+
+@contextlib.contextmanager
+def trouble(engine, what):
+    c = engine.cluster
+    if what == "hung":
+        c.run("hang", "osds")
+    elif what == "full":
+        c.set_quota(1)
+        wait_until(lambda: "POOL_FULL" in c.run("ceph", "health", "detail"), "the pool is full", 60)
+    else:
+        c.run("kill", "all")
+    try:
+        yield
+    finally:
+        if what == "hung":
+            c.run("resume", "osds")
+        elif what == "full":
+            c.set_quota(0)
+        else:
+            c.start()
+        c.run("wait")
+        if engine.name == "s3":
+            wait_until(lambda: command("curl", "-s", "-m", "5", engine.endpoint, check=False), "the gateway answers", 60)
+
+
+def hit_times(daemon, keys, n):
+    """Seconds of each of n gets of one key that is in memory."""
+    times = []
+    with daemon.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        for i in range(n):
+            began = time.perf_counter()
+            (result,) = c.get(ns, [keys[i % len(keys)]])
+            times.append(time.perf_counter() - began)
+            assert result.status == Status.OK
+            c.release([result.lease])
+    return times
+
+
+def p99(times):
+    return sorted(times)[int(len(times) * 0.99)]
+
+
+def ask_and_put(daemon, what, stop, ret_slowest, ret_n):
+    """Another client of the daemon's, a process: puts a new chunk and asks for one that is nowhere, a hundred times a second."""
+    with daemon.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        while not stop.wait(0.01):
+            fresh = items(f"fresh {what} {ret_n.value}", 2, 64 * KIB)
+            put_all(c, ns, fresh[:1])
+            began = time.monotonic()
+            assert got(c, ns, [fresh[1][0]])[0][0] == Status.MISS
+            ret_slowest.value = max(ret_slowest.value, time.monotonic() - began)
+            ret_n.value += 1
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("what", ["hung", "full", "killed"])
+def test_local_hits_are_as_fast_while_the_engine_is(engine_of, make_host, make_daemon, what):
+    """Against a daemon without a shared tier, in turns. Each has another client besides that puts, and asks for what is not there."""
+    engine = engine_of("rados")
+    a, alone = make_host(engine, **{"remote.timeout": "1s"}), make_daemon(settings={"memory.pool": "64MiB"}).start()
+    pairs = items(f"local {what}", 16, 64 * KIB)
+    keys = [k for k, _ in pairs]
+    store(a, pairs)
+    with alone.client() as c:
+        put_all(c, c.namespace("n", FINGERPRINT), pairs)
+    fork = multiprocessing.get_context("fork")
+    stop, slowest, asked = fork.Event(), fork.Value("d", 0), fork.Value("i", 0)
+    others = [fork.Process(target=ask_and_put, args=(a, what, stop, slowest, asked)),
+              fork.Process(target=ask_and_put, args=(alone, what, stop, fork.Value("d", 0), fork.Value("i", 0)))]
+    with trouble(engine, what):
+        for other in others:
+            other.start()
+        try:
+            wait_until(lambda: asked.value > 0, "the other client asks", 30)
+            ratios = []
+            for _ in range(7):
+                here, there = p99(hit_times(a, keys, 1500)), p99(hit_times(alone, keys, 1500))
+                ratios.append((here / there, here, there))
+        finally:
+            stop.set()
+            for other in others:
+                other.join()
+        breaker = remote(a)["breaker"]
+    ratio, here, there = sorted(ratios)[len(ratios) // 2]
+    figure(f"rados {what}: local hits' p99 {here * 1e6:.0f} us, {there * 1e6:.0f} us without a shared tier (median of 7: {ratio:.2f}); "
+           f"{asked.value} gets of what is nowhere meanwhile: misses after {slowest.value:.2f} s at most; breaker {breaker}")
+    assert [other.exitcode for other in others] == [0, 0]
+    assert slowest.value < 1.5
+    assert ratio <= 1.1 or here - there <= 0.0002
+
+
+def test_a_get_of_what_hangs_is_a_miss_within_its_deadline(ceph_engine, make_host):
+    a, b = make_host(ceph_engine), make_host(ceph_engine, **{"remote.timeout": "1s"})
+    pairs = items("hangs", 8, 64 * KIB)
+    store(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        with trouble(ceph_engine, "hung"):
+            for key, _ in pairs[:3]:
+                began = time.monotonic()
+                assert got(c, ns, [key]) == [(Status.MISS, None)]
+                assert time.monotonic() - began < 1.5
+            began = time.monotonic()
+            assert got(c, ns, [pairs[3][0]], timeout_ms=200)[0][0] != Status.OK
+            assert time.monotonic() - began < 1
+            began = time.monotonic()
+            b.stop()  # nor does a stop wait for it
+            assert time.monotonic() - began < 10
+    b.start()
+    with b.client() as c:
+        ns = open_on(c, b)
+        wait_until(lambda: got(c, ns, [k for k, _ in pairs]) == [(Status.OK, v) for _, v in pairs], "it serves again", 60)
+
+
+def test_a_full_pool_is_read_on(engine_of, make_host):
+    engine = engine_of("rados")
+    a, b = make_host(engine), make_host(engine)
+    pairs = items("before", 8, 64 * KIB)
+    store(a, pairs)
+    with trouble(engine, "full"):
+        with a.client() as c:
+            ns = c.namespace("n", FINGERPRINT)
+
+            def is_full():
+                put_all(c, ns, items(f"more {time.monotonic()}", 1, 64 * KIB))
+                return remote(a)["full"]
+            wait_until(is_full, lambda: f"it is known to be full: {remote(a)}", 60)
+        with b.client() as c:
+            assert got(c, open_on(c, b), [k for k, _ in pairs]) == [(Status.OK, v) for _, v in pairs]
+    with a.client() as c:
+        ns, before = c.namespace("n", FINGERPRINT), puts(a)
+
+        def writes():
+            put_all(c, ns, items(f"again {time.monotonic()}", 1, 64 * KIB))
+            return puts(a) > before
+        wait_until(writes, "it writes again", 90)
+
+
+def test_ten_percent_of_packets_are_lost():
+    lossy = subprocess.run(["unshare", "-n", "sh", "-c", "ip link set lo up && tc qdisc add dev lo root netem loss 10%"],
+                           capture_output=True, text=True)
+    if lossy.returncode != 0:
+        pytest.skip(f"this kernel loses no packets on request: {lossy.stderr.strip() or 'no tc'}")
+    pytest.skip("netem is there: run this folder in such a network namespace, unshare -n")
+
+
+# --- 4: kills, and wrong objects ---
+
+def flip(data, at):
+    return data[:at] + bytes([data[at] ^ 1 << at % 8]) + data[at + 1:]
+
+
+def test_wrong_objects_are_caught(engine, make_host):
+    """Each of these in some chunk: a bit in the header, in the payload, at its end; another chunk's bytes; cut; longer; empty."""
+    a, b = make_host(engine), make_host(engine)
+    pairs = items("spoiled", 24, 40 * KIB)
+    store(a, pairs)
+    names = engine.chunks()
+    ways = [lambda d, o: flip(d, 3), lambda d, o: flip(d, 30), lambda d, o: flip(d, 90), lambda d, o: flip(d, 93), lambda d, o: flip(d, 4000),
+            lambda d, o: flip(d, 4096), lambda d, o: flip(d, 20000), lambda d, o: flip(d, len(d) - 1), lambda d, o: o,
+            lambda d, o: d[:-1], lambda d, o: d + b"x", lambda d, o: d[:4096], lambda d, o: d[:100], lambda d, o: b"",
+            lambda d, o: o[:4096] + d[4096:], lambda d, o: d[:4096] + o[4096:]]
+    whole = [engine.read(names[k.hex()]) for k, _ in pairs]
+    for i, way in enumerate(ways):
+        engine.write(names[pairs[i][0].hex()], way(whole[i], whole[i + 1]))
+    with b.client() as c:
+        ns = open_on(c, b)
+        answers = got(c, ns, [k for k, _ in pairs])
+        assert [s for s, _ in answers[:len(ways)]] == [Status.MISS] * len(ways)
+        assert answers[len(ways):] == [(Status.OK, v) for _, v in pairs[len(ways):]]
+    assert sum(v for k, v in b.metrics().items() if k.startswith("kvcache_remote_rejected_total")) == len(ways)
+
+
+def test_a_purge_holds_on_both_hosts_after_restarts(engine, make_host):
+    a, b = make_host(engine), make_host(engine)
+    pairs = items("purged", 6, 40 * KIB)
+    keys = [k for k, _ in pairs]
+    store(a, pairs)
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert [s for s, _ in got(c, ns, keys)] == [Status.OK] * 6
+    ctl("purge", "n", "--remote", "--yes", daemon=a, check=0)
+    with b.client() as c:
+        ns = c.namespace("n", FINGERPRINT)
+        wait_until(lambda: all(s == Status.MISS for s, _ in got(c, ns, keys)), "the other host has learned of it", 30)
+    a.restart(kill=True)
+    b.restart(kill=True)
+    for daemon in (a, b, make_host(engine)):
+        with daemon.client() as c:
+            assert [s for s, _ in got(c, open_on(c, daemon), keys)] == [Status.MISS] * 6
+
+
+def activity(daemon):
+    return sum(v for k, v in daemon.metrics().items() if k.startswith(("kvcache_gets_total", "kvcache_puts_total")))
+
+
+def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(ceph_engine, make_host, directory):
+    """Two replays go on while a daemon, an OSD, the monitor or the gateway is killed and started again."""
+    engine = ceph_engine
+    path = write_trace(directory / "trace", 400)
+    rounds = ROUNDS if engine.name == "rados" else max(ROUNDS // 2, 2)
+    hosts = [make_host(engine, **{"remote.timeout": "1s", "remote.absence_lifetime": "10s"}) for _ in range(2)]
+    rng = random.Random(1)
+    victims = ["daemon", "osd.0", "mon", "daemon", "osd.1", "osd.2"] + (["gateway"] if engine.name == "s3" else [])
+    done = {}
+    for number in range(rounds):
+        before = [activity(h) for h in hosts]
+        running = [subprocess.Popen([str(BENCH), "--socket", h.socket, "replay", str(path), "--json", "--block-bytes", "64KiB", "--reconnect",
+                                     "60", "--clients", "2", "--namespace", f"r{number % 3}"],
+                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for h in hosts]
+        for host, process, was in zip(hosts, running, before):
+            wait_until(lambda: process.poll() is not None or activity(host) > was, "the replay is under way", 60)
+        time.sleep(rng.uniform(0, 0.5))  # a moment of it that nothing tells
+        victim = victims[number % len(victims)]
+        done[victim] = done.get(victim, 0) + 1
+        if victim == "daemon":
+            rng.choice(hosts).restart(kill=True)
+        else:
+            engine.cluster.run("kill", victim)
+            time.sleep(rng.uniform(0, 1.5))
+            engine.cluster.run("revive", victim)
+        for process in running:
+            try:
+                out, err = process.communicate(timeout=240)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise AssertionError(f"round {number}: a replay hangs after {victim} was killed") from None
+            # 4: puts that the daemon had not answered when it was killed
+            assert process.returncode in (0, 4), f"round {number}, {victim}: {process.returncode}: {err[-1000:]}"
+            assert json.loads(out)["wrong_bytes"] == 0
+    engine.cluster.run("wait")
+    last = replay(make_host(engine), path, "--namespace", "r0")
+    figure(f"{engine.name}: {rounds} rounds of kills ({', '.join(f'{n} {v}' for v, n in done.items())}): 0 wrong, 0 hung; "
+           f"a new host hits {last['blocks_hit_remote']:.0f} blocks of {last['blocks_asked']:.0f}")
+    assert last["wrong_bytes"] == 0
