@@ -54,7 +54,7 @@ MAY = {
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},
     "common": {"api", "proto"},  # what the two tools share
-    "bench": {"common", "api", "proto", "evict"},  # simulate: the daemon's policies
+    "bench": {"common", "api", "proto", "evict", "remote"},  # simulate: the daemon's policies; remote: its engines
     "ctl": {"common", "api", "proto", "store", "io", "evict"},  # of its offline commands, the last three
     "examples": {"api"},
     "python": set(),  # loads the library, and is compiled against nothing
@@ -67,6 +67,7 @@ SHOWN = {
     "io": {"daemon/io/io.h", "daemon/io/liveness.h"},
     "slab": {"daemon/slab/slab.h"},
     "evict": {"daemon/evict/evict.h", "daemon/evict/admission.h"},
+    "remote": {f"daemon/remote/{name}.h" for name in ("remote", "breaker", "backend", "completions", "object")},
     "lib": {"client/lib/parts.h", "client/lib/abi.h", "client/lib/layout.h"},  # to gpu
     "gpu": {"client/gpu/gpu.h"},
 }

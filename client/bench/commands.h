@@ -6,6 +6,7 @@
 
 extern const struct command command_replay;                  /* cmd-replay.c */
 extern const struct command command_simulate;                /* cmd-simulate.c */
+extern const struct command command_remote;                  /* cmd-remote.c */
 extern const struct command command_trace;                   /* cmd-trace.c */
 extern const struct command command_plan;                    /* kvbench/cmd-plan.c */
 extern const struct command command_profile;                 /* kvbench/cmd-profile.c */

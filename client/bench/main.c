@@ -5,8 +5,8 @@
 #include "tool.h"
 
 static const struct command *const commands[] = {
-        &command_replay,  &command_trace,   &command_simulate, &command_plan,
-        &command_profile, &command_kvcache, &command_iosize,   &command_session,
+        &command_replay,  &command_trace,  &command_simulate, &command_plan,   &command_profile,
+        &command_kvcache, &command_iosize, &command_session,  &command_remote,
 };
 
 static const char *const of_ctl[] = { "status", "top",       "ping",   "stats", "config",   "put",

@@ -88,7 +88,7 @@ TYPED = {
         (["status", "names"], ["namespaces"]), (["status", "--color", "n"], ["never"]), (["--color", ""], ["auto", "always", "never"]),
         (["no-such-command", "--"], [])],
     "kvcache-bench": [
-        (["session", "ena"], ["enable"]), (["simul"], ["simulate"]), (["simulate", "--policy", ""], ["lru", "cq", "opt"]),
+        (["session", "ena"], ["enable"]), (["simul"], ["simulate"]), (["remote", ""], ["directory", "rados", "s3"]), (["simulate", "--policy", ""], ["lru", "cq", "opt"]),
         (["simulate", "--remote-write", "a"], ["all"]), (["simulate", "--route", ""], ["session", "random"]),
         (["plan", "--format", "c"], ["csv"]), (["profile", "--source", "g"], ["gpu"]), (["session", "--by", "l"], ["layout"])]}
 

@@ -31,6 +31,7 @@ SUCCEEDS = [
     ("kvcache-bench", ["trace", "--batches", "2", "--block-bytes", "4KiB"]),
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3"]),
     ("kvcache-bench", ["simulate", "--synthetic", "chat", "--requests", "3", "--hosts", "1,2"]),
+    ("kvcache-bench", ["remote", "directory", "--path", "FOLDER", "--bare", "-n", "4", "-b", "64KiB"]),
     ("kvcache-bench", ["plan", *SIZED]), ("kvcache-bench", ["kvcache", *SIZED]), ("kvcache-bench", ["iosize", *SIZED]),
     ("kvcache-bench", ["profile", *SIZED, "--source", "memory", "--num_iter", "1", "--warmup_iter", "0"]),
     ("kvcache-bench", ["session", "status", "SNAPSHOT"]), ("kvcache-bench", ["session", "init", "A"]), ("kvcache-bench", ["session", "list"]),
@@ -46,6 +47,7 @@ FAILS = [
     ("kvcachectl", ["evict", "--tier", "disk", "k"], 2), ("kvcachectl", ["purge", "none"], 1), ("kvcachectl", ["bench", "status", "/nowhere"], 4), ("kvcachectl", ["record"], 2), ("kvcachectl", ["reload", "now"], 2), ("kvcachectl", ["remote", "sweep"], 2), ("kvcachectl", ["stauts"], 2),
     ("kvcachectl", [], 2), ("kvcachectl", ["--sokcet"], 2), ("kvcachectl", ["replay"], 2),
     ("kvcache-bench", ["replay", "/nowhere"], 5), ("kvcache-bench", ["replay"], 2), ("kvcache-bench", ["trace", "--keys", "0"], 2), ("kvcache-bench", ["plan"], 2),
+    ("kvcache-bench", ["remote", "tape"], 2), ("kvcache-bench", ["remote", "directory", "--path", "/nowhere", "--bare"], 4),
     ("kvcache-bench", ["simulate", "/nowhere"], 5), ("kvcache-bench", ["simulate"], 2), ("kvcache-bench", ["simulate", "--hosts", "0"], 2),
     ("kvcache-bench", ["plan", "--model", "llama", "--model_config", "block-tp1-pp16"], 1),
     ("kvcache-bench", ["kvcache", "--model", "BAD", "--model_config", "block-tp1-pp16"], 1),
@@ -81,7 +83,7 @@ def filled(make_daemon, directory):
     for words in (["-n", "a", "k"], ["-n", "gone", "k"]):
         ctl("put", *words, directory / "file", daemon=daemon, check=0)
     names = {"FILE": directory / "file", "OUT": directory / "out", "KEYS": directory / "keys", "BAD": directory / "bad", "TRACE": directory / "trace",
-             "SNAPSHOT": harness.SOURCE / "tests/golden/session/A.json"}
+             "FOLDER": directory, "SNAPSHOT": harness.SOURCE / "tests/golden/session/A.json"}
     return daemon, lambda words: [names.get(w, w) for w in words]
 
 

@@ -38,6 +38,7 @@ enum {
         LOG_TAIL_BYTES = 4000,
         SOCKET_PATH_MAX = 107,
         MOST_SETTINGS = 12,
+        MOST_FURTHER = 24,
         MOST_ATTEMPTS = 100,
 };
 
@@ -361,7 +362,7 @@ static int make_directories(struct embedded *e, const struct embedded_options *o
 int embedded_start(struct embedded *e, const struct embedded_options *o)
 {
         char settings[MOST_SETTINGS][640], binary[640], log[320];
-        char *argv[2 * MOST_SETTINGS + 4];
+        char *argv[2 * (MOST_SETTINGS + MOST_FURTHER) + 4];
         unsigned n = 0, arguments = 0;
         pid_t self = getpid();
         int status;
@@ -391,6 +392,10 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
         for (unsigned i = 0; i < n; i++) {
                 argv[arguments++] = (char *)"--set";
                 argv[arguments++] = settings[i];
+        }
+        for (unsigned i = 0; o->settings && o->settings[i] && i < MOST_FURTHER; i++) {
+                argv[arguments++] = (char *)"--set";
+                argv[arguments++] = (char *)(uintptr_t)o->settings[i];
         }
         argv[arguments] = NULL;
 

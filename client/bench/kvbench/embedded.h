@@ -15,7 +15,8 @@
 struct embedded_options {
         const char *directory; /* where the store is kept; NULL: temporary */
         uint64_t limit_bytes, pool_bytes, entries;
-        const char *io_backend; /* as the daemon's io.backend */
+        const char *io_backend;      /* as the daemon's io.backend */
+        const char *const *settings; /* further ones, "KEY=VALUE"; NULL ends them; may be NULL */
         const atomic_int *interrupted;
 };
 

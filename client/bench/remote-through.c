@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See remote-through.h. The first daemon has an empty store that holds all chunks, and is asked in
+ * its status how many it has written to the engine: the figure is of all of them, from the first
+ * put on, and there is none of a single one. The second one has room for all, too, and is asked for
+ * each chunk once. Both have temporary stores, in $TMPDIR. */
+#include "remote-through.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "checked.h"
+#include "common.h"
+#include "kvbench/embedded.h"
+#include "kvcache-admin.h"
+
+#define NAMESPACE   "kvcache-bench-remote"
+#define FINGERPRINT "format=kvcache-bench-remote\n"
+
+enum {
+        MOST_SETTINGS = 20,
+        SETTING_BYTES = 600,
+        REAP_MOST = 64,
+        REAP_MS = 100,
+        LOOK_MS = 10,
+        STUCK_MS = 60000, /* without any progress */
+        MOST_POOL = 1 << 30,
+};
+
+DEFINE_CLEANUP(struct kvcache *, kvcache_close);
+
+struct settings {
+        char text[MOST_SETTINGS][SETTING_BYTES];
+        const char *list[MOST_SETTINGS + 1];
+        unsigned n;
+};
+
+/* A request on its way; of one chunk. */
+struct flight {
+        void *place; /* in staging; of a put */
+        uint64_t object, begun_ns;
+        struct kvcache_result result;
+};
+
+struct through {
+        const struct remote_job *job;
+        struct embedded daemon;
+        struct kvcache *kv;
+        uint32_t namespace_handle;
+        struct flight *flights;
+        unsigned n_idle, *idle;
+        bool put;
+        struct remote_figures *figures;
+};
+
+/* --- the daemons --- */
+
+__attribute__((format(printf, 2, 3))) static void set(struct settings *s, const char *format, ...)
+{
+        va_list arguments;
+
+        va_start(arguments, format);
+        vsnprintf(s->text[s->n], SETTING_BYTES, format, arguments);
+        va_end(arguments);
+        s->list[s->n] = s->text[s->n];
+        s->n++;
+}
+
+static void set_text(struct settings *s, const char *key, const char *value)
+{
+        if (value)
+                set(s, "remote.%s=%s", key, value);
+}
+
+static uint64_t chunk_room(const struct remote_job *job)
+{
+        return round_up(job->object_bytes + 2 * REMOTE_HEADER_BYTES, 4096);
+}
+
+static void set_remote(struct settings *s, const struct remote_job *job, bool writes)
+{
+        const struct backend_params *p = &job->params;
+        uint64_t window = MAX(job->depth * chunk_room(job), UINT64_C(1) << 20);
+
+        set_text(s, "backend", job->engine->name);
+        set_text(s, "path", p->path);
+        set_text(s, "sync", p->path ? (p->sync ? "on" : "off") : NULL);
+        set_text(s, "pool", p->pool);
+        set_text(s, "ceph_conf", p->ceph_conf);
+        set_text(s, "ceph_user", p->ceph_user);
+        set_text(s, "endpoint", p->endpoint);
+        set_text(s, "bucket", p->bucket);
+        set_text(s, "region", p->region);
+        set_text(s, "credentials", p->credentials);
+        set_text(s, "ca", p->ca);
+        set_text(s, "prefix", job->prefix);
+        set_text(s, "write", writes ? "all" : "never");
+        set(s, "remote.write_rate=0");
+        set(s, "remote.write_queue=%" PRIu64,
+            MAX(job->objects * chunk_room(job), UINT64_C(1) << 20));
+        set(s, "remote.write_inflight=%" PRIu64, window);
+        set(s, "remote.read_inflight=%" PRIu64, window);
+        set(s, "remote.timeout=%" PRIu64 "s", p->timeout_ns / 1000000000u);
+}
+
+static int start(struct through *t, bool writes)
+{
+        const struct remote_job *job = t->job;
+        uint64_t all = job->objects * chunk_room(job);
+        struct settings settings = { .n = 0 };
+        struct embedded_options options = {
+                .limit_bytes = 2 * all + (UINT64_C(1) << 30),
+                .pool_bytes = MIN(2 * all, (uint64_t)MOST_POOL) + 4 * job->depth * chunk_room(job) +
+                              (UINT64_C(64) << 20),
+                .entries = 2 * job->objects + 10000,
+                .io_backend = "auto",
+                .interrupted = job->interrupted,
+                .settings = settings.list,
+        };
+        struct kvcache_namespace_options namespace = { .size = sizeof(namespace),
+                                                       .name = NAMESPACE,
+                                                       .fingerprint = FINGERPRINT };
+        struct kvcache_options connection = {
+                .size = sizeof(connection),
+                .client_name = "kvcache-bench",
+        };
+        char error[256] = "";
+        int status;
+
+        set_remote(&settings, job, writes);
+        status = embedded_start(&t->daemon, &options);
+        if (status != EXIT_OK)
+                return status;
+        connection.socket_path = t->daemon.socket;
+        if (kvcache_connect(&t->kv, &connection, error, sizeof(error)) < 0)
+                return complain(EXIT_UNREACHABLE, "the daemon does not answer: %s", error);
+        if (kvcache_namespace_open(t->kv, &namespace, &t->namespace_handle) < 0)
+                return complain(EXIT_REFUSED, "cannot open a namespace: %s", kvcache_error(t->kv));
+        return EXIT_OK;
+}
+
+/* A number of the status's section `remote`; -1: it cannot be had, and it was said why. */
+static double remote_number(struct through *t, const char *name)
+{
+        _cleanup_(freep) char *text = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        const cJSON *number;
+
+        if (kvcache_report(t->kv, KVCACHE_REPORT_STATUS, &text) < 0) {
+                complain(EXIT_REFUSED, "the daemon does not tell its status: %s",
+                         kvcache_error(t->kv));
+                return -1;
+        }
+        status = cJSON_Parse(text);
+        number = cJSON_GetObjectItemCaseSensitive(
+                cJSON_GetObjectItemCaseSensitive(status, "remote"), name);
+        if (cJSON_IsNumber(number))
+                return number->valuedouble;
+        complain(EXIT_REFUSED, "the daemon's status has no \"%s\" of the shared tier", name);
+        return -1;
+}
+
+/* Until that number is `wanted`; as long as it changes at all. */
+static int wait_for_number(struct through *t, const char *name, double wanted, const char *what)
+{
+        uint64_t last_ns = latency_now_ns();
+        double before = -1;
+
+        for (;;) {
+                double now = remote_number(t, name);
+
+                if (now < 0)
+                        return EXIT_REFUSED;
+                if (now == wanted)
+                        return EXIT_OK;
+                if (*t->job->interrupted)
+                        return EXIT_INTERRUPTED;
+                if (embedded_died(&t->daemon, 0))
+                        return EXIT_REFUSED;
+                if (now != before)
+                        last_ns = latency_now_ns();
+                before = now;
+                if (latency_now_ns() - last_ns > STUCK_MS * UINT64_C(1000000))
+                        return complain(EXIT_REFUSED, "%s: %.0f of %.0f, and no more for %d s",
+                                        what, now, wanted, STUCK_MS / 1000);
+                clock_nanosleep(CLOCK_MONOTONIC, 0,
+                                &(struct timespec){ .tv_nsec = LOOK_MS * 1000000 }, NULL);
+        }
+}
+
+/* --- the client --- */
+
+static int begin(struct through *t, uint64_t object)
+{
+        unsigned number = t->idle[t->n_idle - 1];
+        struct flight *f = &t->flights[number];
+        struct kvcache_request request;
+        struct kvcache_entry entry = { .data = f->place, .length = t->job->object_bytes };
+        struct kvcache_key key;
+
+        f->object = object;
+        f->begun_ns = latency_now_ns();
+        remote_key_of(object, key.bytes);
+        if (t->put) {
+                remote_stamp(object, f->place, t->job->object_bytes);
+                entry.key = key;
+                kvcache_prep_put(&request, t->namespace_handle, &entry, 1, KVCACHE_ACCEPTED,
+                                 &f->result);
+        } else
+                kvcache_prep_get(&request, t->namespace_handle, &key, 1, &f->result);
+        request.user_data = number;
+        request.timeout_ms = STUCK_MS;
+        if (kvcache_submit(t->kv, &request) < 0)
+                return complain(EXIT_UNREACHABLE, "a request cannot be sent: %s",
+                                kvcache_error(t->kv));
+        t->n_idle--;
+        return EXIT_OK;
+}
+
+static int end(struct through *t, const struct kvcache_completion *done)
+{
+        struct flight *f = &t->flights[done->user_data];
+        bool right = true;
+
+        t->idle[t->n_idle++] = (unsigned)done->user_data;
+        if (done->error < 0 || f->result.status != KVCACHE_OK)
+                return complain(EXIT_REFUSED, "a chunk cannot be %s: the daemon answered %s",
+                                t->put ? "put" : "got", kvcache_status_name(f->result.status));
+        if (!t->put) {
+                right = f->result.data && f->result.length == t->job->object_bytes &&
+                        remote_is_stamped(f->object, f->result.data, f->result.length);
+                (void)kvcache_release(t->kv, &f->result.lease, 1);
+        }
+        if (!right)
+                return complain(EXIT_NOT_FOUND, "the daemon answered with wrong bytes");
+        t->figures->objects++;
+        t->figures->bytes += t->job->object_bytes;
+        if (!t->put)
+                latency_add(&t->figures->times, latency_now_ns() - f->begun_ns);
+        return EXIT_OK;
+}
+
+static int reap(struct through *t, uint64_t *ret_done)
+{
+        struct kvcache_completion done[REAP_MOST];
+        int n = kvcache_reap(t->kv, done, REAP_MOST, REAP_MS), status = EXIT_OK;
+
+        if (n < 0)
+                return complain(EXIT_UNREACHABLE, "the daemon went away: %s", kvcache_error(t->kv));
+        for (int i = 0; i < n && status == EXIT_OK; i++)
+                status = end(t, &done[i]);
+        *ret_done += (uint64_t)n;
+        return *t->job->interrupted && status == EXIT_OK ? EXIT_INTERRUPTED : status;
+}
+
+static int make_flights(struct through *t)
+{
+        t->flights = calloc(t->job->depth, sizeof(*t->flights));
+        t->idle = calloc(t->job->depth, sizeof(*t->idle));
+        if (!t->flights || !t->idle)
+                return complain_memory();
+        for (t->n_idle = 0; t->n_idle < t->job->depth; t->n_idle++) {
+                struct flight *f = &t->flights[t->n_idle];
+
+                t->idle[t->n_idle] = t->n_idle;
+                if (t->put && kvcache_staging_acquire(t->kv, t->job->object_bytes, &f->place) < 0)
+                        break;
+                if (t->put)
+                        remote_fill(f->place, t->job->object_bytes);
+        }
+        if (t->n_idle == 0)
+                return complain(EXIT_REFUSED, "no staging memory for a chunk: %s",
+                                kvcache_error(t->kv));
+        return EXIT_OK;
+}
+
+static int move(struct through *t)
+{
+        uint64_t next = 0, done = 0;
+        int status = make_flights(t);
+
+        while (status == EXIT_OK && done < t->job->objects) {
+                while (status == EXIT_OK && next < t->job->objects && t->n_idle > 0)
+                        status = begin(t, next++);
+                if (status == EXIT_OK)
+                        status = reap(t, &done);
+        }
+        return status;
+}
+
+/* --- one side --- */
+
+static void finish(struct through *t)
+{
+        if (t->kv)
+                kvcache_close(t->kv); /* ends what is in flight, and its results with it */
+        embedded_stop(&t->daemon);
+        free(t->flights);
+        free(t->idle);
+}
+
+static int write_side(const struct remote_job *job, struct remote_figures *ret)
+{
+        struct through t = { .job = job, .put = true, .figures = ret };
+        int status = start(&t, true);
+        uint64_t begun;
+
+        if (status == EXIT_OK)
+                status = wait_for_number(&t, "unknown_namespaces", 0,
+                                         "namespaces whose generation is known");
+        begun = latency_now_ns();
+        if (status == EXIT_OK)
+                status = move(&t);
+        if (status == EXIT_OK)
+                status = wait_for_number(&t, "puts", (double)job->objects,
+                                         "chunks that the daemon has written to the engine");
+        ret->ns = latency_now_ns() - begun;
+        ret->measured = status == EXIT_OK;
+        finish(&t);
+        return status;
+}
+
+static int read_side(const struct remote_job *job, struct remote_figures *ret)
+{
+        struct through t = { .job = job, .figures = ret };
+        int status = start(&t, false);
+        uint64_t begun;
+
+        if (status == EXIT_OK)
+                status = wait_for_number(&t, "unknown_namespaces", 0,
+                                         "namespaces whose generation is known");
+        begun = latency_now_ns();
+        if (status == EXIT_OK)
+                status = move(&t);
+        ret->ns = latency_now_ns() - begun;
+        ret->measured = status == EXIT_OK;
+        finish(&t);
+        return status;
+}
+
+int remote_through(const struct remote_job *job, struct remote_bare *bare,
+                   struct remote_figures *ret_write, struct remote_figures *ret_read)
+{
+        struct remote_identity identity;
+        int status, deleted;
+
+        if (remote_identify(NULL, 0, NAMESPACE, FINGERPRINT, &identity) < 0)
+                return complain(
+                        EXIT_LOCAL,
+                        "libcrypto.so.3, which names the objects of the shared tier, cannot "
+                        "be loaded: install OpenSSL's (libssl3)");
+        status = write_side(job, ret_write);
+        if (status == EXIT_OK)
+                status = read_side(job, ret_read);
+        deleted = remote_bare_delete_of(bare, &identity, 0);
+        return status == EXIT_OK ? deleted : status;
+}
