@@ -167,6 +167,10 @@ static void without_hard_links_it_is_renamed(void **state)
                 fail_call(CALL_LINKAT, errors[i], 0, 1);
                 assert_int_equal(create(NAME, BYTES, 1), 0);
                 assert_int_equal(create(OTHER, BYTES, 2), 0);
+                if (n_calls(CALL_RENAMEAT) > 0) {
+                        print_message("no RENAME_NOREPLACE on this file system: skipped\n");
+                        skip();
+                }
                 assert_int_equal(n_calls(CALL_LINKAT), 1); /* it is remembered */
                 assert_int_equal(n_calls(CALL_RENAMEAT2), 2);
                 assert_int_equal(create(NAME, BYTES, 3), -EEXIST);
