@@ -9,7 +9,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import KIB, MIB, in_threads, items, key_of, put_all, value_of, wait_until
+from harness import KIB, MIB, get_all, in_threads, items, key_of, put_all, value_of, wait_until
 from kvwire import Ack, Flag, Op, Report, Status, Tier
 
 
@@ -504,3 +504,23 @@ def test_staging_limits(daemon, client):
     assert client.staging(5000) == 8192
     reply = client.call(Op.STAGING, struct.pack("<Q", 4096), check=False)
     assert reply.status == Status.INVALID and b"staging" in reply.body
+
+
+def test_a_limit_below_the_size_of_a_data_file_leaves_a_store_that_works(make_daemon):
+    """The one file that is there was made for a limit of 8 GiB, and takes all of this one: chunks so small that its table would
+    need more get a smaller file, rather than none until the next restart."""
+    daemon = make_daemon(settings={"store.limit": "8GiB", "memory.pool": "16MiB"}).start()
+    with daemon.client() as c:
+        put_all(c, c.namespace("n"), items("before", 1, 100 * KIB), ack=Ack.WRITTEN)
+    daemon.settings["store.limit"] = "130MiB"
+    daemon.restart()
+    pairs = items("small", 2000, 4 * KIB)
+    with daemon.client() as c:
+        ns = c.namespace("n")
+        for pair in items("again", 1, 100 * KIB) + pairs:
+            wait_until(lambda: c.put(ns, [pair], ack=Ack.WRITTEN)[0].status in (Status.OK, Status.EXISTS), "room on the disk")
+    daemon.restart()
+    with daemon.client() as c:
+        found = get_all(c, c.namespace("n"), [k for k, _ in pairs])
+    assert all(found[key] in (None, value) for key, value in pairs)
+    assert sum(found[key] is not None for key, _ in pairs) >= 1000

@@ -146,6 +146,7 @@ struct volume {
         struct segment **segments;
         uint32_t n_segments; /* with retired ones; slabs_added() of them can be used */
         uint32_t n_retired;
+        bool ring_is_short; /* no new segments: the limit has no room for a ring for their slots */
         uint64_t segment_bytes; /* of the next one */
         uint64_t slab_bytes;    /* of the largest one */
         uint64_t max_chunk;

@@ -247,7 +247,7 @@ static void format_complete(struct kio_request *req)
 static bool may_format(const struct volume *v)
 {
         return !v->params.as_is && !v->formatting && !v->stopping && !v->bypassed &&
-               v->n_retired == 0 && v->n_segments < DISK_SEGMENTS_MAX &&
+               !v->ring_is_short && v->n_segments < DISK_SEGMENTS_MAX &&
                clock_mono_ns() >= v->no_room_until_ns;
 }
 
@@ -451,4 +451,6 @@ void segment_retire(struct volume *v, uint32_t slab)
                 unlinkat(v->dir->fd, name, 0);
         }
         v->n_retired++;
+        /* The next one would be retired, too, unless this one was made for a larger limit. */
+        v->ring_is_short |= seg->bytes <= v->segment_bytes;
 }

@@ -98,6 +98,7 @@ static int add_slabs(struct recovery *rec)
                         segment_retire(v, i);
         }
         v->n_retired = 0; /* those were missing already: no reason not to make new ones */
+        v->ring_is_short = false;
         return 0;
 }
 
