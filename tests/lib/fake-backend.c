@@ -131,7 +131,7 @@ static int carry_out(struct backend_op *op)
         case BACKEND_CREATE:
                 if (find(op->name))
                         return -EEXIST;
-                /* fall through */
+                __attribute__((fallthrough));
         case BACKEND_REPLACE:
                 store(op->name, op->pieces, 0);
                 return 0;
