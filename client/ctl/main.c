@@ -13,8 +13,8 @@ static const struct command *const commands[] = {
         &command_reload,   &command_pin,  &command_unpin,  &command_store, &command_remote,
 };
 
-static const char *const of_bench[] = { "replay",  "simulate", "session", "plan",
-                                        "profile", "kvcache",  "iosize",  NULL };
+static const char *const of_bench[] = { "replay",  "trace",   "simulate", "session", "plan",
+                                        "profile", "kvcache", "iosize",   NULL };
 
 static const struct tool kvcachectl = {
         .name = "kvcachectl",

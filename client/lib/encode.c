@@ -374,12 +374,13 @@ void encode_undo(struct encode *b)
 }
 
 /* A little of it that is all there is under way is sooner copied than handed to a worker, waited
- * for, and announced. Much is for the workers, which are several. */
+ * for, and announced. Much is for the workers, which are several; and so is memory that may not be
+ * there any more, as a worker takes that for an error, and the program would get a signal. */
 static bool library_copies(const struct encode *b)
 {
         uint64_t bytes = 0;
 
-        if (!b->into || !(b->kv->conn->features & WIRE_FEATURE_LEASE_INTO) ||
+        if (!b->into || !b->keys->all_firm || !(b->kv->conn->features & WIRE_FEATURE_LEASE_INTO) ||
             b->kv->keys_inflight > 0)
                 return false;
         for (size_t i = b->first; i < b->first + b->count && bytes <= LIBRARY_COPIES_MOST; i++)

@@ -65,7 +65,7 @@ void flow_session_lost(struct kvcache *kv, int error)
                 TAILQ_REMOVE(&kv->queue, m, link);
                 lost(kv, m, c, false, error);
         }
-        kv->n_inflight = kv->n_cancels = 0;
+        kv->n_inflight = kv->n_cancels = kv->n_background = 0;
         kv->keys_inflight = 0;
         kv->want_out = false;
         kv->n_releases = 0; /* they end with the session */
@@ -159,6 +159,7 @@ int flow_send(struct kvcache *kv)
                 kv->inflight[slot] = m;
                 kv->n_inflight++;
                 kv->keys_inflight += wire_op_is_batch(m->op) ? m->count : 0;
+                kv->n_background += m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS;
                 TAILQ_REMOVE(&kv->queue, m, link);
                 if (m->op == WIRE_RELEASE)
                         kv->release_queued = false;
@@ -218,13 +219,14 @@ void flow_check_idle(struct kvcache *kv)
         unsigned n_fds = 0;
         ssize_t n;
 
-        if (!kv->conn || kv->n_inflight > 1)
+        if (!kv->conn || kv->n_inflight > 1 + kv->n_background)
                 return;
         if (kv->n_inflight > 0) {
-                /* No call waits for a LOOKUP or a CANCEL. */
-                if (kv->conn->lookup.asking || kv->n_cancels > 0)
+                /* No call waits for a LOOKUP, a CANCEL, or what is in the background. */
+                if (kv->conn->lookup.asking || kv->n_cancels > 0 || kv->n_background > 0)
                         (void)flow(kv);
-                return;
+                if (!kv->conn || kv->n_inflight > 0)
+                        return;
         }
         /* No reply is due: what is readable can only be the end. */
         n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);

@@ -73,6 +73,7 @@ struct buffer {
         uint64_t offset, bytes; /* in the file */
         int fd;
         bool mapped;  /* by the library */
+        bool firm;    /* and its file cannot shrink: writing there raises no signal */
         bool on_disk; /* a file: `base` is but a name for it */
         bool leaving; /* being unregistered: no request names it any more */
 };
@@ -120,9 +121,10 @@ struct kvcache {
         struct message *inflight[WIRE_MAX_INFLIGHT];
         unsigned n_inflight;
         uint32_t keys_inflight;
-        unsigned n_cancels; /* CANCELs that are queued or in flight */
-        uint64_t sent;      /* messages, ever */
-        bool want_out;      /* the socket is full */
+        unsigned n_cancels;    /* CANCELs that are queued or in flight */
+        unsigned n_background; /* RELEASEs and TRANSFERS that are in flight */
+        uint64_t sent;         /* messages, ever */
+        bool want_out;         /* the socket is full */
 
         struct request_list requests; /* incomplete */
         struct request_list ready;    /* complete, not reaped */

@@ -159,8 +159,8 @@ static_assert(WIRE_MAX_REGIONS <= 64, "a bit for each region");
 static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
 {
         char reason[128];
+        int r, seals;
         void *p;
-        int r;
 
         if (base) {
                 d->base = base;
@@ -182,6 +182,8 @@ static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
         d->mapped = true;
         if (d->on_disk)
                 return 0;
+        seals = fcntl(d->fd, F_GET_SEALS);
+        d->firm = seals >= 0 && (seals & F_SEAL_SHRINK);
         (void)madvise(p, d->bytes, MADV_DONTFORK);
         (void)madvise(p, d->bytes, MADV_DONTDUMP);
         (void)madvise(p, d->bytes, MADV_POPULATE_WRITE);

@@ -377,7 +377,8 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                              const struct wire_reply *reply)
 {
         struct request *q = m->request;
-        bool copies = q && q->targets.keys;
+        unsigned asked = ((const struct wire_hdr *)m->data)->flags;
+        bool copies = m->op == WIRE_GET && (asked & WIRE_F_INTO) && (asked & WIRE_F_LEASE);
         int64_t began_ns = copies ? handle_now_ns() : 0;
 
         if (reply->status != WIRE_OK && q) {
@@ -393,7 +394,7 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                 /* The user holds no lease by these, and knows of none that it could give back. */
                 if (copies)
                         (void)message_flush_releases(kv);
-                if (copies && m->moves)
+                if (copies && q)
                         reply_count_copies(kv, reply, began_ns);
         }
         if (q)
@@ -478,6 +479,7 @@ int reply_take(struct kvcache *kv, size_t bytes, int fds[static WIRE_MAX_FDS], u
 
         kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
         kv->n_inflight--;
+        kv->n_background -= m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS;
         if (wire_op_is_batch(m->op)) {
                 kv->keys_inflight -= m->count;
                 message_unref_staging(m, &kv->conn->staging);

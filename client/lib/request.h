@@ -28,6 +28,7 @@ struct resolved {
         struct resolved_piece *pieces;
         bool needs_staging; /* some bytes of a put are in no shared memory: they are copied there */
         bool all_shared;    /* each key that a message will name is */
+        bool all_firm;      /* and writing to any of it raises no signal */
         int refused;        /* 0, or -errno: the daemon did not take a region again */
 };
 

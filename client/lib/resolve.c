@@ -114,6 +114,7 @@ static int locate(struct pass *pass, struct resolved_piece *p, bool may_be_on_di
                 return error;
         if (d->session != kv->sessions)
                 return HOME_REFUSED;
+        pass->r->all_firm &= d->firm;
         p->place =
                 (struct place){ d->id, (uint64_t)((const uint8_t *)p->data - d->base), p->bytes };
         return HOME_SHARED;
@@ -205,7 +206,7 @@ int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resol
         if (kv->conn && r->session == kv->sessions)
                 return 0;
         resolved_fini(r);
-        r->all_shared = true;
+        r->all_shared = r->all_firm = true;
         r->session = kv->sessions;
         if (!op_moves(user->op))
                 return 0;

@@ -336,7 +336,8 @@ static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
 }
 
 /* Each worker that is woken wants a core, next to the loop's and the client's, and a batch ends
- * when the last of them has had one. So the first one that is not busy takes the request. */
+ * when the last of them has had one. So the first one that is not busy takes the request. One that
+ * fails has nothing to do, and is to have no more than its share for that. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
         struct worker *least = &io->workers[0];
@@ -344,6 +345,8 @@ static struct worker *kio_choose(struct kio *io, const struct kio_request *req, 
         for (unsigned i = 0; i < io->n_workers; i++) {
                 struct worker *w = &io->workers[i];
 
+                if (counter_get(&w->failing))
+                        continue;
                 if (req->op == KIO_COPY ? w->load.copy_bytes < KIO_COPY_BYTES
                                         : w->load.transfers < io->places &&
                                                   w->load.transfer_bytes < KIO_TRANSFER_BYTES)

@@ -492,6 +492,7 @@ static void worker_enter(struct worker *w, bool wait)
                 bool passing = r == -EAGAIN || r == -EBUSY || r == -ENOMEM;
 
                 w->broken = passing ? 0 : r;
+                counter_set(&w->failing, 1);
                 w->backoff_ms = MIN(w->backoff_ms > 0 ? w->backoff_ms * 2 : 1,
                                     (unsigned)WORKER_PAUSE_MS_MAX);
                 pause = (struct timespec){ .tv_nsec = (long)w->backoff_ms * 1000000 };
@@ -499,6 +500,7 @@ static void worker_enter(struct worker *w, bool wait)
         } else {
                 w->broken = 0;
                 w->backoff_ms = 0;
+                counter_set(&w->failing, 0);
         }
         counter_set(&w->in_device, 0);
 }

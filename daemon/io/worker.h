@@ -60,6 +60,7 @@ struct worker {
 
         /* counters: this thread writes, anybody reads */
         _Alignas(64) _Atomic uint64_t turns;
+        _Atomic uint64_t failing;   /* 1: what it was last asked to submit was refused */
         _Atomic uint64_t in_device; /* 1: inside a call that may take as long as the device likes */
         _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* when the oldest in flight began, 0: none */
         _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */

@@ -118,7 +118,7 @@ BAD = {
     "sweep, long": frame(Op.SWEEP, bytes(24)),
     "sweep, an unknown option": frame(Op.SWEEP, struct.pack("<QII", 1, 2, 0)),
     "sweep, reserved": frame(Op.SWEEP, struct.pack("<QII", 1, 0, 1)),
-    "report, unknown": frame(Op.REPORT, struct.pack("<II", 4, 0)),
+    "report, unknown": frame(Op.REPORT, struct.pack("<II", max(kvwire.Report) + 1, 0)),
     "report, reserved": frame(Op.REPORT, struct.pack("<II", 0, 1)),
     "release with an entry": frame(Op.RELEASE, batch_head(count=1) + KEY),
     "release that does not fit": frame(Op.RELEASE, batch_head(count=0, releases=2) + bytes(8)),

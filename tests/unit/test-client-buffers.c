@@ -305,6 +305,35 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         wait_for_leases_to_go_back(f);
 }
 
+/* A worker of the daemon's takes memory that has gone for an error, where the program would get a
+ * signal: of a file that can be cut, and where the program has mapped it, as it may. */
+static void test_memory_that_may_go_away_is_filled_by_the_daemon(void **state)
+{
+        struct fake_options o = { .lease_into = true, .in_memory = 1 };
+        int cut = memfd_create("can-be-cut", MFD_CLOEXEC);
+        struct kvcache_buffer_options b[] = { options_of(cut, 0, REGION),
+                                              options_of(file_fd, 0, REGION) };
+        struct rig *f = *state;
+        struct kvcache_result r;
+
+        start(f, &o, 5000);
+        put_one(f, 1, 5000);
+        assert_int_equal(ftruncate(cut, REGION), 0);
+        b[1].base = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, file_fd, 0);
+        assert_ptr_not_equal(b[1].base, MAP_FAILED);
+        for (unsigned i = 0; i < 2; i++) {
+                struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
+                uint32_t region = 0;
+
+                assert_int_equal(kvcache_buffer_register(f->kv, &b[i], &region, &e.data), 0);
+                assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e, 1, &r), 0);
+                assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
+                assert_true(rig_filled(e.data, 5000, 1));
+        }
+        munmap(b[1].base, REGION);
+        close(cut);
+}
+
 /* Four MiB are a little, a key more is not. */
 static void test_much_is_copied_by_the_daemon(void **state)
 {
@@ -327,6 +356,27 @@ static void test_much_is_copied_by_the_daemon(void **state)
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, e, LITTLE + 1, r), 0);
         assert_int_equal(logged_before(f, 0).flags, WIRE_F_INTO);
         assert_true(rig_filled(base, 1000, 1));
+}
+
+/* The answers to the release that follows a copy hide no end of the session. */
+static void test_a_restart_is_noticed_behind_a_release(void **state)
+{
+        struct fake_options o = { .lease_into = true, .in_memory = 1 };
+        struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
+        struct kvcache_info info = { .size = sizeof(info) };
+        struct rig *f = *state;
+        struct kvcache_result r;
+        uint32_t region = 0;
+
+        start(f, &o, 5000);
+        put_one(f, 1, 5000);
+        e.data = register_buffer(f, &region);
+        assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e, 1, &r), 0);
+        wait_for_leases_to_go_back(f);
+        fake_daemon_free(f->d);
+        f->d = fake_daemon_start(f->path, &o);
+        assert_int_equal(kvcache_get_info(f->kv, &info), 0);
+        assert_int_equal(info.reconnects, 1);
 }
 
 static void test_a_lease_outside_of_the_pool_is_not_copied_from(void **state)
@@ -1213,6 +1263,8 @@ int main(void)
                 TEST(puts_and_gets_name_the_region_and_need_no_staging),
                 TEST(the_library_copies_a_little_that_is_in_memory),
                 TEST(much_is_copied_by_the_daemon),
+                TEST(a_restart_is_noticed_behind_a_release),
+                TEST(memory_that_may_go_away_is_filled_by_the_daemon),
                 TEST(a_lease_outside_of_the_pool_is_not_copied_from),
                 TEST(a_chunk_longer_than_the_staging_goes_from_a_region),
                 TEST(a_request_may_mix_staging_region_and_other_memory),
