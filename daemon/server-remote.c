@@ -221,8 +221,7 @@ static bool add_namespace(struct server *s, const struct store_namespace *ns)
         if (!t || (config && !config->remote) || is_local(s, ns->name))
                 return true;
         r = remote_namespace_add(s->service.remote, ns->id, ns->name, ns->fingerprint,
-                                 secret ? secret->bytes : NULL, secret ? secret->length : 0,
-                                 ns->chunks > 0 || s->keep.kept[t->number] >= 0);
+                                 secret ? secret->bytes : NULL, secret ? secret->length : 0);
         if (r < 0)
                 log_error("namespace \"%s\" is not on the shared tier: %s", ns->name,
                           r == -ELIBACC ? "libcrypto.so.3 cannot be loaded; install the package "

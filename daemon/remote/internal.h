@@ -68,7 +68,6 @@ struct namespace
         uint64_t last; /* that this host's chunks are of */
         bool has_last;
         bool known;           /* `generation` was read, or written */
-        bool has_chunks;      /* or may have: of a generation that is not known */
         bool failed;          /* the last time it was to be read */
         unsigned awaiting;    /* changes, for each of which remote_purged() is still to come */
         unsigned writing;     /* generations: under way */

@@ -7,8 +7,9 @@
  * have read the first. So what counts is whether it is the same.
  *
  * The generation of this host's chunks is kept in the state file. Where that does not have the
- * namespace, its chunks are of an unknown one, and purged if there ever was a purge. Where it has
- * one and the engine a lower one, or none, the engine has lost it, and purges with it: the
+ * namespace, its chunks are of an unknown one, and purged if there ever was a purge: also those of
+ * a new namespace, which may have been put before it, while the first read was under way. Where it
+ * has one and the engine a lower one, or none, the engine has lost it, and purges with it: the
  * namespace is purged, and a new generation written, above all that were.
  *
  * A namespace is usable while its generation was read lately. It is not from a change on until
@@ -140,7 +141,7 @@ static void on_generation(struct namespace *ns, uint64_t generation, uint64_t no
         }
         ns->read_ns = now_ns;
         ns->failed = false;
-        if (!ns->has_last && (generation == 0 || !ns->has_chunks)) {
+        if (!ns->has_last && generation == 0) {
                 ns->generation = generation;
                 ns->known = true;
                 settle(ns);
@@ -160,7 +161,6 @@ static void on_failed(struct namespace *ns, bool rejected)
 {
         ns->failed = true;
         ns->known &= !rejected;
-        ns->has_chunks = true; /* some may have come before a purge that is still to be seen */
 }
 
 static void on_read(struct operation *o, int result)
@@ -201,7 +201,6 @@ static void on_read_due(struct deadline *d, uint64_t now_ns)
         read_at(ns, now_ns + MIN(RETRY_NS, r->params.generation_interval_ns));
         if (r->breaker.state != REMOTE_CLOSED) {
                 ns->failed = true;
-                ns->has_chunks = true;
                 return;
         }
         if (operation_new(r, OPERATION_READ_GENERATION, NULL, REMOTE_HEADER_BYTES, &o) < 0) {
@@ -440,8 +439,7 @@ static void take_out(struct remote *r, struct namespace *ns)
 }
 
 int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *name,
-                         const char *fingerprint, const void *secret, size_t secret_length,
-                         bool has_chunks)
+                         const char *fingerprint, const void *secret, size_t secret_length)
 {
         struct namespace *ns = remote_namespace_find(r, namespace_id);
         struct remote_identity identity;
@@ -464,7 +462,6 @@ int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *na
                 .remote = r,
                 .id = namespace_id,
                 .identity = identity,
-                .has_chunks = has_chunks,
                 .next.expire = on_read_due,
         };
         begin_epoch(ns);

@@ -74,8 +74,7 @@ void remote_configure(struct remote *r, const struct remote_params *params);
  * of its tenant, may be NULL. All is copied. 0, -ENOMEM, -ELIBACC (no libcrypto). A namespace that
  * is there already keeps what is known of it. */
 int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *name,
-                         const char *fingerprint, const void *secret, size_t secret_length,
-                         bool has_chunks);
+                         const char *fingerprint, const void *secret, size_t secret_length);
 void remote_namespace_remove(struct remote *r, uint32_t namespace_id);
 bool remote_has_namespace(const struct remote *r, uint32_t namespace_id);
 

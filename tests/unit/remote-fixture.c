@@ -289,24 +289,24 @@ void make_bare(void)
         assert_string_equal(error, "");
 }
 
-static void add(bool has_chunks)
+static void add(void)
 {
-        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, has_chunks), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
 }
 
 void make(void)
 {
         make_bare();
-        add(false);
+        add();
         step();
         wait_until(is_recorded());
 }
 
-void make_again(bool has_chunks)
+void make_again(void)
 {
         rig.r = remote_free(rig.r);
         make_bare();
-        add(has_chunks);
+        add();
         step();
         wait_until(is_recorded());
 }

@@ -33,8 +33,8 @@ int rig_setup(void **state);
 int rig_teardown(void **state);
 /* From rig.params, with the namespace NS. */
 void make(void);
-void make_bare(void);             /* without it */
-void make_again(bool has_chunks); /* as after a restart of the host */
+void make_bare(void);  /* without it */
+void make_again(void); /* as after a restart of the host */
 
 uint64_t now_ns(void);
 void advance(uint64_t ns); /* and step() */

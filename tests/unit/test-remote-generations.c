@@ -91,7 +91,7 @@ static void all_is_a_miss_until_the_generation_is_known(void **state)
 
         make_bare();
         fake_set_end(BACKEND_READ, FAKE_HELD);
-        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, false), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
         step();
         assert_false(get(&a, 1, SECOND));
         assert_int_equal(stats().refused[2], 1);
@@ -113,7 +113,7 @@ static void what_is_offered_waits_for_the_first_generation(void **state)
 
         make_bare();
         fake_set_end(BACKEND_READ, FAKE_HELD);
-        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, false), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
         step();
         offer(1);
         step();
@@ -137,7 +137,7 @@ static void what_is_offered_waits_for_the_first_generation(void **state)
         remote_namespace_remove(rig.r, NS);
         fake_fail(BACKEND_READ, -EIO, 1);
         fake_set_end(BACKEND_READ, FAKE_HELD);
-        assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", "s", 1, false), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", "s", 1), 0);
         step();
         offer(3);
         assert_int_equal(stats().queued, 1);
@@ -177,7 +177,7 @@ static void a_purge_hides_what_was_there(void **state)
         assert_int_equal(rig.purged, 0);
         /* Nor after a restart: the state file knows. */
         wait_until(is_recorded());
-        make_again(true);
+        make_again();
         assert_false(finds(1, CHUNK));
         assert_int_equal(rig.purged, 0);
         put_object(1, CHUNK);
@@ -286,7 +286,7 @@ static void the_purge_of_another_host_is_seen_within_the_interval(void **state)
                 advance(rig.params.generation_interval_ns);
         assert_int_equal(rig.purged, 1); /* once */
         wait_until(is_recorded());
-        make_again(true);
+        make_again();
         assert_int_equal(rig.purged, 1);
 }
 
@@ -310,7 +310,7 @@ static void two_purges_are_two(void **state)
         step();
         assert_true(is_usable());
         wait_until(is_recorded());
-        make_again(true);
+        make_again();
         assert_int_equal(rig.purged, 2);
 }
 
@@ -398,7 +398,7 @@ static void a_host_that_was_down_during_the_purge_learns_of_it(void **state)
         put_object(1, CHUNK);
         purge_by_another(6000);
         assert_int_equal(rig.purged, 1);
-        make_again(true);
+        make_again();
         assert_int_equal(rig.purged, 2);
         step();
         assert_false(finds(1, CHUNK));
@@ -410,7 +410,7 @@ static void without_the_state_file_chunks_are_purged_if_there_was_a_purge(void *
         make(); /* there was none */
         put_object(1, CHUNK);
         assert_int_equal(access(rig.state, F_OK), -1); /* there is nothing to know */
-        make_again(true);
+        make_again();
         assert_int_equal(rig.purged, 0);
         assert_true(finds(1, CHUNK));
         purge_by_another(5000);
@@ -418,14 +418,15 @@ static void without_the_state_file_chunks_are_purged_if_there_was_a_purge(void *
         wait_until(is_recorded());
         assert_int_equal(rig.purged, 1);
         assert_int_equal(unlink(rig.state), 0);
-        make_again(true);
+        make_again();
         assert_int_equal(rig.purged, 2);
         assert_int_equal(unlink(rig.state), 0);
-        make_again(false); /* nothing to purge */
-        assert_int_equal(rig.purged, 2);
+        make_again();
+        assert_int_equal(rig.purged, 3);
         assert_int_equal(generation(), 5000);
-        make_again(true);
-        assert_int_equal(rig.purged, 2);
+        wait_until(is_recorded());
+        make_again();
+        assert_int_equal(rig.purged, 3);
 }
 
 static void a_damaged_state_file_is_as_none(void **state)
@@ -444,9 +445,9 @@ static void a_damaged_state_file_is_as_none(void **state)
         make_bare();
         assert_non_null(strstr(status().reason, "is not used: it is damaged"));
         rig.r = remote_free(rig.r);
-        make_again(true);
+        make_again();
         assert_int_equal(rig.purged, 2);
-        make_again(true); /* it was written anew */
+        make_again(); /* it was written anew */
         assert_int_equal(rig.purged, 2);
 }
 
@@ -472,7 +473,7 @@ static void a_crash_between_the_purge_and_the_state_file_purges_again(void **sta
         advance(rig.params.generation_interval_ns);
         assert_int_equal(rig.purged, 1);
         rig.keep_purges = false;
-        make_again(true); /* the file does not have it, as this host may still have the chunks */
+        make_again(); /* the file does not have it, as this host may still have the chunks */
         assert_int_equal(rig.purged, 2);
 }
 
@@ -516,7 +517,7 @@ static void a_generation_that_was_lost_while_this_host_was_down_purges(void **st
         wait_until(is_recorded());
         assert_int_equal(rig.purged, 1);
         assert_true(fake_remove(generation_name()));
-        make_again(true);
+        make_again();
         step();
         assert_int_equal(rig.purged, 2); /* there may have been a purge meanwhile */
         assert_true(on_engine() > 5000);
@@ -582,11 +583,30 @@ static void an_engine_that_comes_late_purges_what_came_before(void **state)
 {
         make_bare();
         fake_fail(BACKEND_READ, -EIO, 1);
-        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, false), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
         step();
         purge_by_another(5000); /* meanwhile chunks have come here */
         advance(rig.params.generation_interval_ns);
         assert_int_equal(rig.purged, 1);
+}
+
+static void what_came_during_the_first_read_is_purged(void **state)
+{
+        make_bare();
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
+        step();
+        offer(1);
+        step();
+        assert_int_equal(stats().queued, 1);
+        purge_by_another(5000);
+        fake_set_end(BACKEND_READ, FAKE_WITHIN);
+        assert_int_equal(fake_release(1), 1);
+        step();
+        assert_int_equal(generation(), 5000);
+        assert_int_equal(rig.purged, 1);
+        assert_int_equal(stats().puts, 0);
+        assert_false(finds(1, CHUNK));
 }
 
 static void what_was_read_before_a_purge_is_not_believed_after_it(void **state)
@@ -635,10 +655,10 @@ static void a_namespace_that_was_removed_has_nothing_there(void **state)
         assert_false(remote_has_namespace(rig.r, NS));
         fake_set_end(BACKEND_READ, FAKE_WITHIN);
         /* Another one with its number. */
-        assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", NULL, 0, false), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", NULL, 0), 0);
         step();
         assert_false(finds(1, CHUNK));
-        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, false), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
         step();
         assert_true(finds(1, CHUNK));
 }
@@ -647,7 +667,7 @@ static void a_namespace_that_is_there_keeps_what_is_known(void **state)
 {
         make();
         put_object(1, CHUNK);
-        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1, true), 0);
+        assert_int_equal(remote_namespace_add(rig.r, NS, "model", "fp", "s", 1), 0);
         assert_true(finds(1, CHUNK));
         assert_int_equal(fake_count(BACKEND_READ), 2);
 }
@@ -659,7 +679,7 @@ static void many_namespaces_are_found(void **state)
         make();
         for (uint32_t id = 2000; id > 100; id--) {
                 snprintf(name, sizeof(name), "ns%u", id);
-                assert_int_equal(remote_namespace_add(rig.r, id, name, "fp", NULL, 0, false), 0);
+                assert_int_equal(remote_namespace_add(rig.r, id, name, "fp", NULL, 0), 0);
         }
         step();
         assert_int_equal(status().namespaces, 1901);
@@ -683,7 +703,7 @@ static void reads_of_generations_that_hang_are_bounded(void **state)
         fake_set_end(BACKEND_READ, FAKE_HUNG);
         for (uint32_t id = 0; id < 2000; id++) {
                 snprintf(name, sizeof(name), "ns%u", id);
-                assert_int_equal(remote_namespace_add(rig.r, id, name, "fp", NULL, 0, false), 0);
+                assert_int_equal(remote_namespace_add(rig.r, id, name, "fp", NULL, 0), 0);
         }
         step();
         assert_int_equal(fake_held(), SMALL_MAX);
@@ -719,6 +739,7 @@ int main(void)
                 TEST(a_damaged_generation_makes_the_namespace_unknown),
                 TEST(a_generation_that_cannot_be_read_for_long_is_not_relied_on),
                 TEST(an_engine_that_comes_late_purges_what_came_before),
+                TEST(what_came_during_the_first_read_is_purged),
                 TEST(what_was_read_before_a_purge_is_not_believed_after_it),
                 TEST(a_namespace_that_was_removed_has_nothing_there),
                 TEST(a_namespace_that_is_there_keeps_what_is_known),

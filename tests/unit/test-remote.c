@@ -29,7 +29,7 @@ static void what_one_host_writes_another_finds(void **state)
         assert_true(fake_has(name_of(1)));
         assert_int_equal(stats().puts, 1);
         assert_int_equal(stats().put_bytes, CHUNK);
-        make_again(true);
+        make_again();
         assert_true(finds(1, CHUNK));
         assert_false(finds(2, CHUNK));
         assert_int_equal(stats().gets, 2);
