@@ -330,9 +330,11 @@ static void on_restored(struct operation *o, int result)
 {
         struct namespace *ns = o->owner;
 
-        if (!ns || o->remote->stopping)
+        if (!ns)
                 return;
         ns->reading = NULL;
+        if (o->remote->stopping)
+                return;
         if (result == 0 || result == -EEXIST)
                 read_at(ns, clock_mono_ns());
         else

@@ -509,6 +509,19 @@ static void a_generation_that_is_removed_is_written_again(void **state)
         assert_true(on_engine() > 6000);
 }
 
+static void a_stop_while_a_generation_is_written_again_leaves_nothing(void **state)
+{
+        make();
+        purge_by_another(5000);
+        advance(rig.params.generation_interval_ns);
+        assert_true(fake_remove(generation_name()));
+        fake_set_end(BACKEND_CREATE, FAKE_HELD);
+        advance(rig.params.generation_interval_ns);
+        assert_non_null(remote_namespace_find(rig.r, NS)->reading);
+        remote_stop(rig.r);
+        assert_null(remote_namespace_find(rig.r, NS)->reading);
+}
+
 static void a_generation_that_was_lost_while_this_host_was_down_purges(void **state)
 {
         make();
@@ -734,6 +747,7 @@ int main(void)
                 TEST(a_state_file_that_cannot_be_written_is_tried_again),
                 TEST(a_crash_between_the_purge_and_the_state_file_purges_again),
                 TEST(a_generation_that_is_removed_is_written_again),
+                TEST(a_stop_while_a_generation_is_written_again_leaves_nothing),
                 TEST(a_generation_that_was_lost_while_this_host_was_down_purges),
                 TEST(what_is_offered_waits_for_the_first_generation),
                 TEST(a_damaged_generation_makes_the_namespace_unknown),
