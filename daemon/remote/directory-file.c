@@ -269,7 +269,7 @@ int file_read(struct files *f, struct file_call *call, const struct iovec pieces
 
 struct writing {
         const struct iovec *pieces;
-        bool replace;
+        bool replace; /* and be there after a loss of power, as a purge relies on it */
 };
 
 /* The end that is no whole block is written without O_DIRECT. */
@@ -377,16 +377,39 @@ static int publish(struct files *f, int dir_fd, const char *temporary, const cha
 }
 
 static int write_temporary(struct files *f, struct file_call *call, int fd, bool direct,
-                           const struct iovec pieces[static 2])
+                           const struct writing *writing)
 {
-        int r = write_pieces(f, call, fd, direct, pieces);
+        int r = write_pieces(f, call, fd, direct, writing->pieces);
 
-        if (r == 0 && f->sync && fsync(fd) < 0)
+        if (r == 0 && (f->sync || writing->replace) && fsync(fd) < 0)
                 r = fail(f, call, -errno, "cannot sync");
         /* NFS and quotas report here what they had no room for. */
         if (close(fd) < 0 && r == 0 && errno != EINTR)
                 r = fail(f, call, -errno, "cannot write");
         return r;
+}
+
+/* The directories that lead to the object, any of which may be new. Some file systems cannot. */
+static int sync_directories(struct files *f, const struct tree_root *root, struct file_call *call)
+{
+        const char *slash = call->name + strlen(call->name);
+
+        while (slash > call->name) {
+                _cleanup_(closep) int fd = -1;
+                char path[REMOTE_NAME_MAX] = ".";
+
+                slash = memrchr(call->name, '/', (size_t)(slash - call->name));
+                if (slash)
+                        snprintf(path, sizeof(path), "%.*s", (int)(slash - call->name), call->name);
+                else
+                        slash = call->name;
+                fd = tree_open(&f->tree, root, path, O_RDONLY | O_DIRECTORY);
+                if (fd < 0)
+                        return fail(f, call, fd, "cannot open the directory of");
+                if (fsync(fd) < 0 && !is_unsupported(errno))
+                        return fail(f, call, -errno, "cannot sync the directory of");
+        }
+        return 0;
 }
 
 static int step_write(struct files *f, const struct tree_root *root, struct file_call *call,
@@ -408,7 +431,7 @@ static int step_write(struct files *f, const struct tree_root *root, struct file
         fd = create_temporary(f, dir_fd, &direct, temporary);
         if (fd < 0)
                 return fail(f, call, fd, "cannot create");
-        r = write_temporary(f, call, fd, direct, writing->pieces);
+        r = write_temporary(f, call, fd, direct, writing);
         if (r == 0)
                 r = may_go_on(call);
         if (r == 0) {
@@ -419,6 +442,8 @@ static int step_write(struct files *f, const struct tree_root *root, struct file
                 if (r < 0)
                         fail(f, call, r, "cannot name");
         }
+        if (r == 0 && writing->replace)
+                return sync_directories(f, root, call);
         /* Linked, it has two names; renamed, only its own. */
         if (r < 0 || (!writing->replace && !atomic_load(&f->no_link)))
                 unlinkat(dir_fd, temporary, 0);

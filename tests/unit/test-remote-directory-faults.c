@@ -137,6 +137,30 @@ static void every_error_has_its_result(void **state)
         }
 }
 
+/* A purge relies on it: without remote.sync, too. The file, and the directories from its own up to
+ * remote.path. */
+static void what_is_replaced_is_synced(void **state)
+{
+        char error[120];
+
+        start(1, false);
+        reset_calls();
+        assert_int_equal(create(NAME, BYTES, 1), 0);
+        assert_int_equal(n_calls(CALL_FSYNC), 0);
+        assert_int_equal(replace(NAME, BYTES, 1), 0);
+        assert_int_equal(n_calls(CALL_FSYNC), 1 + 5);
+        for (unsigned i = 0; i <= 5; i++) {
+                fail_call(CALL_FSYNC, EIO, i, 1);
+                assert_int_equal(run(BACKEND_REPLACE, NAME, error), -EIO);
+                assert_non_null(strstr(error, "cannot sync"));
+                assert_non_null(strstr(error, at.path));
+                assert_int_equal(count_files("", ".tmp"), 0);
+        }
+        fail_call(CALL_FSYNC, EINVAL, 1, 5); /* a file system that syncs no directories */
+        assert_int_equal(run(BACKEND_REPLACE, NAME, error), 0);
+        assert_int_equal(replace("top", BYTES, 1), 0);
+}
+
 /* NFS writes back then, and says what it had no room for. The first descriptor that is closed after
  * the write is the file's. */
 static void what_close_says_counts(void **state)
@@ -547,6 +571,7 @@ int main(void)
 #define TEST(f) cmocka_unit_test_setup_teardown(f, directory_setup, directory_teardown)
         const struct CMUnitTest tests[] = {
                 TEST(every_error_has_its_result),
+                TEST(what_is_replaced_is_synced),
                 TEST(what_close_says_counts),
                 TEST(without_hard_links_it_is_renamed),
                 TEST(without_either_it_is_renamed_over),
