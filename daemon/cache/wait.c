@@ -3,10 +3,10 @@
  * shared tier ends; and what the cache does each iteration. Loop thread.
  *
  * Each user has a queue; cache.h says how users share the cache. A put waits when the pool has no
- * slot for it or its user has used up its share of the write budget (cache_over_budget()), a get
- * when the pool has no slot. A wait ends when there is room, at the request's deadline (BUSY), or
- * when its client cancels it or ends. A request that finds no room for HEAD_OF_LINE_MS does not
- * hold up those behind it any more. */
+ * slot for it or its user has used up its share of the write budget (cache_over_budget()), a get,
+ * or a put of what the shared tier had, when the pool has no slot. A wait ends when there is room,
+ * at the request's deadline (BUSY), or when its client cancels it or ends. A request that finds no
+ * room for HEAD_OF_LINE_MS does not hold up those behind it any more. */
 #include "cache/internal.h"
 
 #include "base/clock.h"
@@ -126,7 +126,12 @@ void cache_wait_for_room(struct cache *c, struct cache_request *req)
         req->waits_since_ns = clock_mono_ns();
         if (c->retry_ns == 0)
                 c->retry_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
-        list_append(&u->waits[req->kind], &req->node);
+        /* Before those that wait for the disk: it does not, and has a buffer of the shared tier's.
+         */
+        if (req->fetched)
+                list_prepend(&u->waits[req->kind], &req->node);
+        else
+                list_append(&u->waits[req->kind], &req->node);
         if (list_empty(&u->turn[req->kind]))
                 list_append(&c->waiting[req->kind], &u->turn[req->kind]);
         note_waiting(c, req, u);
@@ -161,7 +166,7 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
         list = &u->waits[req->kind];
         if (req->kind == KIND_PUT &&
             cache_over_budget(c, container_of(list->next, struct cache_request, node)))
-                return true;
+                return !req->fetched;
         return clock_mono_ns() <
                container_of(list->prev, struct cache_request, node)->waits_since_ns +
                        HEAD_OF_LINE_NS;
@@ -212,7 +217,7 @@ static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, st
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
         bool tried = false;
 
-        if (kind == KIND_PUT && cache_over_budget(c, req))
+        if (kind == KIND_PUT && !req->fetched && cache_over_budget(c, req))
                 return false;
         /* What there is no room for once, there is none for a second time. */
         for (unsigned i = 0; i < round->n_no_room && !tried; i++)

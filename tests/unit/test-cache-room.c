@@ -251,6 +251,63 @@ static void puts_are_let_in_in_order(void **state)
                 expect(&r[i], CACHE_OK);
 }
 
+/* As what the shared tier had, for this user. */
+static void put_fetched(struct req *r, uint32_t n, char *bytes, uint32_t length,
+                        struct cache_fetched *fetched)
+{
+        static const bool unwanted = false;
+
+        fill(bytes, n, 1, length);
+        *fetched = (struct cache_fetched){ .crc = kio_crc32c(bytes, length), .created_ms = 1 };
+        start(r, n);
+        r->req.memory = bytes;
+        r->req.length = length;
+        r->req.ack = CACHE_ACCEPTED;
+        r->req.fetched = fetched;
+        r->req.unwanted = &unwanted;
+        cache_put(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void what_was_fetched_does_not_wait_behind_puts_that_wait_for_the_disk(void **state)
+{
+        enum { HELD = 2, REST = SLABS - HELD };
+        uint32_t large = (uint32_t)pool_slab_bytes(t.pool), pinned[REST];
+        struct cache_fetched fetched;
+        struct req r, first, waits_for_disk;
+        char *bytes = malloc(large);
+
+        assert_non_null(bytes);
+        hold(KIO_WRITE, 1);
+        for (unsigned i = 0; i < HELD; i++) {
+                put_bytes(&first, 50 + i, CACHE_ACCEPTED, 1, large);
+                expect(&first, CACHE_OK);
+        }
+        put_bytes(&waits_for_disk, 1, CACHE_WRITTEN, 1, large);
+        tiers_iterate(&t);
+        assert_false(is_in_pool(1));
+        for (unsigned i = 0; i < REST; i++) {
+                struct key key = key_of(2 + i);
+
+                put_fetched(&r, 2 + i, bytes, large, &fetched);
+                expect(&r, CACHE_OK);
+                pinned[i] = pool_find(t.pool, t.ns, &key, store_hash(t.store, t.ns, &key));
+                assert_int_not_equal(pinned[i], POOL_NONE);
+                pool_pin(t.pool, pinned[i]);
+        }
+
+        /* Where the pool has no room either it is the first that gets some. */
+        put_fetched(&r, 20, bytes, large, &fetched);
+        tiers_iterate(&t);
+        assert_false(r.done);
+        unpin_all(pinned, REST);
+        expect(&r, CACHE_OK);
+        assert_false(waits_for_disk.done);
+        release();
+        expect(&waits_for_disk, CACHE_OK);
+        free(bytes);
+}
+
 static void a_small_one_does_not_overtake_a_large_one_that_just_came(void **state)
 {
         uint32_t pinned[SLABS], large = (uint32_t)pool_slab_bytes(t.pool);
@@ -438,6 +495,7 @@ int main(int argc, char **argv)
                 TEST(many_waits_end_a_few_a_turn),
                 TEST(many_that_wait_for_one_write_are_answered_a_few_a_turn),
                 TEST(puts_are_let_in_in_order),
+                TEST(what_was_fetched_does_not_wait_behind_puts_that_wait_for_the_disk),
                 TEST(a_small_one_does_not_overtake_a_large_one_that_just_came),
                 TEST(one_that_cannot_be_helped_does_not_hold_up_the_others),
                 TEST(a_hit_never_waits_for_those_that_need_room),
