@@ -163,6 +163,7 @@ static bool has_expired(const struct fetch *f)
                f->remote.created_ms < store_born_after_ms(lifetime_s, clock_unix_ms());
 }
 
+/* It may wait for room, with a buffer of the tier's: so no longer than a read there may take. */
 static void put_into_pool(struct fetch *f)
 {
         const struct remote_get *found = &f->remote;
@@ -179,7 +180,8 @@ static void put_into_pool(struct fetch *f)
                 .hash = found->hash,
                 .use = f->use,
                 .nowait = list_empty(&f->waiters),
-                .deadline_ns = f->last_deadline_ns,
+                .deadline_ns = MIN(f->last_deadline_ns,
+                                   clock_mono_ns() + remote_timeout_ns(f->cache->params.remote)),
                 .memory = (void *)(uintptr_t)found->payload,
                 .room = found->length,
                 .length = found->length,

@@ -189,6 +189,11 @@ struct remote *remote_free(struct remote *r)
         return NULL;
 }
 
+uint64_t remote_timeout_ns(const struct remote *r)
+{
+        return r->params.timeout_ns;
+}
+
 /* --- numbers --- */
 
 void remote_get_stats(const struct remote *r, struct remote_stats *ret)

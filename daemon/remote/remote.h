@@ -64,6 +64,8 @@ uint64_t remote_iterate(struct remote *r, uint64_t now_ns);
  * waits for nothing: what hangs in the engine is left to the process's exit. */
 void remote_stop(struct remote *r);
 struct remote *remote_free(struct remote *r);
+/* remote.timeout. */
+uint64_t remote_timeout_ns(const struct remote *r);
 /* What a reload may change: write, write_rate, the intervals. */
 void remote_configure(struct remote *r, const struct remote_params *params);
 
