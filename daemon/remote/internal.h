@@ -22,6 +22,7 @@ enum {
         GETS_WAITING_MAX = 65536, /* for a buffer */
         SMALL_MAX = 256,  /* operations without a buffer of the bounded ones, hung included */
         DELETES_MAX = 32, /* of these */
+        WRITES_MAX = 128, /* of generations, besides SMALL_MAX */
         SEARCHES_MAX = 64,
         REAP_MOST = 256,
         FIRST_READ = 1 << 20, /* bytes that a first read of a namespace has room for */

@@ -4,7 +4,8 @@
  * Owns every operation, and the memory that it names, until the engine has ended it. At the
  * deadline what it is for goes on without it: the operation has expired, counts as failed, and
  * keeps its buffer. So an engine that hangs takes the buffers there are, and no more; of
- * operations without one, SMALL_MAX. */
+ * operations without one, SMALL_MAX, and WRITES_MAX that write a generation: a purge is not refused
+ * because generations are read. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,7 +24,8 @@ int operation_new(struct remote *r, enum operation_kind kind, struct buffers *bu
         struct operation *o;
         int e = 0;
 
-        if (!buffers && r->small >= SMALL_MAX)
+        if (!buffers &&
+            r->small >= SMALL_MAX + (kind == OPERATION_WRITE_GENERATION ? WRITES_MAX : 0))
                 return -EAGAIN;
         o = calloc(1, sizeof(*o));
         if (!o)

@@ -240,6 +240,8 @@ struct forgetting {
         struct purge *purge;
 };
 
+enum { REMOTE_PURGES = 64 /* of a request, under way there at a time */ };
+
 /* A namespace on the shared tier. */
 struct remote_part {
         struct remote_purge remote;
@@ -251,7 +253,7 @@ struct purge {
         struct request request;
         size_t charged;
         struct remote_part *remote; /* NULL: the shared tier stays as it is */
-        unsigned n_remote, remote_left;
+        unsigned n_remote, remote_begun, remote_left;
         int remote_result;
         unsigned parts;             /* that are under way */
         struct forgetting others[]; /* ALL: in the pools of the other tenants */
@@ -321,8 +323,25 @@ static void purge_here(struct purge *p)
         cache_purge(tenant->cache, &p->cache);
 }
 
+static void on_remote_purged(struct remote_purge *remote);
+
+/* False: all have begun. */
+static bool purge_next_remote(struct purge *p)
+{
+        struct remote_part *next = &p->remote[p->remote_begun];
+
+        if (p->remote_begun == p->n_remote)
+                return false;
+        p->remote_begun++;
+        next->purge = p;
+        next->remote.complete = on_remote_purged;
+        remote_purge(p->request.client->tenant->service->remote, &next->remote);
+        return true;
+}
+
 static void remote_part_purged(struct purge *p)
 {
+        (void)purge_next_remote(p);
         if (--p->remote_left == 0)
                 purge_here(p);
 }
@@ -339,15 +358,9 @@ static void on_remote_purged(struct remote_purge *remote)
 /* First there: what is fetched until then is purged here after it. */
 static void purge_remote(struct purge *p)
 {
-        struct remote *remote = p->request.client->tenant->service->remote;
-
-        p->remote_left = p->n_remote + 1;
-        for (unsigned i = 0; i < p->n_remote; i++) {
-                p->remote[i].purge = p;
-                p->remote[i].remote.complete = on_remote_purged;
-                remote_purge(remote, &p->remote[i].remote);
-        }
-        remote_part_purged(p);
+        p->remote_left = p->n_remote;
+        for (unsigned i = 0; i < REMOTE_PURGES && purge_next_remote(p); i++)
+                ;
 }
 
 /* The namespaces to purge there: `only`, or all. How many; `ret` may be NULL. */

@@ -463,6 +463,17 @@ def test_everything_can_be_purged_there(host):
             assert [s for s, _, _ in got(c, ns, [k for k, _ in items(name, 2, 40 * KIB)])] == [Status.MISS] * 2
 
 
+def test_many_namespaces_can_be_purged_there(host):
+    a = host()
+    with a.client() as c, a.client() as other:
+        for i in range(400):
+            who = (c, other)[i % 2]  # a session has 256 open at most
+            put_all(who, who.namespace(f"n{i}", FINGERPRINT), items(f"n{i}", 1, 4 * KIB))
+        wait_until(lambda: remote(a)["namespaces"] == 400 and remote(a)["unknown_namespaces"] == 0, "they are known")
+        assert c.purge_remote(everything=True).value64 == 400
+    assert a.metric('kvcache_remote_purges_total{by="own"}') == 400
+
+
 def test_a_purge_that_the_engine_refuses_says_so(host):
     a = host()
     pairs = items("refused", 3, 40 * KIB)

@@ -709,6 +709,7 @@ static void many_namespaces_are_found(void **state)
 
 static void reads_of_generations_that_hang_are_bounded(void **state)
 {
+        struct purging p;
         uint64_t next;
         char name[16];
 
@@ -723,6 +724,12 @@ static void reads_of_generations_that_hang_are_bounded(void **state)
         for (unsigned i = 0; i < 100; i++)
                 advance(100 * MS);
         assert_int_equal(fake_held(), SMALL_MAX);
+        /* A purge goes there all the same. */
+        p = (struct purging){ .purge = { .namespace_id = 1999, .complete = on_purged } };
+        remote_purge(rig.r, &p.purge);
+        step();
+        assert_int_equal(p.completed, 1);
+        assert_int_equal(p.purge.result, 0);
         next = remote_iterate(rig.r, now_ns());
         assert_true(next > now_ns());
 }
