@@ -29,7 +29,8 @@ static void find_code(const char *body, char ret[static 48])
 
 bool s3_answer_refuses_condition(long status, const char *body)
 {
-        return status == 501 || status == 400;
+        return status == 501 || (status == 400 && (strstr(body, "<Code>InvalidArgument<") ||
+                                                   strstr(body, "<Code>NotImplemented<")));
 }
 
 bool s3_answer_is_error(const char *body, size_t n)

@@ -156,6 +156,10 @@ class Connection:
                 self.send(b"X-Filler: " + b"x" * 10000 + b"\r\n")
         if how in ("no-condition-501", "no-condition-400") and conditional:
             return self.error(int(how[-3:]), "NotImplemented")
+        if how == "no-condition-argument" and conditional:
+            return self.error(400, "InvalidArgument")
+        if how == "times-out-once" and method == "PUT" and times == 1:
+            return self.error(400, "RequestTimeout")
         if how == "closes-later" and method == "PUT" and times % 2 == 0:
             return False  # a connection that was kept, and is closed when it is used
         if method == "PUT":

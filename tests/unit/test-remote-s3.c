@@ -364,10 +364,11 @@ static void what_waits_ends_at_its_deadline(void **state)
         }
 }
 
-/* 501 or 400: the same without the condition, and so from then on. */
+/* 501, or 400 with a code that may mean it: the same without the condition, and so from then on. */
 static void a_server_without_conditions_is_remembered(void **state)
 {
-        static const char *const names[] = { "no-condition-501", "no-condition-400" };
+        static const char *const names[] = { "no-condition-501", "no-condition-400",
+                                             "no-condition-argument" };
 
         for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
                 char count[64];
@@ -390,6 +391,8 @@ static void what_was_not_the_condition_is_not_remembered(void **state)
 
         start();
         assert_int_equal(run_op(BACKEND_CREATE, "status-400-BadRequest", 9000, 0, error), -EIO);
+        assert_int_equal(run_op(BACKEND_CREATE, "times-out-once", 9000, 0, error), -EBUSY);
+        assert_int_equal(put("times-out-once", 9000, 1), 0);
         assert_int_equal(put("first", 9000, 1), 0);
         assert_int_equal(put("first", 9000, 2), -EEXIST);
 }
