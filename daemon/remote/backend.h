@@ -104,9 +104,10 @@ struct backend_ops {
         int (*lease)(struct backend *b, const char *name, const char *owner, uint64_t for_ns);
         int (*release)(struct backend *b, const char *name, const char *owner);
         /* Calls each() for every object below the prefix, in no order. each() returning false ends
-         * it. 0, -errno. */
-        int (*list)(struct backend *b, bool (*each)(void *userdata, const struct backend_entry *e),
-                    void *userdata, const bool *stop);
+         * it. `tidy`: removes what is no object and belongs to no writer that lives. 0, -errno. */
+        int (*list)(struct backend *b, bool tidy,
+                    bool (*each)(void *userdata, const struct backend_entry *e), void *userdata,
+                    const bool *stop);
         /* Deletes it if it has not been used since used_ms. 0, -ENOENT, -EAGAIN (used), ... */
         int (*remove_unused)(struct backend *b, const char *name, uint64_t used_ms);
         /* The object was of use: keeps the sweeper away, at most once a day and object. Loop

@@ -256,6 +256,7 @@ int sweep_release(struct files *f, const char *name, const char *owner)
 
 struct walk {
         struct files *files;
+        bool tidy;
         bool (*each)(void *userdata, const struct backend_entry *e);
         void *userdata;
         const bool *stop;
@@ -290,14 +291,15 @@ static bool walk_entry(struct walk *w, int dir_fd, const char *base, size_t leng
                         walk_note(w, errno);
                         return true;
                 }
-                return !walk_directory(w, fd, length, level + 1) ||
+                return !walk_directory(w, fd, length, level + 1) || !w->tidy ||
                        w->now_ms < modified_ms(&s) + DAY_MS ||
                        unlinkat(dir_fd, base, AT_REMOVEDIR) < 0;
         }
         if (!S_ISREG(s.st_mode))
                 return true;
         if (file_is_temporary(base))
-                return w->now_ms < modified_ms(&s) + DAY_MS || unlinkat(dir_fd, base, 0) < 0;
+                return !w->tidy || w->now_ms < modified_ms(&s) + DAY_MS ||
+                       unlinkat(dir_fd, base, 0) < 0;
         if (base[0] == '.')
                 return true;
         w->entry.bytes = (uint64_t)s.st_size;
@@ -346,11 +348,13 @@ static bool walk_directory(struct walk *w, int dir_fd_take, size_t length, unsig
         return false;
 }
 
-int sweep_list(struct files *f, const char *prefix,
+int sweep_list(struct files *f, const char *prefix, bool tidy,
                bool (*each)(void *userdata, const struct backend_entry *e), void *userdata,
                const bool *stop)
 {
-        struct walk w = { .files = f, .each = each, .userdata = userdata, .stop = stop };
+        struct walk w = {
+                .files = f, .tidy = tidy, .each = each, .userdata = userdata, .stop = stop
+        };
         struct tree_root *root;
         int r, fd;
 

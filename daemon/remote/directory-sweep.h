@@ -16,8 +16,8 @@
 /* As backend_ops has them. */
 int sweep_lease(struct files *f, const char *name, const char *owner, uint64_t for_ns);
 int sweep_release(struct files *f, const char *name, const char *owner);
-/* Besides, removes temporary files that are a day old, as their writers are dead, and directories
+/* `tidy`: removes temporary files that are a day old, as their writers are dead, and directories
  * that have been empty for so long. */
-int sweep_list(struct files *f, const char *prefix,
+int sweep_list(struct files *f, const char *prefix, bool tidy,
                bool (*each)(void *userdata, const struct backend_entry *e), void *userdata,
                const bool *stop);

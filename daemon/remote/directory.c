@@ -521,13 +521,13 @@ static int directory_release(struct backend *b, const char *name, const char *ow
         return unref(d, sweep_release(&d->files, name, owner));
 }
 
-static int directory_list(struct backend *b,
+static int directory_list(struct backend *b, bool tidy,
                           bool (*each)(void *userdata, const struct backend_entry *e),
                           void *userdata, const bool *stop)
 {
         struct directory *d = ref(b);
 
-        return unref(d, sweep_list(&d->files, d->prefix, each, userdata, stop));
+        return unref(d, sweep_list(&d->files, d->prefix, tidy, each, userdata, stop));
 }
 
 static int directory_remove_unused(struct backend *b, const char *name, uint64_t used_ms)

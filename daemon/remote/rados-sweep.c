@@ -196,8 +196,9 @@ static int walk(struct rados *r, rados_ioctx_t io, rados_list_ctx_t list, struct
         return e < 0 ? e : e == 1 ? 0 : -ECANCELED;
 }
 
-int rados_list(struct backend *b, bool (*each)(void *userdata, const struct backend_entry *e),
-               void *userdata, const bool *stop)
+int rados_list(struct backend *b, bool tidy,
+               bool (*each)(void *userdata, const struct backend_entry *e), void *userdata,
+               const bool *stop)
 {
         struct rados *r = (struct rados *)b;
         struct found *found = calloc(LIST_BATCH, sizeof(*found));

@@ -52,6 +52,7 @@ int rados_errno(int result);
 /* As backend_ops has them. */
 int rados_lease(struct backend *b, const char *name, const char *owner, uint64_t for_ns);
 int rados_release(struct backend *b, const char *name, const char *owner);
-int rados_list(struct backend *b, bool (*each)(void *userdata, const struct backend_entry *e),
-               void *userdata, const bool *stop);
+int rados_list(struct backend *b, bool tidy,
+               bool (*each)(void *userdata, const struct backend_entry *e), void *userdata,
+               const bool *stop);
 int rados_remove_unused(struct backend *b, const char *name, uint64_t used_ms);

@@ -262,7 +262,7 @@ static bool on_oldest(void *userdata, const struct backend_entry *e)
 
 static void list(struct sweeper *s, bool (*each)(void *userdata, const struct backend_entry *e))
 {
-        int r = s->ops->list(s->backend, each, s, &s->stop);
+        int r = s->ops->list(s->backend, !s->dry_run, each, s, &s->stop);
 
         if (__atomic_load_n(&s->stop, __ATOMIC_RELAXED))
                 s->result = -ECANCELED; /* the back end has seen it first */

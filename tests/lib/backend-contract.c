@@ -336,7 +336,7 @@ static void the_sweeper_has_what_it_needs(struct run *t)
                 check(t,
                       backend_write(t->ops, t->b, BACKEND_CREATE, name_of(t, rest), 5000, i) == 0);
         }
-        check(t, t->ops->list(t->b, note_entry, &s, &never) == 0);
+        check(t, t->ops->list(t->b, true, note_entry, &s, &never) == 0);
         check(t, s.ours == 150 && s.bytes == 150 * 5000);
         if (s.ours == 0)
                 return;
@@ -346,10 +346,10 @@ static void the_sweeper_has_what_it_needs(struct run *t)
                               (uint64_t)atoi(strrchr(s.last.name, '/') + 1)) == 0);
 
         s = (struct seen){ .want = "/3/id/", .stop_after = 5 };
-        check(t, t->ops->list(t->b, note_entry, &s, &never) == 0);
+        check(t, t->ops->list(t->b, true, note_entry, &s, &never) == 0);
         check(t, s.n == 5);
         s = (struct seen){ .want = "/3/id/" };
-        (void)t->ops->list(t->b, note_entry, &s, &now);
+        (void)t->ops->list(t->b, true, note_entry, &s, &now);
         check(t, s.n < 150);
 
         check(t, t->ops->remove_unused(t->b, name_of(t, "3/id/00/0"), began - 3600000) == -EAGAIN);

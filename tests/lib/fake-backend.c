@@ -270,8 +270,9 @@ static int release(struct backend *b, const char *name, const char *owner)
         return 0;
 }
 
-static int list_all(struct backend *b, bool (*each)(void *userdata, const struct backend_entry *e),
-                    void *userdata, const bool *stop_it)
+static int list_all(struct backend *b, bool tidy,
+                    bool (*each)(void *userdata, const struct backend_entry *e), void *userdata,
+                    const bool *stop_it)
 {
         struct backend_entry *entries;
         unsigned n = 0;

@@ -198,6 +198,7 @@ struct listed {
         unsigned n, most;
         uint64_t bytes;
         bool *stop;
+        bool dry_run;
         char names[32][REMOTE_NAME_MAX];
         uint64_t used_ms[32];
 };
@@ -221,7 +222,7 @@ static int list(struct listed *l)
 
         if (l->stop)
                 l->stop = &stop_now;
-        return backend_directory.list(at.b, on_entry, l, &stop_now);
+        return backend_directory.list(at.b, !l->dry_run, on_entry, l, &stop_now);
 }
 
 static int find(const struct listed *l, const char *name)
@@ -298,7 +299,7 @@ static void errors_do_not_end_a_list(void **state)
 
 static void what_dead_writers_left_is_removed_after_a_day(void **state)
 {
-        struct listed l = { .n = 0 };
+        struct listed l = { .dry_run = true };
 
         start(2, false);
         assert_int_equal(create("kv/1/id/ab/one", 4096, 1), 0);
@@ -312,6 +313,11 @@ static void what_dead_writers_left_is_removed_after_a_day(void **state)
         age("kv/1/id/ab/.nfs0001", 2 * DAY);
         age("kv/1/id/old", DAY + 60);
         age("kv/1/id/ab", DAY + 60); /* not empty */
+        assert_int_equal(list(&l), 0);
+        assert_int_equal(l.n, 1);
+        assert_true(exists("kv/1/id/ab/.tmp-host-1-1"));
+        assert_true(exists("kv/1/id/old"));
+        l = (struct listed){ .n = 0 };
         assert_int_equal(list(&l), 0);
         assert_false(exists("kv/1/id/ab/.tmp-host-1-1"));
         assert_true(exists("kv/1/id/ab/.tmp-host-1-2"));

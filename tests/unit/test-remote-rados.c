@@ -380,22 +380,22 @@ static void the_sweeper_gets_errors(void **state)
 
         stub.hang_connect(true);
         start();
-        assert_int_equal(backend_rados.list(b, count, &n, &never), -ENOTCONN);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), -ENOTCONN);
         assert_int_equal(backend_rados.lease(b, "kv/sweeper", "me", SECOND_NS), -ENOTCONN);
         stub.hang_connect(false);
         assert_int_equal(write_one(1), 0);
         stub.fault("rados_nobjects_list_open", 0, 1, -EPERM);
-        assert_int_equal(backend_rados.list(b, count, &n, &never), -EACCES);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), -EACCES);
         stub.fault("rados_nobjects_list_next", 0, 1, -ETIMEDOUT);
-        assert_int_equal(backend_rados.list(b, count, &n, &never), -ETIMEDOUT);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), -ETIMEDOUT);
         stub.fault("read", 0, 1, -ETIMEDOUT);
-        assert_int_equal(backend_rados.list(b, count, &n, &never), -ETIMEDOUT);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), -ETIMEDOUT);
         stub.fault("read", 0, 1, -ENOENT); /* deleted meanwhile */
-        assert_int_equal(backend_rados.list(b, count, &n, &never), 0);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), 0);
         assert_int_equal(n, 0);
         stub.fault("rados_aio_stat", 0, 1, -EIO);
-        assert_int_equal(backend_rados.list(b, count, &n, &never), -EIO);
-        assert_int_equal(backend_rados.list(b, count, &n, &never), 0);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), -EIO);
+        assert_int_equal(backend_rados.list(b, true, count, &n, &never), 0);
         assert_int_equal(n, 1);
         stub.fault("rados_write_op_operate", 0, 1, -EOVERFLOW); /* used in between */
         assert_int_equal(backend_rados.remove_unused(b, NAME, UINT64_MAX), -EAGAIN);
