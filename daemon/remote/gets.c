@@ -163,7 +163,7 @@ static void on_done(struct operation *o, int result)
                 read_again(rd, more);
                 return;
         }
-        ns->longest = MAX(ns->longest, object.length);
+        remote_namespace_saw(ns, object.length);
         rd->get->payload = o->buffer.bytes + REMOTE_HEADER_BYTES;
         rd->get->length = object.length;
         rd->get->crc = object.crc;

@@ -25,6 +25,7 @@ enum {
         WRITES_MAX = 128, /* of generations, besides SMALL_MAX */
         SEARCHES_MAX = 64,
         REAP_MOST = 256,
+        LATELY = 64,          /* chunks after which what is longer than they were counts half */
         FIRST_READ = 1 << 20, /* bytes that a first read of a namespace has room for */
 };
 
@@ -75,7 +76,8 @@ struct namespace
         uint64_t read_ns;     /* when it was read or written last */
         struct deadline next; /* when it is to be read */
         struct operation *reading;
-        uint32_t longest; /* payload so far: what a read has room for */
+        uint32_t longest;          /* payload of late: what a read has room for */
+        uint32_t lately, n_lately; /* the longest of these many */
 };
 
 struct search_under_way; /* matches.c */
@@ -161,6 +163,8 @@ struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
 /* Its generation is read for the first time: what is offered can wait for that. */
 bool remote_namespace_is_new(const struct namespace *ns);
+/* It has a chunk of this length. */
+void remote_namespace_saw(struct namespace *ns, uint32_t length);
 static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_t hash)
 {
         return hash ^ ns->salt;

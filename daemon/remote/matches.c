@@ -96,7 +96,7 @@ static void on_probed(struct operation *o, int result)
                 return;
         }
         if (there)
-                ns->longest = MAX(ns->longest, object.length);
+                remote_namespace_saw(ns, object.length);
         search_answer(&s->search, s->probed, there);
         if (!search_next(&s->search, &next))
                 conclude(s, ns, now_ns);

@@ -235,6 +235,16 @@ bool remote_namespace_is_new(const struct namespace *ns)
         return !ns->known && !ns->failed && ns->awaiting == 0 && ns->writing == 0;
 }
 
+void remote_namespace_saw(struct namespace *ns, uint32_t length)
+{
+        ns->longest = MAX(ns->longest, length);
+        ns->lately = MAX(ns->lately, length);
+        if (++ns->n_lately < LATELY)
+                return;
+        ns->longest = MAX(ns->longest / 2, ns->lately);
+        ns->lately = ns->n_lately = 0;
+}
+
 /* --- purges --- */
 
 static uint64_t next_generation(const struct namespace *ns)

@@ -53,7 +53,7 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
         if (queue_has(&r->queue, known_as) ||
             presence_get(&r->presence, known_as, now_ns) == PRESENCE_THERE)
                 return;
-        ns->longest = MAX(ns->longest, length);
+        remote_namespace_saw(ns, length);
         r->stats.dropped[DROPPED_FULL_QUEUE] +=
                 queue_put(&r->queue, &(struct queue_entry){
                                              .hash = known_as,

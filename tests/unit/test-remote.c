@@ -206,6 +206,27 @@ static void a_get_under_way_is_a_miss_at_its_deadline(void **state)
         assert_int_equal(remote_presence(rig.r, NS, hash_of(1)), 1);
 }
 
+static void one_large_chunk_is_not_made_room_for_for_ever(void **state)
+{
+        struct asked a;
+
+        make();
+        for (unsigned i = 0; i < 2; i++)
+                put_object(i, i == 0 ? 32 << 20 : CHUNK);
+        assert_true(finds(0, 32 << 20));
+        assert_true(get(&a, 1, SECOND));
+        assert_in_range(stats().reading_bytes, 32 << 20, 33 << 20);
+        step();
+        get_end(&a);
+        for (unsigned i = 0; i < 10 * LATELY; i++)
+                assert_true(finds(1, CHUNK));
+        assert_true(get(&a, 1, SECOND));
+        assert_in_range(stats().reading_bytes, CHUNK, 2 * CHUNK);
+        step();
+        get_end(&a);
+        assert_true(finds(0, 32 << 20)); /* read twice */
+}
+
 static void a_read_that_hangs_for_longer_than_the_timeout_is_late_once(void **state)
 {
         struct asked a;
@@ -974,6 +995,7 @@ int main(void)
                 TEST(it_works_on_another_thread),
                 TEST(gets_of_one_key_are_reads_of_their_own),
                 TEST(a_get_under_way_is_a_miss_at_its_deadline),
+                TEST(one_large_chunk_is_not_made_room_for_for_ever),
                 TEST(a_read_that_hangs_for_longer_than_the_timeout_is_late_once),
                 TEST(a_deadline_that_has_passed_reads_nothing),
                 TEST(gets_wait_for_a_buffer_in_their_order),
