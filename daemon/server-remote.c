@@ -84,8 +84,9 @@ static void purged(void *userdata, uint32_t namespace_id)
 
         if (!p) {
                 if (t)
-                        log_error("namespace \"%s\": no memory to drop what another host has "
-                                  "purged",
+                        log_error("namespace \"%s\": another host has purged it on the shared "
+                                  "tier, and here there was no memory to drop its chunks: it is on "
+                                  "the shared tier no more until a restart, which drops them",
                                   ns->name);
                 return;
         }
