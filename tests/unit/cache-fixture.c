@@ -62,7 +62,8 @@ static const char *piece_of(uint32_t n, uint8_t version, uint32_t piece)
 void fill(char *buf, uint32_t n, uint8_t version, uint32_t length)
 {
         for (uint32_t at = 0; at < length; at += PIECE)
-                memcpy(buf + at, piece_of(n, version, at / PIECE), MIN((uint32_t)PIECE, length - at));
+                memcpy(buf + at, piece_of(n, version, at / PIECE),
+                       MIN((uint32_t)PIECE, length - at));
         buf[0] = (char)version;
 }
 
