@@ -406,7 +406,7 @@ static void a_mark_keeps_the_sweeper_away_once_a_day(void **state)
         }
         wait_for_marks();
         assert_true(modified_s("kv/old") >= now - 2);
-        assert_int_equal(modified_s("kv/young") / 10, (now - DAY + 60) / 10);
+        assert_true(modified_s("kv/young") < now - DAY + 3600);
         assert_int_equal(remove_unused("kv/old", now - DAY), -EAGAIN);
         assert_int_equal(n_calls(CALL_UTIMENSAT), 2); /* "old", and "last" */
 }
