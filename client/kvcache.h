@@ -193,8 +193,10 @@ int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
 void kvcache_staging_release(struct kvcache *kv, void *place);
 
 /* --- registered buffers: memory of the caller's that the daemon moves bytes to and from itself ---
- * What a put or a `get into` names there is not copied by the library. Nor by the daemon, which
- * moves it between there and the disk, where the key's pieces, 64 at most, lie in registered
+ * What a put or a `get into` names there is not copied by the library, but for a little that is in
+ * the daemon's memory, got into a mapping that the library has made of a file with F_SEAL_SHRINK:
+ * that is sooner copied than asked for. Nor is it copied by the daemon, which moves it between
+ * there and the disk, where the key's pieces, 64 at most, lie in registered
  * buffers, begin at multiples of 4,096 bytes there and are, but for the last, of whole 4,096 bytes
  * (a page of K and one of V), and are put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to
  * keep, or are to hold a whole chunk that is not in memory. A buffer counts in full against the
