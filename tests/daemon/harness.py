@@ -48,6 +48,12 @@ def is_sanitized():
     return DAEMON.exists() and bool(re.search(rb"__asan_init|__tsan_init", DAEMON.read_bytes()))
 
 
+def preload(library):
+    """LD_PRELOAD for a daemon with a library of the tests: a sanitizer's own must be the first that is loaded."""
+    linked = subprocess.run(["ldd", DAEMON], capture_output=True, text=True, check=True).stdout if is_sanitized() else ""
+    return " ".join(re.findall(r"=> (\S*/lib[at]san\.so\S*)", linked) + [str(BUILD / library)])
+
+
 def slow():
     """How much longer things may take: sanitizers are slow."""
     return float(os.environ.get("KVCACHE_TEST_SLOW", "1")) * (5 if is_sanitized() else 1)

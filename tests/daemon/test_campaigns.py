@@ -20,9 +20,10 @@ CAMPAIGNS = [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("
 MEASURING = [("flood", 64, 4000), ("fairness", 17, 170), ("slow", 20, 500), ("overload", 5, 60), ("cost", 30, 300)]
 
 
-@pytest.mark.parametrize("name, count, long_count", CAMPAIGNS + [pytest.param(*row, marks=pytest.mark.serial) for row in MEASURING])
+@pytest.mark.parametrize("name, count, long_count", CAMPAIGNS +
+                         [pytest.param(*row, marks=[pytest.mark.serial] + [pytest.mark.figures] * (row[0] == "fairness")) for row in MEASURING])
 def test_campaign(directory, name, count, long_count):
-    count = long_count if LONG else count
+    count = long_count if LONG else count // 3 if name == "cost" and slow() > 1 else count
     command = [sys.executable, SOURCE / "tests/campaigns/daemon_campaigns.py", name, "--count", str(count),
                "--build", BUILD]
     env = dict(os.environ, KVCACHE_TEST_DIR=str(directory))

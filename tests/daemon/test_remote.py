@@ -13,7 +13,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import BUILD, KIB, MIB, bench, ctl, get_all, items, key_of, put_all, slow, value_of, wait_until
+from harness import KIB, MIB, bench, ctl, get_all, items, key_of, preload, put_all, value_of, wait_until
 from kvwire import Ack, Flag, Status, Tier
 from test_replay import expected_hits, trace_path, write_trace
 
@@ -575,10 +575,8 @@ def test_an_engine_that_is_full_is_read_on(host):
 @pytest.fixture
 def hangs(host, directory):
     """A host whose reads and writes of the shared directory wait while the switch is there; and one without."""
-    if slow() > 1:
-        pytest.skip("a sanitizer's library must be the first that is loaded")
     switch = directory / "hang"
-    env = {"LD_PRELOAD": str(BUILD / "tests/daemon/hang.so"), "SHARED_SWITCH": str(switch), "HANG_SWITCH": str(directory / "none")}
+    env = {"LD_PRELOAD": preload("tests/daemon/hang.so"), "SHARED_SWITCH": str(switch), "HANG_SWITCH": str(directory / "none")}
     yield host(), host(env=env), switch
     switch.unlink(missing_ok=True)
 

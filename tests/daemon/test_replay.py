@@ -202,6 +202,7 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
     assert said["hit_ratio"] >= 0.270
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("part", [0.05, 0.1])
 def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, part):
     """With the limit's bytes for blocks, and with what the tables leave of it. When the pool's chunks reach the disk depends on
@@ -223,6 +224,7 @@ def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, par
     pytest.fail(f"hits and what was simulated: {short}")
 
 
+@pytest.mark.figures
 def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon):
     """The hint reaches the policy through library, protocol, pool and store. The study has 24.78 % for LRU at 5 %."""
     blocks = int(182790 * 0.05)

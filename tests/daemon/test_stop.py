@@ -8,18 +8,16 @@ import time
 import pytest
 
 import kvwire
-from harness import BUILD, KIB, items, key_of, put_all, slow, wait_until
+from harness import KIB, items, key_of, preload, put_all, wait_until
 from kvwire import Ack, Status
 
 
 @pytest.fixture
 def hangs(make_daemon, directory):
     """A daemon whose writes wait while the switch is there."""
-    if slow() > 1:
-        pytest.skip("a sanitizer's library must be the first that is loaded")
     switch = directory / "hang"
     daemon = make_daemon(settings={"io.backend": "posix", "io.hang": "1s", "limits.drain": "1s", "store.prewrite": "off"},
-                         env={"LD_PRELOAD": str(BUILD / "tests/daemon/hang.so"), "HANG_SWITCH": str(switch)})
+                         env={"LD_PRELOAD": preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)})
     return daemon.start(), switch
 
 
