@@ -152,6 +152,15 @@ static inline void lookup_warm_second(const struct lookup_view *v, uint64_t hash
         warm(&v->buckets[lookup_main(hash, v->n_buckets).b]);
 }
 
+/* Both of its buckets there. */
+static inline void lookup_warm_stash(const struct lookup_view *v, uint64_t hash)
+{
+        struct lookup_pair p = lookup_stash(hash, v->n_buckets, v->n_stash);
+
+        warm(&v->buckets[p.a]);
+        warm(&v->buckets[p.b]);
+}
+
 /* The word if it is one with this tag, else zero. */
 static inline uint64_t lookup_compare(const struct lookup_bucket *b, int i, uint64_t tag)
 {

@@ -193,33 +193,39 @@ static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespa
 }
 
 /* Counts the keys before the first that is absent. Most are found in their first bucket: the second
- * is fetched for the others only, and searched when the keys behind them have been hashed. False:
- * the table cannot answer. */
+ * is fetched for the others only, and searched when the keys behind them have been hashed; what is
+ * in neither, in the same way, in the stash. False: the table cannot answer. */
 static bool match(const struct look *look, size_t *ret_run)
 {
+        enum { STAGES = 4 };
         const struct window_ways *ways = window_best();
-        struct window windows[3];
+        struct window windows[STAGES];
 
-        for (unsigned i = 0; i < ARRAY_SIZE(windows); i++)
+        for (unsigned i = 0; i < STAGES; i++)
                 windows[i].n = windows[i].absent = 0;
-        for (size_t step = 0; step * WINDOW_KEYS < look->count + 2 * WINDOW_KEYS; step++) {
-                struct window *next = &windows[step % 3], *seen = &windows[(step + 2) % 3],
-                              *last = &windows[(step + 1) % 3];
+        for (size_t step = 0; step * WINDOW_KEYS < look->count + (STAGES - 1) * WINDOW_KEYS;
+             step++) {
+                struct window *hashed = &windows[step % STAGES],
+                              *first = &windows[(step + 3) % STAGES],
+                              *second = &windows[(step + 2) % STAGES],
+                              *stash = &windows[(step + 1) % STAGES];
 
-                if (!ways->hash(look, step * WINDOW_KEYS, next))
+                if (!ways->hash(look, step * WINDOW_KEYS, hashed))
                         return false;
-                ways->find_second(look, last);
-                for (; last->absent; last->absent &= last->absent - 1) {
-                        unsigned i = (unsigned)__builtin_ctz(last->absent);
-                        unsigned found = lookup_find_surely(look->view, last->hashes[i],
+                for (; stash->absent; stash->absent &= stash->absent - 1) {
+                        unsigned i = (unsigned)__builtin_ctz(stash->absent);
+                        unsigned found = lookup_find_surely(look->view, stash->hashes[i],
                                                             lookup_removals(look->view));
 
                         if (found & WIRE_TIER_ALL)
                                 continue;
-                        *ret_run = last->first + i;
+                        *ret_run = stash->first + i;
                         return found == 0;
                 }
-                ways->find_first(look, seen);
+                ways->find_second(look, second);
+                for (unsigned left = second->absent; left; left &= left - 1)
+                        lookup_warm_stash(look->view, second->hashes[__builtin_ctz(left)]);
+                ways->find_first(look, first);
         }
         *ret_run = look->count;
         return true;

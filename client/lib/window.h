@@ -14,7 +14,7 @@
 
 #include "proto/lookup.h"
 
-enum { WINDOW_KEYS = 16 };
+enum { WINDOW_KEYS = 32 }; /* as many as there are bits for */
 
 /* All keys of a lookup. */
 struct look {

@@ -533,6 +533,31 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         assert_int_equal(exists(f, 10), 0); /* it may be in memory, too */
 }
 
+/* Keys that are in neither of their buckets, among many that are. */
+static void what_is_in_the_stash_belongs_to_the_run(void **state)
+{
+        enum { BUCKETS = 128, MOST = BUCKETS * LOOKUP_WORDS };
+        struct rig *f = *state;
+        uint64_t in_main = 0, n = 0;
+        unsigned asked;
+
+        start(f);
+        make_table(f, BUCKETS);
+        settle(f);
+        for (; n < MOST && table.now->unplaced == 0; n++)
+                add(f, n, WIRE_TIER_DISK);
+        for (size_t i = 0; i < BUCKETS * (size_t)LOOKUP_WORDS; i++)
+                in_main += (table.now->buckets[i / LOOKUP_WORDS].words[i % LOOKUP_WORDS] &
+                            LOOKUP_TIER_BITS) != 0;
+        n -= table.now->unplaced;
+        assert_true(table.now->words == n && n > in_main + 10);
+        asked = requests(f, WIRE_MATCH);
+        for (uint64_t i = 1; i <= n; i += 13)
+                assert_int_equal(match(f, 0, i), i);
+        assert_int_equal(match(f, 0, n), n);
+        assert_int_equal(requests(f, WIRE_MATCH), asked);
+}
+
 static void what_no_client_may_ask_is_left_to_the_daemon(void **state)
 {
         struct rig *f = *state;
@@ -1076,6 +1101,7 @@ int main(void)
                 CASE(a_clock_that_stands_is_not_believed),
                 CASE(one_that_is_superseded_is_given_up_for_the_next),
                 CASE(of_what_the_table_does_not_know_the_daemon_is_asked),
+                CASE(what_is_in_the_stash_belongs_to_the_run),
                 CASE(what_no_client_may_ask_is_left_to_the_daemon),
                 CASE(an_evict_is_not_overtaken),
                 CASE(each_namespace_and_each_session_has_its_own),
