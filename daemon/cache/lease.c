@@ -2,7 +2,9 @@
 /* See lease.h. Owns the table of leases, and a record for each user with a connection and each
  * chunk that it leases: a chunk that a user leases several times counts once against its share.
  * Both tables are mapped for as many leases as there can be and touched as they fill, so that a
- * lease allocates nothing.
+ * lease allocates nothing. What is free is reused latest first, so that a client that leases and
+ * releases finds it in the cache; and the records of a chunk begin at the chunk, whose memory a
+ * lease needs anyway.
  *
  * Failures: LEASE_FULL at the pool's part for leases or at the user's share of it; LEASE_STALE for
  * a lease that is released already, or is another connection's. */
@@ -12,7 +14,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 
 #include "base/list.h"
 #include "base/pages.h"
@@ -31,13 +32,12 @@ struct lease_user {
         uint64_t bytes; /* distinct */
 };
 
-/* A chunk that a user leases, by however many leases. Pairs lie in a hash table of chained buckets:
- * a number is one more than the pair's place, 0 is none. */
+/* A chunk that a user leases, by however many leases. A number is one more than the pair's place, 0
+ * is none. */
 struct pair {
         struct lease_user *user;
-        uint32_t chunk;
         uint32_t count;
-        uint32_t next; /* in its bucket, or of the free ones */
+        uint32_t next; /* of the same chunk, another user's; or of the free ones */
 };
 
 struct entry {
@@ -55,10 +55,8 @@ struct leases {
         struct entry *entries; /* mmap: touched as it fills */
         uint32_t max, high_water, free;
         uint64_t count;
-        struct pair *pairs;     /* mmap: touched as it fills */
-        uint32_t *pair_buckets; /* mmap; so many that a bit mask finds one */
-        uint32_t n_pair_buckets, pairs_high_water, free_pair;
-        uint64_t secret; /* of the buckets' hash */
+        struct pair *pairs; /* mmap: touched as it fills */
+        uint32_t pairs_high_water, free_pair;
         struct list_node users[USER_BUCKETS];
 };
 
@@ -74,14 +72,9 @@ int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
         l->max = max;
         for (unsigned i = 0; i < USER_BUCKETS; i++)
                 list_init(&l->users[i]);
-        for (l->n_pair_buckets = 64; l->n_pair_buckets < max / 2; l->n_pair_buckets *= 2)
-                ;
-        if (getrandom(&l->secret, sizeof(l->secret), GRND_NONBLOCK) < 0)
-                l->secret = (uint64_t)(uintptr_t)l;
         l->entries = pages_map((uint64_t)max * sizeof(*l->entries));
         l->pairs = pages_map((uint64_t)max * sizeof(*l->pairs));
-        l->pair_buckets = pages_map((uint64_t)l->n_pair_buckets * sizeof(*l->pair_buckets));
-        if (!l->entries || !l->pairs || !l->pair_buckets)
+        if (!l->entries || !l->pairs)
                 return -ENOMEM;
         l->pool = pool;
         l->limits = *limits;
@@ -98,8 +91,6 @@ struct leases *leases_free(struct leases *l)
                 munmap(l->entries, (size_t)l->max * sizeof(*l->entries));
         if (l->pairs)
                 munmap(l->pairs, (size_t)l->max * sizeof(*l->pairs));
-        if (l->pair_buckets)
-                munmap(l->pair_buckets, (size_t)l->n_pair_buckets * sizeof(*l->pair_buckets));
         free(l);
         return NULL;
 }
@@ -149,44 +140,35 @@ void lease_holder_fini(struct leases *l, struct lease_holder *h)
         free(user);
 }
 
-static uint32_t *pair_bucket(struct leases *l, const struct lease_user *user, uint32_t chunk)
-{
-        uint64_t x = (l->secret ^ (uint64_t)(uintptr_t)user) * UINT64_C(0x9E3779B97F4A7C15) + chunk;
-
-        x = (x ^ x >> 29) * (l->secret | 1);
-        return &l->pair_buckets[(x >> 32) & (l->n_pair_buckets - 1)];
-}
-
 /* The number of the pair; 0: the user does not lease the chunk. */
-static uint32_t pair_find(struct leases *l, const struct lease_user *user, uint32_t chunk)
+static uint32_t pair_find(const struct leases *l, const struct lease_user *user,
+                          const struct pool_chunk *chunk)
 {
-        uint32_t number = *pair_bucket(l, user, chunk);
+        uint32_t number = chunk->users;
 
-        while (number > 0 &&
-               (l->pairs[number - 1].user != user || l->pairs[number - 1].chunk != chunk))
+        while (number > 0 && l->pairs[number - 1].user != user)
                 number = l->pairs[number - 1].next;
         return number;
 }
 
 /* There are never more pairs than leases, so there is a place. */
-static uint32_t pair_add(struct leases *l, struct lease_user *user, uint32_t chunk)
+static uint32_t pair_add(struct leases *l, struct lease_user *user, struct pool_chunk *chunk)
 {
-        uint32_t *bucket = pair_bucket(l, user, chunk);
         uint32_t number = l->free_pair;
 
         if (number > 0)
                 l->free_pair = l->pairs[number - 1].next;
         else
                 number = ++l->pairs_high_water;
-        l->pairs[number - 1] = (struct pair){ .user = user, .chunk = chunk, .next = *bucket };
-        *bucket = number;
+        l->pairs[number - 1] = (struct pair){ .user = user, .next = chunk->users };
+        chunk->users = number;
         return number;
 }
 
-static void pair_remove(struct leases *l, uint32_t number)
+static void pair_remove(struct leases *l, uint32_t number, struct pool_chunk *chunk)
 {
         struct pair *pair = &l->pairs[number - 1];
-        uint32_t *at = pair_bucket(l, pair->user, pair->chunk);
+        uint32_t *at = &chunk->users;
 
         while (*at != number)
                 at = &l->pairs[*at - 1].next;
@@ -206,17 +188,16 @@ static bool within_share(uint64_t used, uint64_t left)
 int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, struct lease *ret)
 {
         uint64_t bytes = pool_slot_bytes(l->pool, chunk), of_all, left;
-        bool first = pool_chunk(l->pool, chunk)->leases == 0;
+        struct pool_chunk *pc = pool_chunk(l->pool, chunk);
+        bool first = pc->leases == 0;
         struct lease_user *user = h->user;
-        struct pool_stats pool;
         struct entry *e;
         uint32_t id, pair;
 
-        pool_get_stats(l->pool, &pool);
-        of_all = pool.leased_bytes + (first ? bytes : 0);
+        of_all = pool_leased_bytes(l->pool) + (first ? bytes : 0);
         if (first && of_all > l->limits.bytes_all)
                 return LEASE_FULL;
-        pair = first ? 0 : pair_find(l, user, chunk);
+        pair = pair_find(l, user, pc);
         left = l->limits.bytes_all - MIN(of_all, l->limits.bytes_all);
         if (l->limits.shared && !h->admin &&
             ((pair == 0 && !within_share(user->bytes + bytes, left)) || l->count == l->max ||
@@ -238,7 +219,7 @@ int lease_acquire(struct leases *l, struct lease_holder *h, uint32_t chunk, stru
         e->holder = h;
         e->bytes = bytes;
         if (pair == 0) {
-                pair = pair_add(l, user, chunk);
+                pair = pair_add(l, user, pc);
                 user->bytes += bytes;
         }
         e->pair = pair;
@@ -274,7 +255,7 @@ static void entry_release(struct leases *l, uint32_t id)
         h->user->count--;
         if (--l->pairs[e->pair - 1].count == 0) {
                 h->user->bytes -= e->bytes;
-                pair_remove(l, e->pair);
+                pair_remove(l, e->pair, pool_chunk(l->pool, e->chunk));
         }
         e->holder = NULL;
         e->next = l->free;

@@ -103,8 +103,8 @@ int pool_keep_chunk(struct pool *p, const struct pool_kept *kept, uint32_t *ret_
                 .namespace_id = kept->namespace_id,
                 .length = kept->length,
                 .crc = kept->crc,
-                .slab = slot.slab,
-                .slot = slot.slot,
+                .slab = (uint16_t)slot.slab,
+                .slot = (uint16_t)slot.slot,
                 .generation = c->generation,
                 .born = p->n_purges,
                 .flags = POOL_UNVERIFIED | (kept->flags & (POOL_STORED | POOL_REFUSED)),
@@ -132,8 +132,8 @@ int pool_keep_slot(struct pool *p, uint32_t slab, uint32_t slot, uint32_t *ret_c
                 return r;
         c = &p->chunks[*ret_chunk];
         *c = (struct pool_chunk){
-                .slab = slab,
-                .slot = slot,
+                .slab = (uint16_t)slab,
+                .slot = (uint16_t)slot,
                 .generation = c->generation,
                 .flags = POOL_DROPPED,
         };

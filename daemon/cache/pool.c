@@ -28,6 +28,9 @@ enum {
         BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
 };
 
+static_assert(SLAB_MAX_SLABS <= UINT16_MAX && SLAB_MAX / SLAB_GRAIN <= UINT16_MAX,
+              "a chunk's record has 16 bits for each of slab and slot");
+
 DEFINE_CLEANUP(struct pool *, pool_free);
 
 uint64_t pool_whole_bytes(uint64_t bytes, uint64_t *ret_slab_bytes)
@@ -495,8 +498,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                 .hash = hash,
                 .namespace_id = namespace_id,
                 .length = length,
-                .slab = slot.slab,
-                .slot = slot.slot,
+                .slab = (uint16_t)slot.slab,
+                .slot = (uint16_t)slot.slot,
                 .generation = c->generation,
                 .born = p->n_purges,
                 .pins = 1,
@@ -582,6 +585,11 @@ bool pool_unlease(struct pool *p, uint32_t chunk)
         if (--c->leases == 0)
                 p->stats.leased_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
         return pool_unpin(p, chunk);
+}
+
+uint64_t pool_leased_bytes(const struct pool *p)
+{
+        return p->stats.leased_bytes;
 }
 
 void pool_warm(const struct pool *p, uint64_t hash, unsigned step)

@@ -8,6 +8,7 @@
  * with the last pin. Loop thread. */
 #pragma once
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -41,11 +42,12 @@ struct pool_chunk {
         uint32_t namespace_id;
         uint32_t length;
         uint32_t crc;
-        uint32_t slab, slot;
+        uint16_t slab, slot;
         uint32_t next; /* in its bucket, or of the free records */
         uint32_t generation;
         uint32_t pins;
         uint32_t leases; /* of the pins */
+        uint32_t users;  /* lease.c's: the first of those that lease it, 0: none */
         uint32_t flags : 24;
         uint32_t cost : 8;        /* that it comes in with, as of evict.h */
         uint32_t use;             /* that it comes in with, as of evict.h */
@@ -55,6 +57,7 @@ struct pool_chunk {
         uint64_t tag;             /* the cache's own: where the store has it */
         struct list_node waiters; /* the cache's: waiters for the fill, or for the write */
 };
+static_assert(sizeof(struct pool_chunk) == 128, "two cache lines, and pool_warm() fetches them");
 
 struct pool;
 
@@ -172,6 +175,7 @@ void pool_pin(struct pool *p, uint32_t chunk);
 bool pool_unpin(struct pool *p, uint32_t chunk);
 void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
+uint64_t pool_leased_bytes(const struct pool *p); /* as of its stats */
 
 /* Recency. A chunk of another generation is left alone. `use`: as of evict.h. */
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use);

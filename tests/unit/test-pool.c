@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "checked.h"
 #include "cache/backing.h"
 #include "cache/staging.h"
 #include "cache/lease.h"
@@ -712,6 +713,48 @@ static void what_is_leased_of_the_pool_counts_once(void **state)
         pool_free(p);
 }
 
+/* However many users lease a chunk, and in whatever order they release it, each is charged with it
+ * for as long as it has a lease on it. */
+static void each_user_of_a_chunk_is_charged_until_its_last_lease_ends(void **state)
+{
+        enum { USERS = 3 };
+        static const unsigned orders[][USERS] = { { 0, 1, 2 }, { 1, 0, 2 }, { 2, 1, 0 } };
+        struct pool *p = new_pool(8 * MIB);
+        struct lease_limits limits = { .bytes_all = 4 * 4096, .shared = true };
+        uint32_t a = add(p, 1, 4096),
+                 others[] = { add(p, 2, 4096), add(p, 3, 4096), add(p, 4, 4096) };
+        struct lease_holder users[USERS];
+        struct leases *l = NULL;
+        struct lease twice, lease;
+
+        assert_int_equal(leases_new(&l, p, 1000, &limits), 0);
+        for (unsigned i = 0; i < USERS; i++)
+                assert_int_equal(lease_holder_init(l, &users[i], i + 1, false), 0);
+        for (unsigned o = 0; o < ARRAY_SIZE(orders); o++) {
+                for (unsigned i = 0; i < USERS; i++)
+                        assert_int_equal(lease_acquire(l, &users[i], a, &lease), 0);
+                for (unsigned i = 0; i < USERS; i++) {
+                        struct lease_holder *h = &users[orders[o][i]];
+
+                        /* A second one costs nothing, and its end makes no difference. */
+                        assert_int_equal(lease_acquire(l, h, a, &twice), 0);
+                        assert_int_equal(lease_release(l, h, twice), 0);
+                        /* With `a`, three of four are within its share; without it one more is. */
+                        assert_int_equal(lease_acquire(l, h, others[0], &lease), 0);
+                        assert_int_equal(lease_acquire(l, h, others[1], &lease), 0);
+                        assert_int_equal(lease_acquire(l, h, others[2], &lease), LEASE_FULL);
+                        release_all(l, h);
+                        if (i + 1 == USERS)
+                                assert_int_equal(pool_chunk(p, a)->users, 0);
+                }
+                assert_int_equal(pool_leased_bytes(p), 0);
+        }
+        for (unsigned i = 0; i < USERS; i++)
+                lease_holder_fini(l, &users[i]);
+        leases_free(l);
+        pool_free(p);
+}
+
 /* Whatever users lease, there is something left for one more; what several connections of one user
  * lease is its own once. */
 static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
@@ -804,6 +847,7 @@ int main(void)
                 cmocka_unit_test(a_lease_pins_until_released_and_a_stale_one_is_refused),
                 cmocka_unit_test(test_R7_a_leased_slot_is_never_given_to_another),
                 cmocka_unit_test(what_is_leased_of_the_pool_counts_once),
+                cmocka_unit_test(each_user_of_a_chunk_is_charged_until_its_last_lease_ends),
                 cmocka_unit_test(test_R10_a_users_leases_leave_room_for_another_user),
                 cmocka_unit_test(a_place_outside_the_staging_is_no_place),
         };
