@@ -377,6 +377,7 @@ static void cq_warm(const struct evict *e, uint32_t item, unsigned step)
 
         if (step == 0) {
                 warm(i, 1);
+                warm(&i->use, 1); /* of some it is in the next cache line */
                 return;
         }
         if (i->older == 0)

@@ -110,6 +110,8 @@ static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entr
         if (!cache_get_resident(b->request.client->tenant->cache, b->head.namespace_id, &entry->key,
                                 batch_hash(b, i), ret_chunk, &b->part->places[i]))
                 return false;
+        if (b->head.count > 1 && b->head.count <= BATCH_FETCH_TOUCHES)
+                cache_warm_touch(b->request.client->tenant->cache, &b->part->places[i], 0);
         result->tier = CACHE_MEMORY;
         b->keys.found++;
         b->resident++;

@@ -10,7 +10,12 @@
 #include "checked.h"
 #include "request/request.h"
 
-enum { BATCH_FETCH_KEYS = 16 }; /* whose memory is fetched together */
+enum {
+        BATCH_FETCH_KEYS = 16, /* whose memory is fetched together */
+        /* Of a GET, with what touches them: with more, the first would be out of the cache again
+         * when the batch ends and touches them. */
+        BATCH_FETCH_TOUCHES = 256,
+};
 
 /* One key of a PUT or GET under way. */
 struct slot {
@@ -26,7 +31,7 @@ struct batch {
         struct wire_batch head;
         uint32_t started, done;
         uint64_t started_ns, submitted_ns; /* its first key, all of them; 0 unless stages_on() */
-        uint64_t hashes[2 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
+        uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
         uint32_t value;                        /* MATCH: the run; else stale releases */
         uint64_t value64;                      /* MATCH: what the shared tier has behind it */
         uint32_t resident;                     /* GET: in memory, and their time not counted yet */

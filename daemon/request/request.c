@@ -320,20 +320,38 @@ static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
                 cache_warm(b->request.client->tenant->cache, batch_hash(b, i), of_store, step);
 }
 
-/* Before each key: a few keys ahead all are hashed, and their memory is fetched together. */
+/* What touches those that were found in memory: each was fetched when it was found, and now its
+ * neighbours in the eviction order are. */
+static void fetch_touches(const struct batch *b, uint32_t first)
+{
+        for (uint32_t i = first; i < first + BATCH_FETCH_KEYS; i++)
+                cache_warm_touch(b->request.client->tenant->cache, &b->part->places[i], 1);
+}
+
+/* Before each key: some keys ahead all are hashed, and their memory is fetched in two steps, each
+ * of which has the time of as many keys to come about. */
 static void warm_next(struct batch *b, uint32_t i)
 {
-        if (i % BATCH_FETCH_KEYS != 0 || !wire_op_has_keys(b->head.hdr.op))
+        enum { STEP = BATCH_FETCH_KEYS };
+
+        static_assert(ARRAY_SIZE(b->hashes) >= 3 * STEP, "those of two steps ahead, and its own");
+        if (i % STEP != 0 || !wire_op_has_keys(b->head.hdr.op))
                 return;
         if (i == 0)
                 hash_keys(b, 0);
-        if (b->head.count < BATCH_FETCH_KEYS / 2)
+        if (b->head.count < STEP / 2)
                 return;
-        if (i == 0)
+        if (i == 0) {
                 fetch_keys(b, 0, 0);
-        fetch_keys(b, i, 1);
-        hash_keys(b, i + BATCH_FETCH_KEYS);
-        fetch_keys(b, i + BATCH_FETCH_KEYS, 0);
+                hash_keys(b, STEP);
+                fetch_keys(b, STEP, 0);
+                fetch_keys(b, 0, 1);
+        }
+        fetch_keys(b, i + STEP, 1);
+        hash_keys(b, i + 2 * STEP);
+        fetch_keys(b, i + 2 * STEP, 0);
+        if (i > 0 && b->head.hdr.op == WIRE_GET && b->head.count <= BATCH_FETCH_TOUCHES)
+                fetch_touches(b, i - STEP);
 }
 
 /* A key that has expired is dropped before it is used: there is nothing to be found then. */
