@@ -14,13 +14,14 @@ import time
 import figures
 from machine import Daemon, Trouble, memory_available, note_mode
 from memory import rtt_figure, rtt_pairs
+from slices import in_pairs
 
 MIB, GIB = 2**20, 2**30
 ENTRIES = 5_000_000
 CHUNK = 4096
 HITS, FEW_HITS = 131072, 2048  # chunks in memory that are hit: what the index has on them fits no cache, or all of it does
 GROUPS = {
-    "entries": ("hit_batch128_vs_echo", "hits_per_second", "match_ns_per_key", "match32_us"),
+    "entries": ("hit_batch128_vs_echo", "hit_spread_vs_near", "hits_per_second", "match_ns_per_key", "match32_us"),
     "start": ("ready_seconds_5M", "bytes_per_entry"),
 }
 
@@ -108,6 +109,33 @@ def measure_batch(bench, report, daemon):
     figure["by_way"] = {f"{n} chunks": figure["value"] for n, figure in answers.items()}
 
 
+def measure_spread(bench, report, daemon):
+    """Hits whose index, records and recency fit no cache, against hits for which they do: what waiting for memory costs."""
+    batch = 128
+    bench.say(f"batches of {batch} hits, of {HITS} chunks against {FEW_HITS}")
+    loads = {}
+    try:
+        for n in (FEW_HITS, HITS):
+            with daemon.load("get", "--steps", "--tier", "any", *hit_arguments(n, batch)) as get:
+                get.ask("warm")
+            loads[n] = daemon.load("get", "--steps", "--tier", "memory", "--seed", n, *hit_arguments(n, batch))
+
+        def cpu_ns(n):
+            before = daemon.cpu_seconds()
+            rate, _ = together([loads[n]], bench.slice_s)
+            return (daemon.cpu_seconds() - before) * 1e9 / max(1, rate * bench.slice_s)
+
+        for n in loads:
+            cpu_ns(n)
+        pairs = in_pairs(bench.pairs, lambda: cpu_ns(HITS), lambda: cpu_ns(FEW_HITS))
+    finally:
+        for load in loads.values():
+            load.close()
+    report["hit_spread_vs_near"] = figures.ratio(
+        pairs, "ns", f"processor time of the daemon for a hit, mapped, batches of {batch}, of {HITS} chunks among {ENTRIES}",
+        f"of {FEW_HITS} chunks")
+
+
 def matches_asked(daemon):
     return daemon.stats()["kvcache_requests_total"]["MATCH"]
 
@@ -153,6 +181,7 @@ def measure_entries(bench, report):
             measure_match(bench, report, daemon)
             measure_hits(bench, report, daemon)
             measure_batch(bench, report, daemon)
+            measure_spread(bench, report, daemon)
     except Trouble as e:
         bench.say(str(e))
         for name in GROUPS["entries"]:

@@ -106,6 +106,7 @@ GOALS = {
     "hit_rtt_vs_echo": ("value", "<=", 1.25),
     "hit_cpu_vs_echo": ("value", "<=", 1.5),
     "hit_batch128_vs_echo": ("value", "<=", 2),
+    "hit_spread_vs_near": ("value", "<=", 1.8),
     "hits_per_second": ("value", ">=", 1_200_000),
     "match_ns_per_key": ("value", "<=", 40),
     "match32_us": ("value", "<=", 5),
