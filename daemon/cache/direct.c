@@ -2,7 +2,8 @@
 /* A chunk's way between a client's own memory and the store, without a copy in the pool. The memory
  * is one piece, or several whose parts the device can each reach: it gets them as a vector.
  *
- * Put: a worker computes the checksum where the bytes lie -> the store writes them from there. Not
+ * Put: the store writes the bytes from where they lie, while a worker computes the checksum there.
+ * What ends with a broken block has its checksum first, which copies that block to the tail. Not
  * visible before it is written; a second put of the key waits for the first.
  * Get: the store reads to where the bytes are wanted, and verifies them there. A get that comes
  * while that is under way reads into the pool, and others share that read.
@@ -40,6 +41,9 @@ struct direct {
         /* put */
         struct kio_request crc;
         struct store_write queued;
+        bool is_at_store; /* store_put() took it */
+        bool is_over;     /* with this result, but its checksum is still being computed */
+        int result;
         struct list_node node;    /* in the cache's bucket */
         struct list_node waiters; /* puts of the same key */
         bool abandoned;           /* its device hangs: no put joins it, and it is not counted */
@@ -155,6 +159,12 @@ static void put_end(struct direct *d, int result)
         struct list_node waiters = LIST_INIT(waiters);
         enum cache_status status = cache_status_of_put(result);
 
+        if (d->put.summing) {
+                d->is_at_store = false;
+                d->is_over = true;
+                d->result = result;
+                return;
+        }
         if (status == CACHE_OK || status == CACHE_NOT_DURABLE) {
                 c->stats.puts++;
                 c->stats.put_bytes += req->length;
@@ -201,10 +211,17 @@ bool cache_direct_store(struct store_write *queued)
 {
         struct direct *d = container_of(queued, struct direct, queued);
         struct cache *c = d->cache;
-        int r = store_put(c->params.store, &d->put);
+        int r;
 
-        if (r == 0)
+        if (d->put.sum_result < 0) {
+                put_end(d, d->put.sum_result);
                 return true;
+        }
+        r = store_put(c->params.store, &d->put);
+        if (r == 0) {
+                d->is_at_store = true;
+                return true;
+        }
         /* EXISTS: an older put of the key, evicted meanwhile, is still on its way to being dropped.
          */
         if ((r == STORE_EXISTS || r == STORE_FULL) && store_pending(c->params.store) > 0)
@@ -217,12 +234,20 @@ static void on_checksum(struct kio_request *crc)
 {
         struct direct *d = container_of(crc, struct direct, crc);
 
-        if (crc->result < 0) {
-                put_end(d, (int)crc->result);
+        if (d->is_at_store) {
+                store_put_checksum(&d->put, (int)crc->result, crc->crc);
                 return;
         }
+        d->put.sum_result = (int)crc->result;
         d->put.crc = crc->crc;
-        cache_queue_write(d->cache, &d->queued);
+        if (d->put.summing) {
+                d->put.summing = false;
+                if (d->is_over)
+                        put_end(d, crc->result < 0 ? (int)crc->result : d->result);
+        } else if (crc->result < 0)
+                put_end(d, (int)crc->result);
+        else
+                cache_queue_write(d->cache, &d->queued);
 }
 
 bool cache_put_direct(struct cache *c, struct cache_request *req)
@@ -255,6 +280,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .region = req->region,
                 .foreign = true,
                 .length = req->length,
+                .summing = !d->tail.page,
                 .cost = req->cost,
                 .durable = req->ack == CACHE_DURABLE,
                 .ref = STORE_REF_NONE,
@@ -274,6 +300,8 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
         req->waiting = WAITING_NOT;
         list_append(bucket_of(c, req->hash), &d->node);
         c->n_direct_puts++;
+        if (d->put.summing)
+                cache_queue_write(c, &d->queued); /* what fails at once waits for its checksum */
         kio_submit(c->params.io, &d->crc, (unsigned)req->hash);
         return true;
 }

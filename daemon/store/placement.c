@@ -243,6 +243,11 @@ int store_put(struct store *s, struct store_put *req)
         return put_somewhere(s, req, hash);
 }
 
+void store_put_checksum(struct store_put *req, int r, uint32_t crc)
+{
+        volume_put_checksum(req, r, crc);
+}
+
 /* A volume is through with a put. What failed there, for whatever reason of the device, may do
  * elsewhere: its bytes are still pinned. */
 void placement_put_done(void *userdata, struct store_put *req)

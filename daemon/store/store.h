@@ -164,6 +164,10 @@ void store_warm_touch(const struct store *s, struct store_ref ref, unsigned step
  * (also once the store stops), -EINVAL (no such namespace), -ENOMEM: it will not. STORE_FULL may
  * pass: try again after some completion. */
 int store_put(struct store *s, struct store_put *req);
+/* Of a put that store_put() took while it was `summing`, and that has not completed: its payload is
+ * written meanwhile, its entry not before this. `r` < 0: there is no checksum, and the put fails
+ * with that. May complete other requests, as an iteration does. */
+void store_put_checksum(struct store_put *req, int r, uint32_t crc);
 
 /* Makes what was written before this call durable (one sync serves all that wait). Completes as a
  * put does, with result 0, STORE_NOT_DURABLE or -errno; of `req` only complete() is read, and with

@@ -530,6 +530,74 @@ static void test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_ha
         assert_int_equal(cache_pending(t.cache), 0);
 }
 
+/* Whole blocks, under key `n`: their checksum is computed while they are written. */
+static void put_blocks(struct req *r, uint32_t n, const struct shared *m)
+{
+        start(r, n);
+        r->req.memory = m->at;
+        r->req.region = (struct kio_region *)&m->region;
+        r->req.may_be_direct = true;
+        r->req.length = SMALL;
+        r->req.ack = CACHE_WRITTEN;
+        cache_put(t.cache, &r->req);
+        kio_flush(t.io);
+}
+
+static void blocks_are_written_while_their_checksum_is_computed(void **state)
+{
+        struct req r, again;
+
+        share_both(0);
+        fill(good.at, 1, 1, SMALL);
+        put_blocks(&r, 1, &good);
+        put_blocks(&again, 1, &good);
+        /* The checksum and the write, both at once. */
+        assert_int_equal(kio_pending(t.io), 2);
+        expect(&r, CACHE_OK);
+        expect(&again, CACHE_EXISTS);
+        assert_true(r.req.direct);
+        expect_get(1, CACHE_OK, 1);
+
+        /* What is not there fails, whether the checksum or the device finds out first. */
+        put_blocks(&r, 2, &cut_off);
+        put_blocks(&again, 2, &good);
+        expect(&r, CACHE_FAULT);
+        expect(&again, CACHE_OK);
+        assert_int_equal(tiers_of(2), CACHE_DISK);
+}
+
+/* The memory is the daemon's until both have ended. */
+static void a_put_of_blocks_ends_when_write_and_checksum_have_ended(void **state)
+{
+        struct req r;
+
+        share_both(0);
+        fill(good.at, 1, 1, SMALL);
+        /* The write fails, and its checksum comes later or earlier. */
+        refuse(KIO_WRITE, 1, 1);
+        put_blocks(&r, 1, &good);
+        expect(&r, CACHE_FAILED);
+        release();
+        assert_int_equal(stats().direct_bytes, 0);
+        assert_int_equal(tiers_of(1), 0);
+        hold(KIO_WRITE, 1);
+        put_blocks(&r, 1, &good);
+        tiers_wait_hits(&t, 1);
+        tiers_iterate(&t);
+        assert_false(r.done);
+        release();
+        expect(&r, CACHE_OK);
+        tiers_settle(&t);
+
+        /* The store takes nothing more: it says so while the checksum is on its way. */
+        store_stop(t.store);
+        put_blocks(&r, 3, &good);
+        assert_false(r.done);
+        assert_int_equal(stats().direct_bytes, SMALL);
+        expect(&r, CACHE_FAILED);
+        assert_int_equal(stats().direct_bytes, 0);
+}
+
 static int teardown_shared(void **state)
 {
         release();
@@ -557,6 +625,8 @@ int main(int argc, char **argv)
                 SHARED(gets_among_many_puts_are_answered_with_the_put_they_met),
                 SHARED(a_drain_does_not_go_through_puts_that_wait_for_one_that_fails),
                 SHARED(test_R15_who_joined_a_put_from_memory_is_answered_when_its_device_hangs),
+                SHARED(blocks_are_written_while_their_checksum_is_computed),
+                SHARED(a_put_of_blocks_ends_when_write_and_checksum_have_ended),
         };
 
         if (argc > 1)

@@ -7,6 +7,12 @@
  * written in parallel; their entries go to the ring, which writes all that queued up while its last
  * write flew.
  *
+ * The payload may be on its way to the disk while its checksum is computed (summing). The entry
+ * needs both. It is not written while the payload is on its way, though that would save a wait:
+ * after a kill the entry might be there without the payload. No get would serve that, as its
+ * checksum is wrong. But a client that puts the key again, since its put was not answered, would
+ * be answered that the key exists, and miss it later.
+ *
  * A purge takes a put in flight out of the index; the put then ends with -ECANCELED
  * wherever it is, and an entry that went out all the same is older than the purge. Drops do not see
  * puts in flight: where a tombstone is written for an older copy of the key, the put in flight gets
@@ -40,6 +46,7 @@ struct put_private {
         };
         struct volume *volume;
         uint32_t class;
+        bool is_payload_written; /* and the put waits for its checksum */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -88,6 +95,32 @@ static void queue_entry(struct volume *v, struct store_put *req)
         }
 }
 
+/* Both are there: payload and checksum. */
+static void payload_complete(struct volume *v, struct store_put *req)
+{
+        if (req->sum_result < 0) {
+                put_cancel(v, req, req->sum_result);
+                return;
+        }
+        volume_chunk_at(v, req->ref.index)->crc = req->crc;
+        queue_entry(v, req);
+}
+
+/* A put that waits for its slot, or that failed, finds out later: its chunk may be another's. */
+void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
+{
+        struct volume *v = private(req)->volume;
+
+        req->summing = false;
+        req->sum_result = r;
+        req->crc = crc;
+        if (!private(req)->is_payload_written)
+                return;
+        private(req)->is_payload_written = false;
+        payload_complete(v, req);
+        volume_progress(v);
+}
+
 static void payload_written(struct kio_request *io)
 {
         struct store_put *req = container_of(io, struct store_put, io);
@@ -106,7 +139,9 @@ static void payload_written(struct kio_request *io)
                 v->stats.payload_bytes_written += io->length;
                 if (v->full && clock_mono_ns() - v->full_ns > STORE_FULL_PAUSE_NS)
                         volume_note_full(v, false);
-                queue_entry(v, req);
+                private(req)->is_payload_written = req->summing;
+                if (!req->summing)
+                        payload_complete(v, req);
         }
         volume_progress(v);
 }

@@ -203,6 +203,8 @@ struct store_put {
         bool foreign;
         uint32_t length;
         uint32_t crc;
+        bool summing;        /* `crc` is being computed: store_put_checksum() follows */
+        int sum_result;      /* the store's: 0, or why there is no checksum */
         uint64_t created_ms; /* when it was put, Unix time; 0: now */
         uint8_t hint;        /* enum evict_hint, that came before it was handed over */
         uint8_t cost;        /* evict_cost_level() */

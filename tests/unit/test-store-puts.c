@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* store/: what a put waits for: its payload and its checksum, whichever comes last. */
+#include <errno.h>
+#include <string.h>
+
+#include "fault.h"
+#include "checked.h"
+#include "store-fixture.h"
+
+enum { LENGTH = 8192 };
+
+static void start_with_faults(void)
+{
+        struct store_params params = params_of(64 * MIB);
+
+        params.prewrite = false;
+        t.faults = true;
+        start(&params);
+        assert_int_equal(put(1000, LENGTH), 0); /* makes the file */
+        settle();
+}
+
+/* Key and payload `n`, if `buf` is not given. */
+static struct put *submit(uint64_t n, uint32_t length, bool summing, void *buf)
+{
+        struct put *p = slots;
+
+        while (p->busy)
+                p++;
+        assert_true(p < slots + DEPTH);
+        p->buf = (unsigned)(p - slots);
+        if (!buf)
+                payload_of(n, t.bufs[p->buf], length);
+        p->req = (struct store_put){
+                .namespace_id = t.ns,
+                .tenant = t.tenant,
+                .key = key_of(n),
+                .buf = buf ? buf : t.bufs[p->buf],
+                .foreign = buf != NULL,
+                .length = length,
+                .summing = summing,
+                .crc = summing || buf ? 0 : kio_crc32c(t.bufs[p->buf], length),
+                .complete = put_complete,
+        };
+        p->req.hash = store_hash(t.s, t.ns, &p->req.key);
+        assert_int_equal(store_put(t.s, &p->req), 0);
+        p->busy = true;
+        puts_busy++;
+        kio_flush(t.io);
+        return p;
+}
+
+static bool payloads_are(const void *n)
+{
+        return stats().payload_writes == *(const uint64_t *)n;
+}
+
+/* Until so many payloads are written in all, and what they make due has begun. */
+static void wait_payloads(uint64_t n)
+{
+        turn(payloads_are, &n);
+        turn_once();
+}
+
+static void hold_a_write(void)
+{
+        fault_set(&(struct fault_plan){ .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1 });
+}
+
+static void let_go(void)
+{
+        fault_set(NULL);
+        fault_release();
+}
+
+static void wait_held(void)
+{
+        while (fault_hits() == 0)
+                turn_once();
+}
+
+static void checksum(struct put *p)
+{
+        store_put_checksum(&p->req, 0, kio_crc32c(t.bufs[p->buf], p->req.length));
+}
+
+static void an_entry_is_not_written_before_its_checksum_is_known(void **state)
+{
+        uint64_t payloads, pages;
+        struct put *p;
+
+        start_with_faults();
+        payloads = stats().payload_writes;
+        pages = stats().table_writes;
+        p = submit(1, LENGTH, true, NULL);
+        wait_payloads(payloads + 1);
+        assert_true(p->busy);
+        assert_int_equal(kio_pending(t.io), 0);
+        assert_int_equal(stats().table_writes, pages);
+        assert_false(present(1));
+        checksum(p);
+        turn(puts_none, NULL);
+        assert_int_equal(p->req.result, 0);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+        start_limit(64 * MIB);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+}
+
+static void an_entry_is_not_written_before_its_payload(void **state)
+{
+        struct put *p;
+        uint64_t pages;
+
+        start_with_faults();
+        pages = stats().table_writes;
+        hold_a_write();
+        p = submit(1, LENGTH, true, NULL);
+        wait_held();
+        checksum(p);
+        turn_once();
+        assert_true(p->busy);
+        assert_int_equal(kio_pending(t.io), 1);
+        assert_int_equal(stats().table_writes, pages);
+        let_go();
+        turn(puts_none, NULL);
+        assert_int_equal(p->req.result, 0);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+}
+
+static void put_killed(bool payload_first)
+{
+        struct put *p;
+
+        start_with_faults();
+        if (payload_first) {
+                uint64_t payloads = stats().payload_writes;
+
+                submit(1, LENGTH, true, NULL);
+                wait_payloads(payloads + 1);
+                return;
+        }
+        hold_a_write();
+        p = submit(1, LENGTH, true, NULL);
+        wait_held();
+        checksum(p);
+        turn_once();
+}
+
+static void killed_after_payload(void)
+{
+        put_killed(true);
+}
+
+static void killed_after_checksum(void)
+{
+        put_killed(false);
+}
+
+/* Neither is there after a kill, and a put that comes again is not answered that it is. */
+static void a_kill_between_payload_and_entry_leaves_nothing(void **state)
+{
+        void (*const kills[])(void) = { killed_after_payload, killed_after_checksum };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(kills); i++) {
+                in_killed_process(kills[i]);
+                start_limit(64 * MIB);
+                assert_false(stats().clean_start);
+                assert_int_equal(get(1000, LENGTH), 0);
+                assert_false(present(1));
+                assert_int_equal(put(1, LENGTH), 0);
+                assert_int_equal(get(1, LENGTH), 0);
+                assert_int_equal(stats().crc_failures, 0);
+                stop();
+                remove_files();
+        }
+}
+
+static void a_put_without_a_checksum_fails(void **state)
+{
+        uint64_t payloads;
+        struct put *p;
+
+        start_with_faults();
+        /* Before and after its payload. */
+        for (unsigned before = 0; before < 2; before++) {
+                payloads = stats().payload_writes;
+                if (before)
+                        hold_a_write();
+                p = submit(1, LENGTH, true, NULL);
+                if (before)
+                        wait_held();
+                else
+                        wait_payloads(payloads + 1);
+                store_put_checksum(&p->req, -EFAULT, 0);
+                let_go();
+                turn(puts_none, NULL);
+                assert_int_equal(p->req.result, -EFAULT);
+                assert_false(present(1));
+        }
+        assert_false(stats().bypassed);
+        assert_int_equal(stats().write_errors, 0);
+        /* The payload fails, and the checksum comes when the put is over. */
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        p = submit(1, LENGTH, true, NULL);
+        turn(puts_none, NULL);
+        fault_set(NULL);
+        assert_int_equal(p->req.result, -EIO);
+        assert_int_equal(put(1, LENGTH), 0);
+        assert_int_equal(get(1, LENGTH), 0);
+        stop();
+}
+
+int main(int argc, char **argv)
+{
+        static const struct CMUnitTest tests[] = {
+                TEST(an_entry_is_not_written_before_its_checksum_is_known),
+                TEST(an_entry_is_not_written_before_its_payload),
+                TEST(a_kill_between_payload_and_entry_leaves_nothing),
+                TEST(a_put_without_a_checksum_fails),
+        };
+
+        return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);
+}
