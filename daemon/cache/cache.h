@@ -118,6 +118,7 @@ struct cache_request {
         uint32_t length;
         uint8_t cost; /* evict_cost_level() */
         enum cache_ack ack;
+        uint64_t batch;                /* as of store_put; 0: none */
         struct cache_fetched *fetched; /* the cache's: of what the shared tier had */
 
         /* get into memory: of the chunk; 0 bytes: up to its end */

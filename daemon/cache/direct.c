@@ -283,6 +283,7 @@ bool cache_put_direct(struct cache *c, struct cache_request *req)
                 .summing = !d->tail.page,
                 .cost = req->cost,
                 .durable = req->ack == CACHE_DURABLE,
+                .batch = req->batch,
                 .ref = STORE_REF_NONE,
                 .complete = on_written,
                 .abandon = on_put_abandoned,

@@ -290,6 +290,7 @@ static struct write *write_new(struct cache *c, uint32_t chunk, struct cache_req
                 .cost = pc->cost & 0xff,
                 .created_ms = pc->created_ms,
                 .durable = req->ack == CACHE_DURABLE,
+                .batch = req->batch,
                 .ref = STORE_REF_NONE,
                 .complete = on_stored,
                 .abandon = on_write_abandoned,

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* store/: what a put waits for: its payload and its checksum, whichever comes last. */
+/* store/: what a put waits for: its payload and its checksum, whichever comes last, and entries of
+ * the table that wait for others of their batch. */
 #include <errno.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "fault.h"
 #include "checked.h"
 #include "store-fixture.h"
 
-enum { LENGTH = 8192 };
+enum { LENGTH = 8192, BATCH = 77 };
 
 static void start_with_faults(void)
 {
@@ -21,7 +23,7 @@ static void start_with_faults(void)
 }
 
 /* Key and payload `n`, if `buf` is not given. */
-static struct put *submit(uint64_t n, uint32_t length, bool summing, void *buf)
+static struct put *submit(uint64_t n, uint32_t length, uint64_t batch, bool summing, void *buf)
 {
         struct put *p = slots;
 
@@ -40,6 +42,7 @@ static struct put *submit(uint64_t n, uint32_t length, bool summing, void *buf)
                 .length = length,
                 .summing = summing,
                 .crc = summing || buf ? 0 : kio_crc32c(t.bufs[p->buf], length),
+                .batch = batch,
                 .complete = put_complete,
         };
         p->req.hash = store_hash(t.s, t.ns, &p->req.key);
@@ -60,6 +63,11 @@ static void wait_payloads(uint64_t n)
 {
         turn(payloads_are, &n);
         turn_once();
+}
+
+static bool one_is_busy(const void *arg)
+{
+        return puts_busy == 1;
 }
 
 static void hold_a_write(void)
@@ -92,7 +100,7 @@ static void an_entry_is_not_written_before_its_checksum_is_known(void **state)
         start_with_faults();
         payloads = stats().payload_writes;
         pages = stats().table_writes;
-        p = submit(1, LENGTH, true, NULL);
+        p = submit(1, LENGTH, 0, true, NULL);
         wait_payloads(payloads + 1);
         assert_true(p->busy);
         assert_int_equal(kio_pending(t.io), 0);
@@ -116,7 +124,7 @@ static void an_entry_is_not_written_before_its_payload(void **state)
         start_with_faults();
         pages = stats().table_writes;
         hold_a_write();
-        p = submit(1, LENGTH, true, NULL);
+        p = submit(1, LENGTH, 0, true, NULL);
         wait_held();
         checksum(p);
         turn_once();
@@ -138,12 +146,12 @@ static void put_killed(bool payload_first)
         if (payload_first) {
                 uint64_t payloads = stats().payload_writes;
 
-                submit(1, LENGTH, true, NULL);
+                submit(1, LENGTH, 0, true, NULL);
                 wait_payloads(payloads + 1);
                 return;
         }
         hold_a_write();
-        p = submit(1, LENGTH, true, NULL);
+        p = submit(1, LENGTH, 0, true, NULL);
         wait_held();
         checksum(p);
         turn_once();
@@ -189,7 +197,7 @@ static void a_put_without_a_checksum_fails(void **state)
                 payloads = stats().payload_writes;
                 if (before)
                         hold_a_write();
-                p = submit(1, LENGTH, true, NULL);
+                p = submit(1, LENGTH, 0, true, NULL);
                 if (before)
                         wait_held();
                 else
@@ -205,12 +213,122 @@ static void a_put_without_a_checksum_fails(void **state)
         /* The payload fails, and the checksum comes when the put is over. */
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
-        p = submit(1, LENGTH, true, NULL);
+        p = submit(1, LENGTH, 0, true, NULL);
         turn(puts_none, NULL);
         fault_set(NULL);
         assert_int_equal(p->req.result, -EIO);
         assert_int_equal(put(1, LENGTH), 0);
         assert_int_equal(get(1, LENGTH), 0);
+        stop();
+}
+
+static void entries_of_a_batch_are_written_with_its_last_one(void **state)
+{
+        uint64_t payloads, pages;
+
+        start_with_faults();
+        payloads = stats().payload_writes;
+        pages = stats().table_writes;
+        hold_a_write();
+        submit(1, LENGTH, BATCH, false, NULL);
+        wait_held();
+        for (uint64_t i = 2; i <= 8; i++)
+                submit(i, LENGTH, BATCH, false, NULL);
+        wait_payloads(payloads + 7);
+        assert_int_equal(puts_busy, 8);
+        assert_int_equal(kio_pending(t.io), 1);
+        let_go();
+        turn(puts_none, NULL);
+        assert_int_equal(stats().table_writes, pages + 1);
+        for (uint64_t i = 1; i <= 8; i++)
+                assert_int_equal(get(i, LENGTH), 0);
+        stop();
+}
+
+/* A put by itself, a drop, and an end of the batch's last payload that was no success. */
+static void entries_of_a_batch_are_taken_along(void **state)
+{
+        struct put *lost, *held;
+        uint64_t payloads;
+        void *memory;
+
+        start_with_faults();
+        for (unsigned i = 0; i < 2; i++) {
+                hold_a_write();
+                held = submit(10 * i, LENGTH, BATCH, false, NULL);
+                wait_held();
+                payloads = stats().payload_writes;
+                submit(10 * i + 1, LENGTH, BATCH, false, NULL);
+                wait_payloads(payloads + 1);
+                assert_int_equal(puts_busy, 2);
+                if (i == 0)
+                        submit(10 * i + 2, LENGTH, 0, false, NULL);
+                else
+                        assert_int_equal(drop(1000), 0);
+                turn(one_is_busy, NULL);
+                assert_true(held->busy);
+                let_go();
+                turn(puts_none, NULL);
+        }
+
+        memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        assert_ptr_not_equal(memory, MAP_FAILED);
+        hold_a_write();
+        lost = submit(30, LENGTH, BATCH, false, memory);
+        wait_held();
+        held = submit(31, LENGTH, BATCH, false, NULL);
+        assert_int_equal(munmap(memory, LENGTH), 0);
+        let_go();
+        turn(puts_none, NULL);
+        assert_int_equal(lost->req.result, -EFAULT);
+        assert_int_equal(held->req.result, 0);
+        assert_int_equal(get(31, LENGTH), 0);
+        stop();
+}
+
+static void no_more_than_16_entries_and_2_mib_wait_for_a_batch(void **state)
+{
+        static const struct {
+                unsigned entries;
+                uint32_t length;
+        } most[] = { { 16, LENGTH }, { 4, 512 << 10 } };
+
+        start_with_faults();
+        assert_int_equal(put(1001, 512 << 10), 0); /* makes its file */
+        settle();
+        for (unsigned i = 0; i < ARRAY_SIZE(most); i++) {
+                uint64_t payloads = stats().payload_writes, pages = stats().table_writes;
+
+                hold_a_write();
+                submit(100 * i, LENGTH, BATCH, false, NULL);
+                wait_held();
+                for (unsigned k = 1; k < most[i].entries; k++)
+                        submit(100 * i + k, most[i].length, BATCH, false, NULL);
+                wait_payloads(payloads + most[i].entries - 1);
+                assert_int_equal(puts_busy, most[i].entries);
+                assert_int_equal(stats().table_writes, pages);
+                submit(100 * i + 50, most[i].length, BATCH, false, NULL);
+                turn(one_is_busy, NULL);
+                let_go();
+                turn(puts_none, NULL);
+        }
+        stop();
+}
+
+/* More at once than are kept apart: those beyond are not held, and none is lost. */
+static void many_batches_at_once_are_all_written(void **state)
+{
+        start_with_faults();
+        hold_a_write();
+        submit(0, LENGTH, 1, false, NULL);
+        wait_held();
+        for (uint64_t i = 1; i < DEPTH; i++)
+                submit(i, LENGTH, 1 + i % 24, false, NULL);
+        turn(one_is_busy, NULL);
+        let_go();
+        turn(puts_none, NULL);
+        for (uint64_t i = 0; i < DEPTH; i++)
+                assert_int_equal(get(i, LENGTH), 0);
         stop();
 }
 
@@ -221,6 +339,10 @@ int main(int argc, char **argv)
                 TEST(an_entry_is_not_written_before_its_payload),
                 TEST(a_kill_between_payload_and_entry_leaves_nothing),
                 TEST(a_put_without_a_checksum_fails),
+                TEST(entries_of_a_batch_are_written_with_its_last_one),
+                TEST(entries_of_a_batch_are_taken_along),
+                TEST(no_more_than_16_entries_and_2_mib_wait_for_a_batch),
+                TEST(many_batches_at_once_are_all_written),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);

@@ -184,5 +184,5 @@ void handover_begin(struct volume *v, struct segment *seg, int tenant)
         seg->to_wipe = from != SEGMENT_ZERO;
         seg->record.kind = WORK_HANDOVER;
         v->operations++;
-        table_queue(v->table, &seg->record.item);
+        table_add(v, &seg->record.item);
 }

@@ -103,6 +103,13 @@ struct tenant_room {
         struct list_node turn;    /* in volume.slot_waiting while it has some */
 };
 
+/* Puts that are answered together, and have payloads at the device. */
+struct put_batch {
+        uint64_t id; /* store_put.batch */
+        uint32_t writing;
+};
+enum { VOLUME_BATCHES = 16 };
+
 struct volume {
         struct store_params params;
         char *path, *policy;
@@ -188,6 +195,9 @@ struct volume {
         bool names_dirty; /* files were made since the directory was synced */
 
         struct kio_request table_io;
+        bool table_due;            /* what is queued for the table is to be written now */
+        uint64_t table_held_bytes; /* of payload, whose entries have been queued since it was not */
+        struct put_batch batches[VOLUME_BATCHES];
         int table_error; /* of the write that failed, while that is being marked */
         uint32_t void_position, void_pages;        /* of that write */
         struct list_node slot_waiting;             /* struct tenant_room, in turn */
@@ -309,6 +319,8 @@ void drops_settle(struct volume *v);
 /* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;
  * -errno, it cannot be read. */
 void chunk_condemn(struct volume *v, uint32_t i, int error);
+/* Puts it on its way to the table at once. */
+void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
 /* To the watch: it can be found from here on, or not any more. */

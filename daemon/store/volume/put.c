@@ -7,6 +7,11 @@
  * written in parallel; their entries go to the ring, which writes all that queued up while its last
  * write flew.
  *
+ * Entries of a batch, whose puts are answered together, wait for each other: while the batch has
+ * payloads at the device nothing is gained by writing the entries of the others, and the last of
+ * them would find the table busy. But no more than HELD_ENTRIES or HELD_BYTES wait, so that the
+ * table is written beside the rest of a large batch. Whatever else is queued takes them along.
+ *
  * The payload may be on its way to the disk while its checksum is computed (summing). The entry
  * needs both. It is not written while the payload is on its way, though that would save a wait:
  * after a kill the entry might be there without the payload. No get would serve that, as its
@@ -33,6 +38,8 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
+enum { HELD_ENTRIES = 16, HELD_BYTES = 2 << 20 };
+
 struct put_private {
         union {
                 struct { /* volume_put() */
@@ -47,6 +54,7 @@ struct put_private {
         struct volume *volume;
         uint32_t class;
         bool is_payload_written; /* and the put waits for its checksum */
+        uint8_t batch;           /* its place in volume.batches; VOLUME_BATCHES: none */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
@@ -83,6 +91,51 @@ static void put_cancel(struct volume *v, struct store_put *req, int result)
         put_finish(v, req, result);
 }
 
+void table_add(struct volume *v, struct table_item *item)
+{
+        table_queue(v->table, item);
+        v->table_due = true;
+}
+
+/* Its payload goes to the device. Where there is no place for another batch, it is none. */
+static void batch_begin(struct volume *v, struct store_put *req)
+{
+        struct put_batch *b = NULL;
+
+        private(req)->batch = VOLUME_BATCHES;
+        for (unsigned i = 0; req->batch && i < VOLUME_BATCHES; i++) {
+                if (v->batches[i].writing > 0 && v->batches[i].id == req->batch) {
+                        b = &v->batches[i];
+                        break;
+                }
+                if (v->batches[i].writing == 0)
+                        b = &v->batches[i];
+        }
+        if (!b)
+                return;
+        b->id = req->batch;
+        b->writing++;
+        private(req)->batch = (uint8_t)(b - v->batches);
+}
+
+/* The device is done with its payload. The entries of the others have waited for the last one,
+ * whatever became of it. */
+static void batch_end(struct volume *v, struct store_put *req)
+{
+        unsigned i = private(req)->batch;
+
+        if (i == VOLUME_BATCHES || --v->batches[i].writing == 0)
+                v->table_due = true;
+}
+
+/* Is it still of the batch that has that place? */
+static bool batch_is_writing(const struct volume *v, struct store_put *req)
+{
+        unsigned i = private(req)->batch;
+
+        return i < VOLUME_BATCHES && v->batches[i].writing > 0 && v->batches[i].id == req->batch;
+}
+
 static void queue_entry(struct volume *v, struct store_put *req)
 {
         if (!sweep_is_kept(v, req->ref.index)) {
@@ -92,6 +145,10 @@ static void queue_entry(struct volume *v, struct store_put *req)
         } else {
                 private(req)->seq = volume_chunk_at(v, req->ref.index)->seq;
                 table_queue(v->table, &private(req)->work.item);
+                v->table_held_bytes += req->length;
+                if (!batch_is_writing(v, req) || table_queued(v->table) >= HELD_ENTRIES ||
+                    v->table_held_bytes >= HELD_BYTES)
+                        v->table_due = true;
         }
 }
 
@@ -128,6 +185,7 @@ static void payload_written(struct kio_request *io)
         const struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         sync_mark_dirty(v->segments[c->slab]);
+        batch_end(v, req);
         if (io->result == -EFAULT && req->foreign) {
                 put_cancel(v, req, -EFAULT);
         } else if (io->result < 0) {
@@ -176,6 +234,7 @@ static void put_write(struct volume *v, struct store_put *req)
                 .complete = payload_written,
         };
         list_init(&req->io.node);
+        batch_begin(v, req);
         kio_submit(v->io, &req->io, chunk_affinity(v, c));
 }
 
@@ -387,7 +446,7 @@ static int queue_tombstone(struct volume *v, uint32_t namespace_id, const struct
         };
         v->tombstones++;
         v->drops_begun += is_asked_for;
-        table_queue(v->table, &t->work.item);
+        table_add(v, &t->work.item);
         return 0;
 }
 
@@ -628,8 +687,10 @@ void table_kick(struct volume *v)
         const void *buf;
         uint64_t offset, bytes;
 
-        if (!table_compose(v->table, &buf, &offset, &bytes))
+        if (!v->table_due || !table_compose(v->table, &buf, &offset, &bytes))
                 return;
+        v->table_due = table_has_queued(v->table);
+        v->table_held_bytes = 0;
         v->table_io = (struct kio_request){
                 .op = KIO_WRITE,
                 .class = KIO_CLASS_PUT,

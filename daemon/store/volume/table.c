@@ -259,6 +259,11 @@ bool table_has_queued(const struct table *t)
         return t->queued > 0;
 }
 
+uint64_t table_queued(const struct table *t)
+{
+        return t->queued;
+}
+
 static struct table_item *dequeue(struct table *t)
 {
         struct list_node *n = list_pop(&t->queue);

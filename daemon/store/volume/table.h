@@ -78,6 +78,7 @@ int table_start(struct table *t, uint32_t head, uint64_t next_sequence);
 /* Entries are written in the order they are queued. */
 void table_queue(struct table *t, struct table_item *item);
 bool table_has_queued(const struct table *t);
+uint64_t table_queued(const struct table *t);
 
 /* The next write, if there is something queued, none is in flight and table_wants_sync() does not
  * come first. The buffer is the table's, aligned to a page, and stays still until table_complete().

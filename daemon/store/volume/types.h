@@ -209,6 +209,8 @@ struct store_put {
         uint8_t hint;        /* enum evict_hint, that came before it was handed over */
         uint8_t cost;        /* evict_cost_level() */
         bool durable;        /* complete only after a sync */
+        uint64_t batch;      /* puts with the same number are answered together; 0: by itself. Their
+                                entries wait for each other a little */
         bool of_one;         /* store_sync(): of the chunk `ref`; else of all there are */
         uint32_t tried;      /* the store's: volumes, by bit */
         uint64_t purges;     /* the store's */
