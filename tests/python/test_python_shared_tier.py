@@ -54,3 +54,19 @@ def test_without_a_shared_tier_it_is_what_is_here(daemon):
         assert blocks.put(keys[:3], values[:3]).ok
         assert blocks.reach(keys) == (3, 3, True)
         assert blocks.tiers(keys, remote=True)[:3] == blocks.tiers(keys)[:3]
+
+
+def test_the_status_names_it(hosts, daemon):
+    with kvcache.Client(hosts[0].socket) as client:
+        status = client.status()
+        assert status["remote"]["backend"] == "directory" and status["remote"]["breaker"] == "closed"
+    with kvcache.Client(daemon.socket) as client:
+        assert client.status()["remote"] == {"backend": "off"}
+        daemon.kill()
+        assert client.status() is None
+
+
+def test_what_was_not_answered_in_time_is_not_final():
+    reach_of = kvcache._namespace.reach_of
+    assert reach_of(bytes([kvcache.OK, kvcache.PENDING, kvcache.MISS]), bytes(3)) == (1, 1, False)
+    assert reach_of(bytes([kvcache.LOST] * 2), bytes(2)) == (0, 0, True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import itertools
+import json
 import logging
 import mmap
 import os
@@ -183,6 +184,21 @@ class Client:
             if r == 0 and self._handle is not None:
                 r = self._note(c.get_info(self._handle.kv, room))[0]
         return Info(*c.INFO.unpack(room.raw)[1:]) if r == 0 else None
+
+    def status(self) -> dict[str, Any] | None:
+        """What `kvcachectl status --json` prints. None: no daemon answers. A message, within the client's timeout."""
+        text = ctypes.c_void_p()
+        with self._entered():
+            r = self._usable(None)
+            if r == 0 and self._handle is not None:
+                r = self._note(c.report(self._handle.kv, c.REPORT_STATUS, ctypes.byref(text)))[0]
+            if r or not text.value:
+                return None
+        try:
+            status: dict[str, Any] = json.loads(ctypes.string_at(text.value))
+        finally:
+            c.free(text)
+        return status
 
     # --- namespaces, memory ---
 

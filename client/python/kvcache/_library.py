@@ -101,6 +101,10 @@ reap = _function("kvcache_reap_sized", _i, _p, _p, _z, _z, _i)
 cancel = _function("kvcache_cancel", _i, _p, ctypes.c_uint64)
 release = _function("kvcache_release", _i, _p, _p, _z)
 flush = _function("kvcache_flush", _i, _p)
+report = _function("kvcache_report", _i, _p, _i, _p)
+REPORT_STATUS = 0
+free = ctypes.CDLL(None).free
+free.restype, free.argtypes = None, (_p,)
 
 
 def address_of(data: bytes) -> int:

@@ -27,7 +27,7 @@ def reach_of(status: bytes, tiers: bytes) -> tuple[int, int, bool]:
     """Of the results of a match with the shared tier."""
     run = next((i for i, s in enumerate(status) if s != c.OK), len(status))
     here = next((i for i in range(run) if tiers[i] & c.TIER_REMOTE), run)
-    return here, run, run == len(status) or status[run] != c.BUSY
+    return here, run, run == len(status) or status[run] not in (c.BUSY, c.PENDING)
 
 
 class Namespace:
@@ -81,7 +81,8 @@ class Namespace:
 
     def reach(self, keys: KeysLike, timeout: float | None = None) -> tuple[int, int, bool]:
         """How many keys, from the first on, are here; how many with those behind them that the shared tier of several hosts has; and
-        whether that is final: False, the daemon is still looking, and knows more when it is asked again, at the engine's next step.
+        whether that is final: False, the daemon is still looking, and knows more when it is asked again, at the engine's next step
+        (or has not answered within the timeout).
         As fast as match() where all are here; else a message, which does not wait for that tier. A get of what is there only waits for
         it, and prefetch() brings it here."""
         return reach_of(*statuses(self._ask(c.OP_MATCH, keys, timeout, c.TIER_REMOTE)))
