@@ -2,13 +2,15 @@
 """Whether loading is worth it: arithmetic, no daemon."""
 
 import pytest
-from kvcache.vllm.policy import DISK, MEMORY, PROBE_BYTES, PROBE_SHARE, LoadPolicy
+from kvcache.vllm.policy import (DISK, LEAST_FETCH_S, LONGEST_SEARCH_S, MEMORY, PROBE_BYTES, PROBE_SHARE, REMOTE, SEARCH_SHARE,
+                                 LoadPolicy)
 
 MIB = 1 << 20
 
 
 def policy(**rates):
-    return LoadPolicy(16, 2 * MIB, **{"prefill_tokens_per_s": 40e3, "memory_bytes_per_s": 10e9, "disk_bytes_per_s": 2e9, **rates})
+    return LoadPolicy(16, 2 * MIB, **{"prefill_tokens_per_s": 40e3, "memory_bytes_per_s": 10e9, "disk_bytes_per_s": 2e9,
+                                   "remote_bytes_per_s": 1e9, **rates})
 
 
 def test_memory_is_worth_it_and_a_slow_disk_is_not():
@@ -24,6 +26,72 @@ def test_the_tail_on_disk_is_declined():
     assert policy().worth([MEMORY] * 300 + [DISK] * 212) == 300
     assert policy().worth([DISK] + [MEMORY] * 511) == 512  # what follows gains more than one chunk loses
     assert policy().worth([DISK] * 500 + [MEMORY] * 2) == 0
+
+
+def test_the_tail_on_the_shared_tier_is_declined_where_it_is_slow():
+    """16 tokens take 0.4 ms to compute; 2 MiB take 0.2 ms from memory, 0.3 from this disk, and 2.3 from there by way of memory."""
+    p = policy(disk_bytes_per_s=7e9)
+    assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 100) == 200
+    assert p.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 2 + [DISK] * 100) == 302  # what follows gains more than that loses
+    assert p.worth([REMOTE] * 100) == 0
+    quick = policy(disk_bytes_per_s=7e9, remote_bytes_per_s=20e9)
+    assert quick.worth([MEMORY] * 100 + [DISK] * 100 + [REMOTE] * 100) == 300 and quick.worth([REMOTE] * 100) == 100
+
+
+def test_a_run_pays_the_latency_of_the_shared_tier_once():
+    """0.1 ms a chunk are gained, and 20 lost."""
+    p = policy(remote_bytes_per_s=20e9)
+    p.expect_remote(0, 0.02)
+    assert p.worth([MEMORY] * 100 + [REMOTE] * 150) == 100 and p.worth([MEMORY] * 100 + [REMOTE] * 250) == 350
+    assert p.worth([MEMORY] * 100 + [REMOTE] * 250, 0, 0, 1 << 30) == 100  # behind what others fetch
+    assert p.worth([MEMORY] * 100, 0, 0, 1 << 40) == 100
+
+
+def test_the_rate_of_the_shared_tier_is_the_daemon_s_until_loads_were_seen():
+    p = policy(remote_bytes_per_s=0.0)
+    assert p.worth([REMOTE] * 100) == PROBE_BYTES // (2 * MIB) == 32 and p.worth([MEMORY] * 10 + [REMOTE] * 100) == 42
+    p.expect_remote(0.0, 0.0)
+    assert p.rates[REMOTE] == 0
+    p.expect_remote(20e9, 0.01)
+    assert (p.rates[REMOTE], p.latency_s) == (20e9, 0.01) and p.worth([REMOTE] * 400) == 400
+    p.saw_fetch(1000 * MIB, 1.01)
+    slower = 1 / (0.75 / 20e9 + 0.25 / (1000 * MIB))
+    assert p.rates[REMOTE] == pytest.approx(slower)
+    p.expect_remote(30e9, -1.0)
+    assert p.rates[REMOTE] == pytest.approx(slower) and p.latency_s == 0
+    for wrong in ((0, 1.0), (MIB, 0.0), (MIB, -1.0)):
+        p.saw_fetch(*wrong)
+    assert p.rates[REMOTE] == pytest.approx(slower)
+    fixed = policy()
+    fixed.expect_remote(5e9, 0.01)
+    fixed.saw_fetch(MIB, 9.0)
+    assert fixed.rates[REMOTE] == 1e9 and fixed.latency_s == 0.01
+
+
+def test_a_search_takes_a_part_of_what_it_may_save():
+    p = policy(remote_bytes_per_s=20e9)  # 0.09 ms a chunk
+    p.expect_remote(0, 0.01)
+    gain = 400 * (16 / 40e3 - 2 * MIB / 20e9 - 2 * MIB / 10e9) - 0.01
+    assert p.longest_search(400) == pytest.approx(SEARCH_SHARE * gain)
+    assert p.longest_search(10**6) == LONGEST_SEARCH_S
+    assert p.longest_search(10) == 0 and p.longest_search(400, 1 << 30) == 0
+    for unknown in (LoadPolicy(16, MIB), policy(prefill_tokens_per_s=0.0), policy(remote_bytes_per_s=0.0), policy(always=True)):
+        assert unknown.longest_search(1) == LONGEST_SEARCH_S
+
+
+def test_a_fetch_takes_no_longer_than_computing():
+    assert policy().longest_fetch(2500) == pytest.approx(1.0) and policy().longest_fetch(1) == LEAST_FETCH_S
+    assert policy(always=True).longest_fetch(1) == policy(prefill_tokens_per_s=0.0).longest_fetch(1) == float("inf")
+
+
+def test_a_shared_tier_that_is_too_slow_is_tried_at_a_small_part_of_what_computing_costs():
+    p = policy()
+    computed = tried = 0.0
+    for _ in range(20000):
+        loaded = p.worth([REMOTE] * 10) if p.longest_search(10) else 0
+        computed += (10 - loaded) * 16 / 40e3
+        tried += loaded * (2 * MIB / 1e9 + 2 * MIB / 10e9 - 16 / 40e3) + (0.002 if loaded else 0.0)
+    assert PROBE_SHARE / 16 < tried / computed <= 1.1 * PROBE_SHARE
 
 
 def test_overhead_makes_short_runs_not_worth_it():
@@ -63,19 +131,19 @@ def test_rates_are_learned_where_none_was_given():
     p = LoadPolicy(16, MIB, overhead_s=0.0)
     p.saw_load(1000 * MIB, 0, 0.1)
     p.saw_load(0, 1000 * MIB, 1.0)
-    assert p.rates == pytest.approx([10000 * MIB, 1000 * MIB])
+    assert p.rates[:2] == pytest.approx([10000 * MIB, 1000 * MIB])
     p.saw_load(1000 * MIB, 1000 * MIB, 0.1 + 2.0)
-    assert p.rates == pytest.approx([10000 * MIB, 1000 * MIB * 0.8])
+    assert p.rates[:2] == pytest.approx([10000 * MIB, 1000 * MIB * 0.8])
     fixed = policy()
     fixed.saw_load(MIB, 0, 9.0)
     fixed.saw_prefill(16, 9.0)
-    assert fixed.rates == [10e9, 2e9] and fixed.prefill == 40e3
+    assert fixed.rates == [10e9, 2e9, 1e9] and fixed.prefill == 40e3
 
 
 def test_a_load_from_both_teaches_nothing_while_memory_is_unknown():
     p = LoadPolicy(16, MIB)
     p.saw_load(MIB, MIB, 1.0)
-    assert p.rates == [0, 0]
+    assert p.rates == [0, 0, 0]
 
 
 def test_prefill_is_the_quick_samples():
@@ -133,7 +201,7 @@ def test_reads_from_disk_are_known_to_a_step_of_the_engine():
     assert p.rates[DISK] == pytest.approx(1000 * MIB / (0.75 * 1.5 + 0.25 * 0.5))
     fixed = policy(by_way_of_memory=True)
     fixed.saw_read(MIB, 0.0, 9.0)
-    assert fixed.rates == [10e9, 2e9]
+    assert fixed.rates == [10e9, 2e9, 1e9]
 
 
 def test_by_way_of_memory_costs_both():

@@ -14,15 +14,22 @@ that has the engine for itself, computing is worth only what it takes beyond tha
 While the disk's rate is unknown, no more than PROBE_BYTES of a run are loaded from there; until memory's rate and that of prefill are
 known, all. What is declined is not measured any more, so PROBE_BYTES of it are loaded as soon as the time that this may cost is
 PROBE_SHARE of the time that was spent on computing what was declined.
+
+The tier that hosts share (REMOTE) has a latency, which a run pays once, and what comes from there is loaded by way of memory. The
+daemon's rate and latency hold until loads of this engine's were seen. To find out how much of a chain is there takes time, too: a
+request waits for that no longer than SEARCH_SHARE of what loading could save.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-MEMORY, DISK = 0, 1
+MEMORY, DISK, REMOTE = 0, 1, 2
 WEIGHT = 0.25  # of a new sample
 PROBE_BYTES, PROBE_SHARE = 64 << 20, 0.01
+LONGEST_SEARCH_S, SEARCH_SHARE = 0.5, 0.25
+LEAST_FETCH_S = 0.25  # that what is on the shared tier may take at least
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # of a step's time is explained by the rate of prefill
 KEEP, LEAST_LOADS, SPREAD = 0.9, 3.5, 0.25  # of the fit: decay a sample, samples, deviation as part of the mean
 LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.0005, 0.05
@@ -33,20 +40,22 @@ class LoadPolicy:
     is on disk is read to memory, and loaded from there."""
 
     def __init__(self, tokens: int, chunk_bytes: int, *, always: bool = False, prefill_tokens_per_s: float = 0.0,
-                 memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, overhead_s: float = 0.002,
-                 by_way_of_memory: bool = False) -> None:
+                 memory_bytes_per_s: float = 0.0, disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0,
+                 overhead_s: float = 0.002, by_way_of_memory: bool = False) -> None:
         self.tokens, self.chunk_bytes, self.always, self.overhead_s = tokens, chunk_bytes, always, overhead_s
         self.prefill = prefill_tokens_per_s
-        self.rates = [memory_bytes_per_s, disk_bytes_per_s]
+        self.rates = [memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s]
+        self.latency_s = 0.0  # of the shared tier
         self._by_way_of_memory = by_way_of_memory
         self.step_s = 0.0  # of a step that computes little
         self._learn_prefill = prefill_tokens_per_s == 0.0
-        self._learn_rate = [memory_bytes_per_s == 0.0, disk_bytes_per_s == 0.0]
+        self._learn_rate = [rate == 0.0 for rate in self.rates]
         self._sums = [0.0] * 5  # of loads from memory: how many, MB, seconds, MB * MB, MB * seconds; older ones count less
         self._run = 1.0  # chunks of a usual load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)
         self._probing = 0  # chunks that are still to be loaded one by one, whatever it costs
         self._declined_s = 0.0  # spent on computing since the last probe
+        self._unsearched_s = 0.0  # the same of what was not looked for in the shared tier
 
     def saw_prefill(self, tokens: int, seconds: float) -> None:
         """Prefill in which other requests took part is slower than it can be: a faster sample counts in full, a slower one little.
@@ -85,6 +94,17 @@ class LoadPolicy:
         if not expected or not least_s <= expected <= most_s:
             self._sample(DISK, disk_bytes, most_s if not expected else min(max(expected, least_s), most_s))
 
+    def saw_fetch(self, remote_bytes: int, seconds: float) -> None:
+        """What came from the shared tier to memory, latency included."""
+        if self._learn_rate[REMOTE] and remote_bytes > 0 and seconds > 0:
+            self._sample(REMOTE, remote_bytes, max(seconds - self.latency_s, seconds / 10))
+
+    def expect_remote(self, bytes_per_s: float, latency_s: float) -> None:
+        """What the daemon has measured. 0: nothing yet."""
+        self.latency_s = max(0.0, latency_s)
+        if not self.rates[REMOTE] and bytes_per_s > 0:
+            self.rates[REMOTE] = bytes_per_s
+
     def _sample(self, tier: int, nbytes: int, seconds: float) -> None:
         """The mean is that of the times of a byte: a slow sample among quick ones counts as what it costs."""
         new, rate = seconds / nbytes, self.rates[tier]
@@ -110,27 +130,32 @@ class LoadPolicy:
 
     def _cost(self, tier: int) -> float:
         """Of loading a chunk."""
-        by_way = self._seconds(MEMORY, self.chunk_bytes) if tier == DISK and self._by_way_of_memory else 0.0
+        by_way = self._seconds(MEMORY, self.chunk_bytes) if tier == REMOTE or (tier == DISK and self._by_way_of_memory) else 0.0
         return self._seconds(tier, self.chunk_bytes) + by_way
 
     def _queue(self, memory_bytes: int, disk_bytes: int) -> float:
         return self._seconds(MEMORY, memory_bytes) + self._seconds(DISK, disk_bytes)
 
-    def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, *, alone: bool = False) -> int:
-        """How many leading chunks of a run to load; `tiers`: where each lies. The queued bytes are loaded before. `alone`: the
-        engine has no other request."""
+    def worth(self, tiers: Sequence[int], queued_memory: int = 0, queued_disk: int = 0, queued_remote: int = 0, *,
+              alone: bool = False) -> int:
+        """How many leading chunks of a run to load; `tiers`: where each lies. The queued bytes are loaded before; those of the
+        shared tier before what lies there. `alone`: the engine has no other request."""
         if self.always or not tiers:
             return len(tiers)
-        if DISK in tiers and not self.rates[DISK]:
-            return min(len(tiers), tiers.index(DISK) + self._probe)
+        unknown = [tiers.index(t) for t in (DISK, REMOTE) if t in tiers and not self.rates[t]]
+        if unknown:
+            return min(len(tiers), min(unknown) + self._probe)
         if not self.prefill or any(not self.rates[t] for t in set(tiers)):
             return len(tiers)
         compute = self.tokens / self.prefill
-        costs = [self._cost(MEMORY), self._cost(DISK)]
+        costs = [self._cost(tier) for tier in (MEMORY, DISK, REMOTE)]
         loading = self.overhead_s + self._queue(queued_memory, queued_disk)
+        first_remote = tiers.index(REMOTE) if REMOTE in tiers else -1
         best, most, took = 0, 0.0, 0.0
         for n, tier in enumerate(tiers, 1):
             loading += costs[tier]
+            if n - 1 == first_remote:
+                loading += self.latency_s + self._seconds(REMOTE, queued_remote)
             if n * compute - loading > most:
                 best, most, took = n, n * compute - loading, loading
         if alone and max(self.step_s, (len(tiers) - best) * compute) + took >= max(self.step_s, len(tiers) * compute):
@@ -159,6 +184,27 @@ class LoadPolicy:
         self._declined_s, self._probing = 0.0, self._probe - 1
         return True
 
+    def longest_search(self, missing: int, queued_remote: int = 0) -> float:
+        """How many seconds a request may wait until it is known how much of what this host does not have, so many chunks at most,
+        the shared tier has. 0: it is not to be asked."""
+        if self.always or not (self.prefill and self.rates[MEMORY] and self.rates[REMOTE]):
+            return LONGEST_SEARCH_S
+        compute = missing * self.tokens / self.prefill
+        gain = compute - missing * self._cost(REMOTE) - self.latency_s - self._seconds(REMOTE, queued_remote)
+        if gain > 0:
+            return min(LONGEST_SEARCH_S, SEARCH_SHARE * gain)
+        self._unsearched_s += compute
+        loss = self._probe_loss(REMOTE)
+        if self._unsearched_s * PROBE_SHARE < loss:
+            return 0.0
+        self._unsearched_s = 0.0
+        self._declined_s = max(self._declined_s, loss / PROBE_SHARE)  # what is found is loaded
+        return LONGEST_SEARCH_S
+
+    def longest_fetch(self, chunks: int) -> float:
+        """How many seconds so many chunks may take from the shared tier: as long as computing them does. inf: that is not known."""
+        return max(LEAST_FETCH_S, chunks * self.tokens / self.prefill) if self.prefill and not self.always else math.inf
+
     def is_hopeless(self, tier: int) -> bool:
         """Is loading slower however long the run is? No, before both rates are known, and where it is time to try."""
         if self.always or not self.prefill or not self.rates[tier]:
@@ -166,5 +212,8 @@ class LoadPolicy:
         return self._cost(tier) >= self.tokens / self.prefill and not self._may_probe(tier)
 
     def _may_probe(self, tier: int) -> bool:
-        loss = self.overhead_s + self._probe * max(0.0, self._cost(tier) - self.tokens / self.prefill)
-        return self._declined_s * PROBE_SHARE >= loss
+        return self._declined_s * PROBE_SHARE >= self._probe_loss(tier)
+
+    def _probe_loss(self, tier: int) -> float:
+        latency = self.latency_s if tier == REMOTE else 0.0
+        return self.overhead_s + latency + self._probe * max(0.0, self._cost(tier) - self.tokens / self.prefill)
