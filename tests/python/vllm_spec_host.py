@@ -23,7 +23,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import identity, promises, spec as ours  # noqa: E402
+from kvcache.vllm import identity, policy, promises, spec as ours  # noqa: E402
 
 promises.LOOKUP_S = 2.0  # on a busy machine
 
@@ -256,9 +256,38 @@ def from_disk():
         client.namespace(host.spec.names[0], host.spec.fields).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=True)
     assert host.found("2", keys) == 12
     host.step()
-    [policy] = host.manager._policies.values()
-    assert policy.rates[1] > 0, "nothing was learned of the disk"
+    [rates] = (p.rates for p in host.manager._policies.values())
+    assert rates[1] > 0, "nothing was learned of the disk"
     assert VERSION == "real" or host.counts()["loaded_disk_bytes"] > 0
+    host.close()
+
+
+def stored_for_other_hosts():
+    host = Host()
+    assert host.stored("1", keys_of("others", 20)) == 20
+    host.close()
+
+
+def from_the_shared_tier():
+    """Of a host that has some of them itself. Nothing is asked for twice, and a shared tier that is switched off has nothing."""
+    off, keys = Host("off", kvcache_remote=False), keys_of("others", 20)
+    assert off.stored("1", keys[:5]) == 5
+    policy.LONGEST_SEARCH_S = 30.0  # on a busy machine
+    host = Host()
+    deadline = time.monotonic() + 60
+    while not host.manager._shared.on:
+        assert time.monotonic() < deadline, "it knows of no shared tier"
+        time.sleep(0.005)
+    assert off.found("2", keys) == 5 and off.manager._shared is None
+    off.close()
+    assert host.found("3", keys + keys_of("never", 2)) == 20
+    host.step()
+    counts = host.counts()
+    assert counts["loaded_remote_bytes"] == 15 * LAYERS * PAGE and counts["loaded_memory_bytes"] == 5 * LAYERS * PAGE, counts
+    assert "failed_fetches" not in counts and "failed_loads" not in counts, counts
+    assert counts["remote_bytes_per_second"] > 0
+    assert host.found("4", keys) == 20 and "loaded_remote_bytes" not in host.manager.get_stats().values
+    assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
     host.close()
 
 
@@ -447,7 +476,7 @@ def preempted_and_declined():
     assert host.lookup(keys, context) == 0
     for policy in host.manager._policies.values() if isinstance(host.manager._policies, dict) else host.manager._policies:
         policy.prefill = 1e3
-        policy.rates[:] = [1e12, 1e12]
+        policy.rates[:] = [1e12, 1e12, 1e12]
     host.manager.reset_cache()
     assert host.lookup(keys, context) == 8
     host.load(keys, context)

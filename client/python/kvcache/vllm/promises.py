@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import PENDING, TIER_MEMORY, Client, Error, Leased, Namespace, status_ok
+from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Leased, Namespace, status_ok
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -225,7 +225,7 @@ class Promises:
 
     def _note_read(self, asked: _Asked, done: Any, length: int, now: float) -> None:
         """It ended after the last look at answers and before this one. Of what was being read before it had its share."""
-        nbytes = sum(status_ok(s) and not t & TIER_MEMORY for s, t in zip(done.status, done.tiers)) * length
+        nbytes = sum(status_ok(s) and t & TIER_DISK != 0 and not t & TIER_MEMORY for s, t in zip(done.status, done.tiers)) * length
         if not nbytes or not all(map(status_ok, done.status)):
             return
         share = nbytes / (nbytes + asked.before)

@@ -19,11 +19,12 @@ from vllm.v1.kv_offload import base as vllm_base
 from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingManager, OffloadingSpec, OffloadingWorker,
                                      PrepareStoreOutput, RequestOffloadingContext, TransferResult)
 
-from .. import TIER_MEMORY
+from .. import TIER_MEMORY, TIER_REMOTE
 from . import identity
 from .mover import Blocks, Mover, Part
-from .policy import DISK, MEMORY, LoadPolicy
+from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, Promises
+from .shared import SharedTier, Sought
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -38,8 +39,10 @@ COUNTERS = {
     "stored_bytes": "Bytes that the daemon took.",
     "loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
     "loaded_disk_bytes": "Bytes that were read from the daemon's disk to be loaded.",
+    "loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
     "failed_stores": "Chunks that were not stored.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
+    "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Chunks that were copied from leased memory since the daemon did not answer.",
 }
 GAUGES = {
@@ -47,6 +50,7 @@ GAUGES = {
     "prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
     "memory_bytes_per_second": "The rate of loads from the daemon's memory.",
     "disk_bytes_per_second": "The rate of loads from the daemon's disk.",
+    "remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
 }
 
 _workers: dict[str, KvcacheWorker] = {}  # of this process, by the engine's id
@@ -65,7 +69,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
 
 class _Request:
-    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes")
+    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "searched", "fetched")
 
     def __init__(self) -> None:
         self.computes = False  # all that it offers to be stored is computed in that step
@@ -77,6 +81,9 @@ class _Request:
         self.declined: set[int] = set()
         self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
         self.was_gathered: set[int] = set()
+        self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
+        self.searched: set[int] = set()  # groups for which that was done
+        self.fetched: set[bytes] = set()  # keys that came from there
 
 
 class KvcacheManager(OffloadingManager):  # type: ignore[misc]
@@ -85,11 +92,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def __init__(self, spec: KvcacheOffloadingSpec) -> None:
         self._spec = spec
         self._promises: Promises | None = None
+        self._shared: SharedTier | None = None
         self._worker: KvcacheWorker | None = None
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}
         self._requests: dict[str, _Request] = {}
-        self._load_began: dict[str, tuple[float, int, int]] = {}
+        self._load_began: dict[str, tuple[float, int]] = {}
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._seen = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0}
         self._warned = False
@@ -106,6 +114,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 return None
             spec, self._worker, self._chunk_bytes = worker.spec, worker, worker.chunk_bytes
             self._promises = Promises(spec.names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+            if spec.remote:
+                self._shared = SharedTier(spec.names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
             self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy) for g, tokens in spec.tokens.items()}
         return self._promises
 
@@ -152,21 +162,60 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if gathered is not None:
             gathered[key] = None
             return None
+        sought = request.sought.get(group)
+        if sought is not None:
+            return self._seek(promises, group, sought, request, context.req_id) if sought.is_first(key) else None
         chain = self._chain(key, group, request, context)
         where = promises.where(chain)
         if where is None:
             self._counts["unavailable"] += 1
             request.answers[key] = False
             return False
-        if len(chain) == 1 and where[0] and group not in request.was_gathered and not self._is_hopeless(group, where[0], request):
+        if len(chain) == 1 and group not in request.was_gathered and not self._is_hopeless(group, where[0], request):
             request.gathered[group] = {key: where[0]}
             return None
-        worth, in_memory = self._decide(promises, group, chain, where, request, context.req_id)
+        if self._begin(group, chain, _tiers_of(where), request):
+            return None
+        return self._decided(promises, group, chain, _tiers_of(where), request, context.req_id)
+
+    def _decided(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request, name: str,
+                 worth: int | None = None) -> bool:
+        """And asks at once for what is in memory."""
+        worth, in_memory = self._decide(promises, group, chain, tiers, request, name, worth)
         if in_memory and len(chain) > 1:
-            promises.ask(context.req_id)
+            promises.ask(name)
         return worth > 0
 
+    # --- what the shared tier has ---
+
+    def _may_seek(self, group: int, request: _Request) -> bool:
+        return self._shared is not None and self._shared.on and group not in request.searched and group not in request.declined
+
+    def _begin(self, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request) -> bool:
+        """Has what is not here looked for. False: it is not."""
+        if self._shared is None or len(tiers) == len(chain) or not self._may_seek(group, request):
+            return False
+        sought = Sought(chain)
+        if sought.begin(self._shared, self._policies[group], group, tiers):
+            request.sought[group] = sought
+        return sought.has_begun
+
+    def _seek(self, promises: Promises, group: int, sought: Sought, request: _Request, name: str) -> bool | None:
+        """In each step, while the shared tier is asked."""
+        assert self._shared is not None
+        chain = list(sought.keys)
+        if not sought.advance(self._shared, self._policies[group],
+                              lambda tiers: self._worth(promises, group, tiers, len(chain), request)):
+            return None
+        del request.sought[group]
+        request.searched.add(group)
+        self._counts["failed_fetches"] += sought.failed
+        request.fetched.update(k for k, t in zip(chain[:sought.worth], sought.tiers) if t == REMOTE)
+        return self._decided(promises, group, chain, sought.tiers, request, name, sought.worth)
+
     def _is_hopeless(self, group: int, tiers: int, request: _Request) -> bool:
+        if not tiers:
+            return not self._may_seek(group, request) or self._policies[group].is_hopeless(REMOTE)
         return group in request.declined or self._policies[group].is_hopeless(MEMORY if tiers & TIER_MEMORY else DISK)
 
     def _gathered(self, promises: Promises, name: str, request: _Request) -> None:
@@ -181,16 +230,19 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 continue
             first = listed[keys[0]]
             assert first is not None
-            self._decide(promises, group, keys, bytes([first]) + where, request, name)
+            tiers = _tiers_of(bytes([first]) + where)
+            if not self._begin(group, keys, tiers, request):
+                self._decide(promises, group, keys, tiers, request, name)
         request.gathered = {}
 
-    def _decide(self, promises: Promises, group: int, chain: Sequence[bytes], where: bytes, request: _Request,
-                name: str) -> tuple[int, bool]:
-        """How many leading ones to load, which are asked for; and whether all of them are in memory."""
+    def _decide(self, promises: Promises, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request,
+                name: str, worth: int | None = None) -> tuple[int, bool]:
+        """How many leading ones to load, which are asked for; and whether all of them are in memory. `tiers`: of those that are found;
+        what came from the shared tier is in memory."""
         self._counts["lookups"] += len(chain)
-        run = where.index(0) if 0 in where else len(where)
-        tiers = [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
-        worth = self._worth(promises, group, tiers, len(chain), request)
+        run = len(tiers)
+        if worth is None:
+            worth = self._worth(promises, group, tiers, len(chain), request)
         self._counts["hits"] += worth
         self._counts["declined"] += run - worth
         request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
@@ -201,7 +253,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if not tiers or group in request.declined:
             return 0
         policy = self._policies[group]
-        queued = promises.asked_bytes + (self._worker.mover.loading_bytes if self._worker is not None else 0), promises.asked_disk_bytes
+        loading = self._worker.mover.loading_bytes if self._worker is not None else 0
+        queued: tuple[int, ...] = (promises.asked_bytes + loading, promises.asked_disk_bytes)
+        if REMOTE in tiers:
+            assert self._shared is not None
+            queued += (self._shared.queued_bytes,)
         worth = (policy.worth(tiers, *queued, alone=len(self._requests) == 1) if asked > 1
                  else int(policy.worth_next(tiers[0], *queued)))
         if worth < len(tiers):
@@ -225,21 +281,24 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         assert self._promises is not None
         name = req_context.req_id
         held = [self._promises.held(name, k) for k in keys]
-        memory = disk = 0
+        request = self._requests.get(name)
+        fetched = request.fetched if request is not None else set()
+        moved = {"memory": 0, "disk": 0, "remote": 0}
         for key, one in zip(keys, held):
-            length = self._chunk_bytes[identity.group_of(key)]
-            memory, disk = (memory + length, disk) if one.tiers & TIER_MEMORY else (memory, disk + length)
-        self._counts["loaded_memory_bytes"] += memory
-        self._counts["loaded_disk_bytes"] += disk
-        self._load_began[name] = (time.monotonic(), memory, disk)
+            tier = "remote" if one.tiers & TIER_REMOTE or key in fetched else "memory" if one.tiers & TIER_MEMORY else "disk"
+            moved[tier] += self._chunk_bytes[identity.group_of(key)]
+        for tier, nbytes in moved.items():
+            self._counts[f"loaded_{tier}_bytes"] += nbytes
+        self._load_began[name] = (time.monotonic(), sum(moved.values()))
         return KvcacheLoadStoreSpec(list(keys), held)
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
-        began, memory, disk = self._load_began.pop(req_context.req_id, (0.0, 0, 0))
-        if began and keys:  # what was on disk was read before prepare_load(), and counted there
-            self._policies[identity.group_of(next(iter(keys)))].saw_load(memory + disk, 0, time.monotonic() - began)
+        began, nbytes = self._load_began.pop(req_context.req_id, (0.0, 0))
+        if began and keys:  # what was not in memory was read before prepare_load(), and counted there
+            self._policies[identity.group_of(next(iter(keys)))].saw_load(nbytes, 0, time.monotonic() - began)
         request = self._requests.get(req_context.req_id)
         if request is not None:
+            self._drop(request)
             request.forget()
             request.computes = True
         if self._promises is not None:
@@ -280,9 +339,17 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return most if most >= LEAST_PREFILL_TOKENS else 0
 
     def on_request_finished(self, req_context: Any) -> None:
-        self._requests.pop(req_context.req_id, None)
+        request = self._requests.pop(req_context.req_id, None)
+        if request is not None:
+            self._drop(request)
         if self._promises is not None:
             self._promises.release(req_context.req_id)  # a load under way holds its own references
+
+    def _drop(self, request: _Request) -> None:
+        """What it looks for in the shared tier."""
+        if self._shared is not None:
+            for sought in request.sought.values():
+                sought.drop(self._shared)
 
     def on_schedule_end(self, context: Any) -> None:
         if self._promises is None or self._worker is None:
@@ -294,6 +361,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         for read in self._promises.reads:
             self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
         self._promises.reads.clear()
+        while self._shared is not None and self._shared.fetched:
+            fetched = self._shared.fetched.popleft()
+            self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
         for tokens, seconds in self._worker.mover.computed():
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)
@@ -305,6 +375,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         """What is stored stays: it is others', too. What was promised is looked up again."""
         self._load_began.clear()
         for name, request in self._requests.items():
+            self._drop(request)
             request.forget()
             if self._promises is not None:
                 self._promises.release(name)
@@ -312,6 +383,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def shutdown(self) -> None:
         if self._worker is not None:  # it copies from what is leased
             self._worker.shutdown()
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
         if self._promises is not None:
             self._promises.close()
             self._promises = None
@@ -332,10 +406,16 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 stats.increase_counter(_PREFIX + name, count)
                 self._counts[name] = 0
         policy = next(iter(self._policies.values()), None)
-        rates = (policy.prefill, *policy.rates) if policy else (0.0, 0.0, 0.0)
+        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
         for name, value in zip(GAUGES, (float(self._promises is not None and self._promises.well), *rates)):
             stats.set_gauge(_PREFIX + name, value)
         return stats
+
+
+def _tiers_of(where: bytes) -> list[int]:
+    """Of the leading ones that are here."""
+    run = where.index(0) if 0 in where else len(where)
+    return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
 
 
 def blocks_of(kv_caches: Any) -> list[Blocks]:
@@ -401,7 +481,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, ack, load_policy,
-    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, timeout_s (5)."""
+    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
+    `remote`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -421,7 +502,11 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         if load_policy not in ("auto", "always"):
             raise ValueError(f"load_policy is 'auto' or 'always', not {load_policy!r}")
         self.policy: dict[str, Any] = {"always": load_policy == "always", **{
-            name: float(options.get(name, 0.0)) for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s")}}
+            name: float(options.get(name, 0.0))
+            for name in ("prefill_tokens_per_s", "memory_bytes_per_s", "disk_bytes_per_s", "remote_bytes_per_s")}}
+        self.remote = options.get("kvcache_remote", True)
+        if not isinstance(self.remote, bool):
+            raise ValueError(f"kvcache_remote is true or false, not {self.remote!r}")
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
         # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).

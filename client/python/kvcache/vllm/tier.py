@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from vllm.v1.kv_offload import base as vllm_base
@@ -22,7 +22,8 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .. import TIER_MEMORY
 from . import identity
-from .policy import DISK, MEMORY, LoadPolicy
+from .policy import DISK, MEMORY, REMOTE, LoadPolicy
+from .shared import SharedTier, Sought
 from .transfers import Transfers
 
 log = logging.getLogger("kvcache.vllm")
@@ -42,14 +43,17 @@ COUNTERS = {
     "vllm:kv_offload_kvcache_stored_bytes": "Bytes that the daemon took.",
     "vllm:kv_offload_kvcache_loaded_memory_bytes": "Bytes loaded from the daemon's memory.",
     "vllm:kv_offload_kvcache_loaded_disk_bytes": "Bytes loaded from the daemon's disk.",
+    "vllm:kv_offload_kvcache_loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
     "vllm:kv_offload_kvcache_failed_stores": "Chunks that were not stored.",
     "vllm:kv_offload_kvcache_failed_loads": "Chunks that were promised and could not be loaded: computed instead.",
+    "vllm:kv_offload_kvcache_failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
 }
 GAUGES = {
     "vllm:kv_offload_kvcache_up": "1 while kvcache-daemon answers.",
     "vllm:kv_offload_kvcache_prefill_tokens_per_second": "The rate of prefill that loading is compared with.",
     "vllm:kv_offload_kvcache_memory_bytes_per_second": "The rate of loads from the daemon's memory.",
     "vllm:kv_offload_kvcache_disk_bytes_per_second": "The rate of loads from the daemon's disk.",
+    "vllm:kv_offload_kvcache_remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
 }
 _PREFIX = "vllm:kv_offload_kvcache_"
 
@@ -57,12 +61,16 @@ _PREFIX = "vllm:kv_offload_kvcache_"
 class _Request:
     """What a request was answered."""
 
-    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "return_s", "keys", "stores", "finished")
+    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "return_s", "keys", "stores", "finished", "sought", "searched",
+                 "fetched")
 
     def __init__(self, return_s: int | None = None) -> None:
         self.answers: dict[bytes, bool] = {}
         self.failed: set[bytes] = set()
         self.declined: set[int] = set()  # groups of which no more is loaded
+        self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
+        self.searched: set[int] = set()  # groups for which that was done
+        self.fetched: set[bytes] = set()  # keys that came from there
         self.asked_at = 0.0
         self.touched = False
         self.return_s = return_s  # what the client says of when the chain comes back; None: nothing
@@ -88,7 +96,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     weights                says which weights the model has; default: found out (identity.weights_of)
     ack                    "accepted" (default: kept in memory first), "written" or "durable"
     load_policy            "auto": load what is faster than computing it; "always"
-    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s   rates for that; default: learned
+    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s   rates for that; default: learned
+    remote                 use what the tier has that the daemon shares with other hosts (true)
     part_bytes             rows longer than this are stored in parts (64 MiB)
     timeout_s              of a request to the daemon (10)
     enable_kv_events       report stored chunks as KV events, where vLLM publishes any"""
@@ -99,7 +108,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
                  socket: str | None = None, namespace: str = "vllm", weights: str | None = None, ack: str = "accepted",
                  load_policy: str = "auto", prefill_tokens_per_s: float = 0.0, memory_bytes_per_s: float = 0.0,
-                 disk_bytes_per_s: float = 0.0, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
+                 disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0, remote: bool = True, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
                  enable_kv_events: bool = False, locality: str | None = None) -> None:
         if backpressure_detector is None:
             super().__init__(offloading_spec, primary_kv_view, tier_type)
@@ -111,6 +120,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {ack!r}")
         if not isinstance(part_bytes, int) or part_bytes < 4096 or part_bytes % 4096:
             raise ValueError(f"part_bytes is a multiple of 4096, not {part_bytes!r}")
+        if not isinstance(remote, bool):
+            raise ValueError(f"remote is true or false, not {remote!r}")
         self.locality = vllm_base.Locality(locality) if locality is not None else None
         assert primary_kv_view.strides is not None and primary_kv_view.shape is not None
         config = offloading_spec.config
@@ -123,11 +134,14 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                         "not find its chunks", config.model.name)
         names = {g: identity.namespace_name(namespace, fields, g) for g in range(len(groups))}
         self._policies = [LoadPolicy(tokens, row_bytes, always=load_policy == "always", prefill_tokens_per_s=prefill_tokens_per_s,
-                                     memory_bytes_per_s=memory_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s)
+                                     memory_bytes_per_s=memory_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s,
+                                     remote_bytes_per_s=remote_bytes_per_s)
                           for tokens in self._tokens]
         region = getattr(offloading_spec, "_scheduler_mmap", None)
         self._transfers = Transfers(primary_kv_view, primary_kv_view.shape[0], row_bytes, part_bytes, names, fields, socket=socket,
                                     ack=ack, timeout_s=timeout_s, fd=getattr(region, "fd", None))
+        self._shared = SharedTier(names, fields, dict.fromkeys(names, row_bytes), socket=socket, timeout_s=timeout_s,
+                                  parts=self._transfers.parts, part_bytes=part_bytes) if remote else None
         self._requests: dict[str, _Request] = {}
         self._loads: dict[int, str] = {}
         self._stores: dict[int, _Request] = {}  # of requests that have a hint
@@ -154,6 +168,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
+        if request is not None and self._shared is not None:
+            for sought in request.sought.values():
+                sought.drop(self._shared)
         if request is None or request.return_s is None:
             return
         request.finished = True
@@ -190,24 +207,73 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         answer = request.answers.get(key)
         if answer is None:
             answer = self._ask(key, request, req_context)
+            if answer is None:
+                return LookupResult.RETRY if self._transfers.well else LookupResult.MISS
         return LookupResult.HIT if answer and self._transfers.well else LookupResult.MISS
 
-    def _ask(self, key: bytes, request: _Request, context: Any) -> bool:
+    def _ask(self, key: bytes, request: _Request, context: Any) -> bool | None:
+        """Is it worth loading? None: it is not known yet what the shared tier has."""
         group = identity.group_of(key)
-        chain = self._chain(key, group, request, context)
+        sought = request.sought.get(group)
+        if sought is not None:
+            if sought.is_first(key):
+                return self._seek(group, sought, request)
+            sought.add(key)
+            return None
+        chain, is_named = self._chain(key, group, request, context)
+        tiers = self._where(chain)
+        if tiers is None:
+            return False
+        if self._shared is not None and len(tiers) < len(chain) and self._may_seek(group, request):
+            sought, policy = Sought(chain), self._policies[group]
+            # Where vLLM does not say what it will ask for next, it is what it asks for in this step.
+            if sought.begin(self._shared, policy, group, tiers) if is_named else not policy.is_hopeless(REMOTE):
+                request.sought[group] = sought
+                return None
+        return self._decide(group, chain, tiers, self._worth(group, tiers, len(chain), request), request)
+
+    def _where(self, chain: Sequence[bytes]) -> list[int] | None:
+        """The tiers of the leading ones that are here. None: unknown now."""
         where = self._transfers.where(chain)
         if where is None:
             self._count("unavailable", 1)
-            return False
-        self._count("lookups", len(chain))
+            return None
         run = where.index(0) if 0 in where else len(where)
-        tiers = [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
-        worth = self._worth(group, tiers, len(chain), request)
+        return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
+
+    def _may_seek(self, group: int, request: _Request) -> bool:
+        return self._shared is not None and self._shared.on and group not in request.searched and group not in request.declined
+
+    def _seek(self, group: int, sought: Sought, request: _Request) -> bool | None:
+        """In each step, while the shared tier is asked."""
+        assert self._shared is not None
+        policy, chain = self._policies[group], list(sought.keys)
+
+        def decide(tiers: list[int]) -> int:
+            return self._worth(group, tiers, len(chain), request)
+
+        if not sought.has_begun:
+            tiers = self._where(chain)
+            if tiers is not None and len(tiers) < len(chain) and sought.begin(self._shared, policy, group, tiers):
+                return None
+            sought.tiers, sought.worth = tiers or [], decide(tiers or [])
+        elif not sought.advance(self._shared, policy, decide):
+            return None
+        del request.sought[group]
+        request.searched.add(group)
+        self._count("failed_fetches", sought.failed)
+        request.fetched.update(k for k, t in zip(chain[:sought.worth], sought.tiers) if t == REMOTE)
+        return self._decide(group, chain, sought.tiers, sought.worth, request)
+
+    def _decide(self, group: int, chain: Sequence[bytes], tiers: Sequence[int], worth: int, request: _Request) -> bool:
+        """Of a chain whose leading part lies in these tiers, so many chunks are loaded."""
+        found = len(tiers)
+        self._count("lookups", len(chain))
         self._count("hits", worth)
-        self._count("declined", run - worth)
-        if run > worth:
-            self._transfers.decline(group, run - worth)
-        request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
+        self._count("declined", found - worth)
+        if found > worth:
+            self._transfers.decline(group, found - worth)
+        request.answers.update((k, i < worth) for i, k in enumerate(chain[:found + 1]))
         return worth > 0
 
     def _worth(self, group: int, tiers: list[int], asked: int, request: _Request) -> int:
@@ -215,22 +281,27 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             return 0
         policy = self._policies[group]
         queued = self._transfers.queued_bytes
-        queue = (0, queued) if self._transfers.queued_from_disk else (queued, 0)
+        queue: tuple[int, ...] = (0, queued) if self._transfers.queued_from_disk else (queued, 0)
+        if REMOTE in tiers:
+            assert self._shared is not None
+            queue += (self._shared.queued_bytes,)
         worth = (policy.worth(tiers, *queue, alone=len(self._requests) == 1) if asked > 1
                  else int(policy.worth_next(tiers[0], *queue)))
         if worth < len(tiers):
             request.declined.add(group)
         return worth
 
-    def _chain(self, key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
-        """This key and those of its group that vLLM will ask for after it, where it has said them (0.33)."""
+    def _chain(self, key: bytes, group: int, request: _Request, context: Any) -> tuple[list[bytes], bool]:
+        """This key and those of its group that vLLM will ask for after it, and whether it has said them (0.33)."""
         positions = getattr(context, "_offload_key_positions", None)
         if not isinstance(positions, dict) or key not in positions:
-            return [key]
+            return [key], False
         first = positions[key]
         after = sorted((at, k) for k, at in positions.items()
                        if at >= first and identity.group_of(k) == group and k not in request.failed and k not in request.answers)
-        return [k for _, k in after[:MOST_CHAIN]] if after and after[0][1] == key else [key]
+        if not after or after[0][1] != key:
+            return [key], False
+        return [k for _, k in after[:MOST_CHAIN]], True
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
         request = self._requests.get(req_context.req_id)
@@ -281,6 +352,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = []
+        while self._shared is not None and self._shared.fetched:
+            fetched = self._shared.fetched.popleft()
+            self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
         for report in self._transfers.poll():
             moved = len(report.good) * self._transfers.row_bytes
             if report.is_load:
@@ -300,13 +374,16 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return results
 
     def _loaded(self, report: Any) -> None:
-        self._count("loaded_memory_bytes", report.memory_bytes)
+        request = self._requests.get(self._loads.pop(report.job, ""))
+        fetched = min(report.memory_bytes, self._transfers.row_bytes * len(request.fetched.intersection(report.good))) if request else 0
+        self._count("loaded_memory_bytes", report.memory_bytes - fetched)
         self._count("loaded_disk_bytes", report.disk_bytes)
+        self._count("loaded_remote_bytes", report.remote_bytes + fetched)
         self._count("failed_loads", len(report.keys) - len(report.good))
         if report.seconds and report.keys and len(report.good) == len(report.keys):
             group = identity.group_of(report.keys[0])
-            self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds)
-        request = self._requests.get(self._loads.pop(report.job, ""))
+            if not report.remote_bytes:  # what was evicted after its lookup, and was got from there, says nothing of the others
+                self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds)
         if request is not None and len(report.good) < len(report.keys):
             # Before 0.28 vLLM drops all keys of a job that failed in part, and asks for each again.
             request.failed.update(set(report.keys) - set(report.good))
@@ -318,6 +395,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._transfers.drain()
 
     def shutdown(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
         self._transfers.close()
 
     # --- what is reported ---
@@ -342,7 +421,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
                 stats.increase_counter(name, count)
                 self._counts[name] = 0
         policy = self._policies[0] if self._policies else None
-        rates = (policy.prefill, *policy.rates) if policy else (0.0, 0.0, 0.0)
+        rates = (policy.prefill, *policy.rates) if policy else (0.0,) * 4
         for name, value in zip(GAUGES, (float(self._transfers.well), *rates)):
             stats.set_gauge(name, value)
         return stats

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, ArgumentError, Batch, Client, Error, Namespace, status_ok
+from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, TIER_REMOTE, ArgumentError, Batch, Client, Error, Namespace, status_ok
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -41,6 +41,7 @@ class Report(NamedTuple):
     good: list[bytes]
     memory_bytes: int
     disk_bytes: int
+    remote_bytes: int
     seconds: float
 
 
@@ -51,7 +52,7 @@ class _Job:
         self.bad: set[int] = set()        # indices of keys
         self.unsettled: set[int] = set()  # of those, whose rows the daemon may still reach
         self.requests = 0                 # that were not answered yet
-        self.memory_bytes = self.disk_bytes = 0
+        self.memory_bytes = self.disk_bytes = self.remote_bytes = 0
         self.started = time.monotonic()
 
 
@@ -273,7 +274,7 @@ class Transfers:
             self.queued_bytes += len(job.keys) * self.row_bytes
 
     def _fail(self, job: _Job) -> None:
-        self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0.0))
+        self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0, 0.0))
 
     def _reap(self) -> None:
         """In the lock."""
@@ -299,6 +300,8 @@ class Transfers:
                     job.bad.add(i)
                 elif job.is_load and done.tiers[at] & TIER_MEMORY:
                     job.memory_bytes += length
+                elif job.is_load and done.tiers[at] & TIER_REMOTE:
+                    job.remote_bytes += length
                 else:
                     job.disk_bytes += length
             if heard:
@@ -343,7 +346,7 @@ class Transfers:
 
     def _report(self, job: _Job, seconds: float) -> None:
         good = [k for i, k in enumerate(job.keys) if i not in job.bad]
-        self._reports.append(Report(job.number, job.is_load, job.keys, good, job.memory_bytes, job.disk_bytes, seconds))
+        self._reports.append(Report(job.number, job.is_load, job.keys, good, job.memory_bytes, job.disk_bytes, job.remote_bytes, seconds))
 
     def poll(self) -> list[Report]:
         """What has ended since the last time."""

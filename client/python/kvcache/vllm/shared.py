@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tier that several hosts share has of a request's chain, brought to this host's daemon while the request waits; nothing of
+vLLM.
+
+The engine's thread begins a search, asks at each step how it stands, says how much of what was found to fetch, and drops it; none of
+that waits. A thread of its own, with a connection of its own, has the daemon look for the chain, and get what is to be fetched to its
+memory, from where it is loaded like any other chunk.
+
+A search is LOOKING, then FOUND, then FETCHING, then ENDED. LOOKING and FETCHING have deadlines, which the engine's thread keeps: what
+is known, or has come, by then is what there is. So a daemon, a shared tier or a thread that hangs costs a request no more than that.
+A chunk that does not come is computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .. import LOST, PENDING, TIER_REMOTE, Client, Keys, Namespace, status_ok
+from .identity import parts_of
+from .policy import REMOTE, LoadPolicy
+
+log = logging.getLogger("kvcache.vllm")
+
+POLL_S = 0.002      # between two questions of how far a chain goes
+ASK_S = 0.25        # of a request that does not wait for the shared tier
+STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
+REST_S = 0.5        # the same while there is no daemon
+ROUND_BYTES = 64 << 20  # that are fetched by one request; a sixteenth of the daemon's pool, if that is less
+
+LOOKING, FOUND, FETCHING, ENDED = range(4)
+
+
+class Search:
+    """Keys of a group, root first, of which this host has `here`. `reach`: how many it has or the shared tier is said to have. `got`: how
+    many behind `here` were fetched."""
+
+    def __init__(self, group: int, keys: Sequence[bytes], here: int, until: float) -> None:
+        self.group, self.keys, self.here, self.until = group, tuple(keys), here, until
+        self.packed: Keys | None = None  # as the daemon knows them
+        self.state = LOOKING
+        self.reach, self.wanted, self.got = here, 0, 0
+        self.began = 0.0
+        self.asked = False  # a round is under way
+        self.remote_bytes = 0
+        self.before = 0  # bytes that were being fetched for others
+
+
+class Sought:
+    """Of a request, keys of a group that are asked about together. Once advance() is True: the tiers of the leading ones, how many of these
+    are worth loading, and how many the shared tier was said to have and did not give in time."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self.keys = dict.fromkeys(keys)
+        self.tiers: list[int] = []
+        self.worth = self.failed = 0
+        self._decided = False
+        self._search: Search | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self._search is not None
+
+    def is_first(self, key: bytes) -> bool:
+        return key == next(iter(self.keys))
+
+    def add(self, key: bytes) -> None:
+        if self._search is None:
+            self.keys[key] = None
+
+    def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int]) -> bool:
+        """`tiers`: of the leading keys, which are here. False: looking for the others takes longer than it could save."""
+        policy.expect_remote(shared.bytes_per_s, shared.latency_s)
+        longest_s = policy.longest_search(len(self.keys) - len(tiers), shared.queued_bytes)
+        if longest_s > 0:
+            self.tiers = tiers
+            self._search = shared.begin(group, list(self.keys), len(tiers), longest_s)
+        return longest_s > 0
+
+    def advance(self, shared: SharedTier, policy: LoadPolicy, decide: Callable[[list[int]], int]) -> bool:
+        search = self._search
+        assert search is not None
+        state = shared.state(search)
+        if state == FOUND:
+            self.tiers += [REMOTE] * (search.reach - search.here)
+            self.worth, self._decided = decide(self.tiers), True
+            if self.worth > search.here:
+                shared.fetch(search, self.worth - search.here, policy.longest_fetch(self.worth - search.here))
+                return False
+            shared.drop(search)
+        elif state != ENDED:
+            return False
+        elif not self._decided:
+            self.worth = decide(self.tiers)
+        elif search.got < search.wanted:
+            self.failed, self.worth = search.wanted - search.got, search.here + search.got
+            del self.tiers[self.worth:]
+        return True
+
+    def drop(self, shared: SharedTier) -> None:
+        if self._search is not None:
+            shared.drop(self._search)
+
+
+class Fetched(NamedTuple):
+    """What came of a group from the shared tier, and the seconds that it took."""
+
+    group: int
+    nbytes: int
+    seconds: float
+
+
+class _Round(NamedTuple):
+    search: Search
+    chunks: int
+
+
+class SharedTier:
+    """`chunk_bytes`: by group, of a chunk, which is stored as `parts` keys of `part_bytes` at most. `timeout_s`: that a request waits for
+    what is fetched, at most."""
+
+    def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
+                 timeout_s: float, parts: int = 1, part_bytes: int = 0) -> None:
+        self._chunk_bytes, self._timeout_s = dict(chunk_bytes), timeout_s
+        self._parts, self._part_bytes = parts, part_bytes
+        self._client = Client(socket, "vllm shared tier", timeout=ASK_S, connect_timeout=0.2)
+        self._names, self._fields = dict(names), dict(fields)
+        self._namespaces: dict[int, Namespace] = {}
+        self.on = False  # has the daemon a shared tier that works?
+        self.bytes_per_s = self.latency_s = 0.0  # as the daemon has measured them
+        self.fetched: deque[Fetched] = deque()  # since the owner took them
+        self._lock = threading.Lock()  # of the searches
+        self._searches: list[Search] = []
+        self._round_bytes = ROUND_BYTES
+        self._status_at = 0.0
+        self._closing, self._kick = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kvcache-shared-tier", daemon=True)
+        self._thread.start()
+
+    # --- the engine's thread ---
+
+    def begin(self, group: int, keys: Sequence[bytes], here: int, longest_s: float) -> Search:
+        """Looks for the keys behind the first `here`, which this host has, for so long."""
+        search = Search(group, keys, here, time.monotonic() + longest_s)
+        with self._lock:
+            self._searches.append(search)
+        self._kick.set()
+        return search
+
+    def state(self, search: Search) -> int:
+        """How it stands now; past its deadline with what is known or has come."""
+        with self._lock:
+            if search.state in (LOOKING, FETCHING) and time.monotonic() >= search.until:
+                search.state = FOUND if search.state == LOOKING and search.reach > search.here else ENDED
+            return search.state
+
+    def fetch(self, search: Search, count: int, longest_s: float) -> None:
+        """Of one that is FOUND, so many chunks behind those that are here."""
+        with self._lock:
+            search.before = self._queued_bytes()
+            search.wanted, search.began = count, time.monotonic()
+            search.until = search.began + min(longest_s, self._timeout_s)
+            search.state = FETCHING
+        self._kick.set()
+
+    def drop(self, search: Search) -> None:
+        with self._lock:
+            search.state = ENDED
+
+    @property
+    def queued_bytes(self) -> int:
+        """That are still to be fetched."""
+        with self._lock:
+            return self._queued_bytes()
+
+    def _queued_bytes(self) -> int:
+        return sum((s.wanted - s.got) * self._chunk_bytes[s.group] for s in self._searches if s.state == FETCHING)
+
+    def close(self) -> None:
+        self._closing.set()
+        self._kick.set()
+        self._thread.join(2 * ASK_S + self._timeout_s)
+
+    # --- our thread ---
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._turn()
+            except Exception as e:  # the thread is to outlive what it does not know
+                self.on = False
+                self._status_at = time.monotonic() + REST_S
+                log.warning("nothing is fetched from the shared tier now: %s", e)
+                self._end_all()
+                self._closing.wait(REST_S)
+        self._client.close()
+
+    def _turn(self) -> None:
+        if time.monotonic() >= self._status_at:
+            self._read_status()
+        with self._lock:
+            self._searches = [s for s in self._searches if s.state != ENDED or s.asked]
+            searches = list(self._searches)
+        looking = [s for s in searches if s.state == LOOKING]
+        for search in looking:
+            self._look(search)
+        for search in searches:
+            if search.state == FETCHING and not search.asked:
+                self._ask(search)
+        if self._client.inflight:
+            for done in self._client.reap(POLL_S):
+                self._answered(done)
+        else:
+            self._kick.wait(POLL_S if looking else max(0.0, self._status_at - time.monotonic()))
+            self._kick.clear()
+
+    def _read_status(self) -> None:
+        status = self._client.status()
+        remote = (status or {}).get("remote", {})
+        self.bytes_per_s = float(remote.get("read_rate_bytes", 0))
+        self.latency_s = float(remote.get("read_latency_seconds", 0))
+        info = self._client.info() if status is not None else None
+        if info is not None:
+            self._round_bytes = max(4096, min(ROUND_BYTES, info.pool_bytes // 16))
+        self.on = remote.get("backend", "off") != "off" and remote.get("breaker") == "closed"
+        self._status_at = time.monotonic() + (STATUS_S if info is not None else REST_S)
+
+    def _end_all(self) -> None:
+        with self._lock:
+            for search in self._searches:
+                search.state, search.asked = ENDED, False
+
+    def _namespace(self, group: int) -> Namespace:
+        namespace = self._namespaces.get(group)
+        if namespace is None:
+            declared = self._chunk_bytes[group] if self._parts == 1 else self._part_bytes
+            namespace = self._namespaces[group] = self._client.namespace(self._names[group], self._fields, declared)
+        return namespace
+
+    def _names_of(self, keys: Sequence[bytes]) -> list[bytes]:
+        return [p for k in keys for p in parts_of(k, self._parts)]
+
+    def _look(self, search: Search) -> None:
+        if search.packed is None:
+            search.packed = Keys(self._names_of(search.keys))
+        _, run, final = self._namespace(search.group).reach(search.packed, timeout=ASK_S)
+        with self._lock:
+            search.reach = max(search.here, run // self._parts)
+            if search.state == LOOKING and (final or not self._client.connected):
+                search.state = FOUND if search.reach > search.here else ENDED
+
+    def _ask(self, search: Search) -> None:
+        """For the next round. The daemon has the one behind it brought to its memory meanwhile."""
+        namespace, left = self._namespace(search.group), search.until - time.monotonic()
+        step = max(1, self._round_bytes // self._chunk_bytes[search.group])
+        first, end = search.here + search.got, search.here + search.wanted
+        now, behind = search.keys[first:min(first + step, end)], search.keys[first + step:min(first + 2 * step, end)]
+        if left <= 0 or not now:
+            self._end(search)
+            return
+        namespace.submit_get_map(self._names_of(now), tag=_Round(search, len(now)), timeout=left)
+        search.asked = True
+        if behind:
+            namespace.submit_prefetch(self._names_of(behind), tag=None, timeout=ASK_S)
+
+    def _answered(self, done: Any) -> None:
+        if done.tag is None:
+            return
+        search, count = done.tag
+        length = self._parts
+        good = [all(map(status_ok, done.status[i * length:(i + 1) * length])) for i in range(count)]
+        run = good.index(False) if False in good else count
+        search.remote_bytes += sum(n for n, t in zip(done.lengths, done.tiers) if t & TIER_REMOTE)
+        if done.leased is not None:
+            done.leased.release()  # it stays in memory for the load that follows
+        with self._lock:
+            search.asked = False
+            search.got += run if search.state == FETCHING else 0
+            goes_on = search.state == FETCHING and run == count and search.got < search.wanted
+        if not goes_on:
+            if PENDING not in done.status and LOST not in done.status:
+                self._learn(search, run < count)
+            self._end(search)
+            self._client.flush()
+
+    def _learn(self, search: Search, failed: bool) -> None:
+        """Of one that has failed at its deadline all that was wanted is counted: it comes no faster than that. Others had their share
+        of the time."""
+        took = time.monotonic() - search.began
+        is_late = failed and took >= 0.8 * (search.until - search.began)
+        nbytes = search.wanted * self._chunk_bytes[search.group] if is_late else search.remote_bytes
+        if nbytes:
+            self.fetched.append(Fetched(search.group, nbytes, took * nbytes / (nbytes + search.before)))
+
+    def _end(self, search: Search) -> None:
+        with self._lock:
+            search.state = ENDED

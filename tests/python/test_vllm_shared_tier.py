@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's tier on two hosts whose daemons share a directory, under the recorded contracts of vLLM 0.26 and 0.33: what one host has stored
+the other loads, where that is worth it, and computes where it is not, or where it does not come."""
+
+import pathlib
+import shutil
+import sys
+import time
+
+import pytest
+
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCE / "tests" / "engines"))
+
+import fake_vllm  # noqa: E402
+import kvcache  # noqa: E402
+import vllm_scenarios  # noqa: E402
+from harness import wait_until  # noqa: E402
+from kvcache.vllm import policy, shared  # noqa: E402
+
+
+@pytest.fixture
+def daemons(make_daemon, directory):
+    (directory / "shared").mkdir()
+    return [make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
+                                  "remote.absence_lifetime": "100ms"}).start() for _ in range(2)]
+
+
+@pytest.fixture(params=[(0, 26), (0, 33)], ids=["0.26", "0.33"])
+def make(request, daemons, monkeypatch):
+    monkeypatch.setattr(policy, "LONGEST_SEARCH_S", 30.0)  # on a busy machine
+    module, hosts = fake_vllm.install(request.param), []
+
+    def make(n, **options):
+        hosts.append(fake_vllm.Host(request.param, module.KvcacheTier, socket=daemons[n].socket, **options))
+        host = hosts[-1]
+        if host.tier._shared is not None:
+            wait_until(lambda: host.tier._shared.on, "it knows of the shared tier")
+        return host
+
+    yield make
+    for host in hosts:
+        host.tier.shutdown()
+    fake_vllm.remove()
+
+
+def store(make, daemon, name, count):
+    """On the first host; they are on the shared tier."""
+    host, keys = make(0), vllm_scenarios.keys_of(name, count)
+    vllm_scenarios.store(host, "a", keys)
+    wait_until(lambda: daemon.status()["remote"]["puts"] >= count, "they are there")
+    return host, keys
+
+
+def request(host, keys):
+    """What becomes of a request's keys, in as many steps as it waits."""
+    context, deadline = host.begin(f"r{time.monotonic()}"), time.monotonic() + 60
+    while True:
+        said = host.lookup(keys, context)
+        host.step()
+        run = said.index("MISS") if "MISS" in said else len(said)
+        if "RETRY" not in said[:run]:
+            for key, got in host.load(keys[:run], context).items():
+                assert got == vllm_scenarios.value_of(key, host.row), f"wrong bytes under {key.hex()}"
+            host.finish(context)
+            return run
+        assert time.monotonic() < deadline, said
+
+
+def counts(host):
+    return {n.removeprefix("vllm:kv_offload_kvcache_"): v for n, v in host.counts().items()}
+
+
+def test_what_another_host_has_stored_is_loaded(make, daemons):
+    _, keys = store(make, daemons[0], "other", 12)
+    here = make(1)
+    vllm_scenarios.store(here, "a", keys[:4])
+    here.reset()
+    assert request(here, keys + vllm_scenarios.keys_of("never", 3)) == 12
+    said = counts(here)
+    assert said["loaded_remote_bytes"] == 8 * here.row and said["loaded_memory_bytes"] + said.get("loaded_disk_bytes", 0) == 4 * here.row
+    assert said["remote_bytes_per_second"] > 0 and "failed_fetches" not in said and said["hits"] == 12
+    here.reset()
+    assert request(here, keys) == 12
+    assert counts(here)["loaded_remote_bytes"] == 8 * here.row, "they are here now"
+
+
+def test_the_engine_does_not_wait_for_it(make, daemons, monkeypatch):
+    _, keys = store(make, daemons[0], "wait", 6)
+    here = make(1)
+    reach = kvcache.Namespace.reach
+    monkeypatch.setattr(kvcache.Namespace, "reach", lambda *a, **k: time.sleep(0.5) or reach(*a, **k))
+    here.slowest_s = 0.0
+    assert request(here, keys) == 6
+    assert here.slowest_s < 0.45, "a call of the engine's waited"
+
+
+def test_what_is_not_there_any_more_is_computed(make, daemons, directory):
+    _, keys = store(make, daemons[0], "removed", 6)
+    here = make(1)
+    with kvcache.Client(daemons[1].socket) as client:
+        blocks = client.namespace(here.tier._transfers._namespaces[0].name, here.tier._shared._fields)
+        names = [k[:32] for k in keys]
+        wait_until(lambda: blocks.reach(names) == (0, 6, True), "it is known to be there")
+        for file in (directory / "shared").rglob("*"):
+            if file.is_file() and file.name in {n.hex() for n in names[3:]}:
+                file.unlink()
+        assert blocks.reach(names) == (0, 6, True)
+    assert request(here, keys) == 3
+    said = counts(here)
+    assert said["failed_fetches"] == 3 and said["loaded_remote_bytes"] == 3 * here.row and "failed_loads" not in said
+
+
+def test_what_is_slower_than_computing_is_declined_or_not_even_looked_for(make, daemons):
+    _, keys = store(make, daemons[0], "slow", 12)
+    rates = dict(load_policy="auto", memory_bytes_per_s=1e9, disk_bytes_per_s=1e9)
+    slow = make(1, **rates, prefill_tokens_per_s=1000.0, remote_bytes_per_s=1e5)
+    assert request(slow, keys) == 0
+    assert slow.tier._shared.fetched == shared.deque() and "loaded_remote_bytes" not in counts(slow)
+    assert daemons[1].status()["remote"]["hits"] == 0
+    quick = make(1, **rates, prefill_tokens_per_s=1.0, remote_bytes_per_s=1e9)
+    assert request(quick, keys) == 12, counts(quick)
+    assert counts(quick)["loaded_remote_bytes"] == 12 * quick.row
+
+
+def test_it_can_be_switched_off(make, daemons):
+    _, keys = store(make, daemons[0], "off", 4)
+    here = make(1, remote=False)
+    vllm_scenarios.check_load(here, "a", keys, found=0)
+    with pytest.raises(ValueError, match="remote"):
+        make(1, remote="no")
+
+
+def test_a_request_that_ends_while_it_waits_leaves_nothing(make, daemons):
+    _, keys = store(make, daemons[0], "ends", 6)
+    here = make(1)
+    context = here.begin("a")
+    assert here.lookup(keys, context) == ["RETRY"] * 6
+    here.finish(context)
+    assert all(s.state == shared.ENDED for s in here.tier._shared._searches)
+
+
+def test_a_daemon_that_hangs_costs_a_request_no_more_than_its_deadline(make, daemons, monkeypatch):
+    monkeypatch.setattr(policy, "LONGEST_SEARCH_S", 0.2)
+    _, keys = store(make, daemons[0], "hangs", 4)
+    here = make(1)
+    context = here.begin("a")
+    daemons[1].pause()
+    try:
+        here.slowest_s, started = 0.0, time.monotonic()
+        while "RETRY" in here.lookup(keys, context):
+            here.step()
+            assert time.monotonic() < started + 30
+        assert here.slowest_s < 1.0, "a call of the engine's waited"
+    finally:
+        daemons[1].resume()
+    here.finish(context)
+
+
+def test_past_its_deadline_what_is_known_counts(monkeypatch):
+    monkeypatch.setattr(shared.threading.Thread, "start", lambda self: None)
+    tier = shared.SharedTier({0: "n"}, {"m": "1"}, {0: 100}, socket="/nonexistent", timeout_s=1.0)
+    keys = vllm_scenarios.keys_of("silent", 10)
+    search = tier.begin(0, keys, 2, 60.0)
+    assert tier.state(search) == shared.LOOKING
+    search.until = 0.0
+    assert tier.state(search) == shared.ENDED, "nothing is known"
+    search = tier.begin(0, keys, 2, 60.0)
+    search.reach, search.until = 7, 0.0
+    assert tier.state(search) == shared.FOUND
+    tier.fetch(search, 5, float("inf"))
+    assert tier.state(search) == shared.FETCHING and tier.queued_bytes == 500
+    assert search.until <= time.monotonic() + 1.0
+    search.got, search.until = 3, 0.0
+    assert tier.state(search) == shared.ENDED and tier.queued_bytes == 0
+    tier.drop(search)
+    tier._client.close()
