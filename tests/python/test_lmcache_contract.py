@@ -76,10 +76,33 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
-                                     {"share": 1}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"}])
+                                     {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)
+
+
+def test_what_another_host_has_stored_is_loaded(make, make_daemon, directory, monkeypatch):
+    """LMCache's thread does not wait for the lookup."""
+    monkeypatch.setattr(lmcache_scenarios.link, "SEARCH_S", 30.0)  # on a busy machine
+    (directory / "shared").mkdir()
+    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
+                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
+    host = make(socket=one.socket)
+    keys = host.keys("shared", 8)
+    assert host.store(keys)
+    harness.wait_until(lambda: one.status()["remote"]["puts"] >= 8, "they are there")
+    here, off = make(socket=other.socket), make(socket=other.socket, remote=False)
+    assert off.store(keys[:3]) and off.find(keys) == [True] * 3 + [False] * 5
+    here.find(keys[:3])  # the model is known from here on
+    held, free, reach = threading.Event(), threading.Event(), here.link.reach
+    monkeypatch.setattr(here.link, "reach", lambda *a: held.set() or free.wait(30) and reach(*a))
+    task = here.adapter.submit_lookup_and_lock_task(keys, {0: fake_lmcache.layout_of("plain")})
+    assert held.wait(30) and here.adapter.query_lookup_and_lock_result(task) is None
+    free.set()
+    assert here.find(keys + here.keys("never", 2)) == [True] * 8 + [False] * 2
+    assert here.get(keys) == [True] * 8
+    assert here.counters["remote_hits"] >= 5 and here.counters["loaded_remote_bytes"] == 5 * here.layout_bytes
 
 
 def test_there_are_so_many_layouts_and_no_more(make, module, caplog):

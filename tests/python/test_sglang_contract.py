@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -14,6 +15,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "engines"))
 
 import fake_sglang  # noqa: E402
 import harness  # noqa: E402
+import kvcache  # noqa: E402
 import sglang_scenarios  # noqa: E402
 from kvcache.sglang import identity, pages  # noqa: E402
 
@@ -81,10 +83,47 @@ def test_both_versions_find_each_other_s_pages(make):
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"timeout_s": 0}, {"share": 1},
-                                     {"namespace": ""}, {"weights": 7}])
+                                     {"remote": 1}, {"namespace": ""}, {"weights": 7}])
 def test_wrong_options_are_named(make, options):
     with pytest.raises(ValueError, match=next(iter(options))):
         make(**options)
+
+
+def test_what_another_host_has_stored_is_loaded(make, make_daemon, directory, monkeypatch):
+    monkeypatch.setattr(sglang_scenarios.link, "SEARCH_S", 30.0)  # on a busy machine
+    (directory / "shared").mkdir()
+    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
+                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
+    keys = sglang_scenarios.keys_of("shared", 12)
+    assert all(make(socket=one.socket).store(keys))
+    harness.wait_until(lambda: one.status()["remote"]["puts"] >= 12, "they are there")
+    here, off = make(socket=other.socket), make(socket=other.socket, remote=False)
+    assert all(off.store(keys[:4]))
+    assert off.storage.batch_exists(keys) == 4 and not off.storage.counters["remote_hits"]
+    assert here.storage.batch_exists(keys + sglang_scenarios.keys_of("never", 2)) == 12
+    assert here.storage.counters["remote_hits"] == 8 and here.storage.counters["hits"] == 12
+    sglang_scenarios.check_load(here, keys)
+    page = here.storage.counters["loaded_bytes"] // 12
+    assert here.storage.counters["loaded_remote_bytes"] == 8 * page
+
+
+def test_a_shared_tier_that_does_not_answer_holds_up_a_lookup_for_so_long(make, daemon, monkeypatch):
+    """And is not asked for what is here."""
+    host = make()
+    keys, asked = sglang_scenarios.keys_of("searched", 6), []
+    assert all(host.store(keys[:4]))
+
+    def reach(self, keys, timeout=None):
+        asked.append(len(keys))
+        return 4, 5, False
+
+    monkeypatch.setattr(kvcache.Namespace, "reach", reach)
+    host.link.has_remote = True
+    started = time.monotonic()
+    assert host.storage.batch_exists(keys) == 5 and len(asked) > 1
+    assert sglang_scenarios.link.SEARCH_S <= time.monotonic() - started < 5
+    asked.clear()
+    assert host.storage.batch_exists(keys[:4]) == 4 and not asked
 
 
 def test_the_older_calls(make):

@@ -35,7 +35,7 @@ except ImportError:  # before 0.5.3
 log = logging.getLogger("kvcache.lmcache")
 
 ACKS = ("accepted", "written", "durable")
-OPTIONS = ("socket", "ack", "timeout_s", "weights", "namespace", "share", "part_bytes")
+OPTIONS = ("socket", "ack", "timeout_s", "weights", "namespace", "share", "remote", "part_bytes")
 MOST_SPACES = 64  # layouts of all models
 SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be"
 
@@ -109,6 +109,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     weights      says which weights the models have; default: found out (identity.weights_of)
     ack          "accepted" (default: kept in memory first), "written" or "durable"
     share        register LMCache's memory, so that the daemon takes objects from where they lie (true)
+    remote       use what the tier has that the daemon shares with other hosts (true)
     part_bytes   longer objects are stored in parts (64 MiB)
     timeout_s    of a load, and of a request to store (5)"""
 
@@ -120,7 +121,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._prefix, self._part_bytes = options.get("namespace", "lmcache"), options.get("part_bytes", 64 << 20)
         self._timeout_s = float(options.get("timeout_s", 5.0))
         self._release = ".".join(str(getattr(lmcache, "__version__", "unknown")).split(".")[:2])
-        self._link = Link(options.get("socket"), self._timeout_s, "lmcache", SHARE_ADVICE)
+        self._link = Link(options.get("socket"), self._timeout_s, "lmcache", SHARE_ADVICE, options.get("remote", True))
         self._spaces: dict[tuple[str, str], _Space] = {}
         self._making, self._numbers = threading.Lock(), itertools.count(1)
         self._lock, self._closed = threading.Lock(), False
@@ -175,17 +176,26 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         number = self._number()
 
         def lookup() -> Any:
-            return _bitmap(self._guarded(self._find, keys, group_layout_descs)[0])
+            return self._found(self._guarded(self._find, keys, group_layout_descs, self._link.has_remote)[0])
 
         if not self._link.well:  # nor behind the namespace of a model that is new
             self._link.count("lookups", len(keys))
             self._link.count("unavailable", len(keys))
             self._lookups.answer(number, _bitmap([False] * len(keys)))
         elif self._are_known(keys, group_layout_descs):
-            self._lookups.answer(number, lookup())
+            here = self._guarded(self._find, keys, group_layout_descs, False)[0]
+            if self._link.has_remote and not all(here):  # which takes time
+                self._lookups.submit(number, lookup)
+            else:
+                self._lookups.answer(number, self._found(here))
         else:
             self._lookups.submit(number, lookup)
         return number
+
+    def _found(self, found: list[bool]) -> Any:
+        self._link.count("lookups", len(found))
+        self._link.count("hits", sum(found))
+        return _bitmap(found)
 
     def submit_unlock(self, keys: list[Any]) -> None:
         """Nothing is locked: what is evicted between its lookup and its load is not loaded."""
@@ -210,23 +220,29 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     # --- lookups ---
 
-    def _find(self, keys: list[Any], layouts: Any) -> tuple[list[bool], int]:
+    def _find(self, keys: list[Any], layouts: Any, remote: bool) -> tuple[list[bool], int]:
         """In the namespace of the layout that LMCache expects; what is not there, in those that this model has had otherwise, since
-        some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded."""
+        some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded. `remote`: what
+        is on this host in none of them, in the tier that hosts share, where the keys are taken for a chain."""
         found, names = [False] * len(keys), [identity.key_of(k) for k in keys]
         of_group: dict[tuple[str, int], list[int]] = {}
         for i, key in enumerate(keys):
             of_group.setdefault((key.model_name, getattr(key, "object_group_id", 0)), []).append(i)
-        for (model, group), left in of_group.items():
-            for space in self._candidates(model, _of_group(layouts, group)):
+        for (model, group), chain in of_group.items():
+            left, spaces = chain, self._candidates(model, _of_group(layouts, group))
+            for space in spaces:
                 said = space.pages.exists([names[i] for i in left], [space.layout.nbytes])
                 for i, ok in zip(left, said):
                     found[i] = ok
                 left = [i for i in left if not found[i]]
                 if not left:
                     break
-        self._link.count("lookups", len(keys))
-        self._link.count("hits", sum(found))
+            if left and remote and spaces:
+                reach = spaces[0].pages.reach([names[i] for i in chain], [spaces[0].layout.nbytes])
+                there = [i for i in chain[:reach] if not found[i]]
+                for i in there:
+                    found[i] = True
+                self._link.count("remote_hits", len(there))
         return found, 0
 
     def _candidates(self, model: str, layout: Any) -> list[_Space]:
@@ -357,8 +373,9 @@ def _check(options: Mapping[str, Any]) -> None:
         raise ValueError(f"{unknown[0]!r} is no option; there are {', '.join(OPTIONS)}")
     if of("ack", "accepted") not in ACKS:
         raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {options['ack']!r}")
-    if not isinstance(of("share", True), bool):
-        raise ValueError(f"share is true or false, not {options['share']!r}")
+    for name in ("share", "remote"):
+        if not isinstance(of(name, True), bool):
+            raise ValueError(f"{name} is true or false, not {options[name]!r}")
     part, timeout_s = of("part_bytes", 4096), of("timeout_s", 5)
     if isinstance(part, bool) or not isinstance(part, int) or part < 4096 or part % 4096:
         raise ValueError(f"part_bytes is a multiple of 4096, not {part!r}")

@@ -16,20 +16,23 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Namespace, Region
+from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Keys, Namespace, Region
 
 SHARE_ADVICE = '"allocator": "shm" makes a host pool that can be'
 
 LOOKUP_S = 0.25     # of a lookup that the index does not answer
+SEARCH_S = 0.1      # of finding out how much the tier has that the daemon shares with other hosts
+POLL_S = 0.002      # between two questions about that
 PROBE_S = 1.0       # of the mender's requests
 MEND_S = 0.25       # the mender's pause
 SETTLE_S = 0.02     # between two questions whether the daemon still reads a page
 COMPLAIN_S = 60.0
 MOST_ROUND_BYTES = 64 << 20  # of a request; a sixteenth of the daemon's pool, if that is less
 
-COUNTERS = ("lookups", "hits", "unavailable", "loaded_pages", "loaded_bytes", "failed_loads", "wrong_lengths", "stored_pages",
+COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads", "wrong_lengths", "stored_pages",
             "stored_bytes", "failed_stores", "timeouts", "errors")
 
 
@@ -41,9 +44,11 @@ class Spaces:
 
 
 class Link:
-    """`engine` names the connections and the log; `share_advice` says how its memory can be registered."""
+    """`engine` names the connections and the log; `share_advice` says how its memory can be registered; `remote`: the tier that hosts
+    share is used, too."""
 
-    def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE) -> None:
+    def __init__(self, socket: str | None, timeout_s: float, engine: str = "sglang", share_advice: str = SHARE_ADVICE,
+                 remote: bool = True) -> None:
         self.timeout_s = timeout_s
         self._log, self._share_advice = logging.getLogger(f"kvcache.{engine}"), share_advice
         self.round_bytes = MOST_ROUND_BYTES
@@ -52,6 +57,8 @@ class Link:
         self._counting = threading.Lock()
         self.lookups, self.loads, self.stores = (
             Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "load", "store"))
+        self._remote = remote
+        self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
         self._regions: list[tuple[int, int, Region]] = []
         self._probed: Spaces | None = None
         self._well = False
@@ -76,6 +83,18 @@ class Link:
                 self._complaints.clear()
             self._complaints[why] = now + COMPLAIN_S
             self._log.warning("%s", why)
+
+    def reach(self, namespace: Namespace, names: Sequence[bytes]) -> int:
+        """How many leading ones this host or the shared tier has, as far as that is known within SEARCH_S. The daemon goes on looking,
+        and another lookup finds what it found."""
+        until = time.monotonic() + SEARCH_S
+        keys, found = Keys(names), 0
+        while self._well:
+            _, found, final = namespace.reach(keys, timeout=LOOKUP_S)
+            if final or time.monotonic() >= until:
+                break
+            self._closing.wait(POLL_S)
+        return found
 
     # --- namespaces, memory ---
 
@@ -170,6 +189,9 @@ class Link:
             return (f"a page is stored in chunks of {self.largest_part} bytes, and the daemon takes {info.max_chunk_bytes}: "
                     "set part_bytes to that")
         self.round_bytes = max(4096, min(MOST_ROUND_BYTES, info.pool_bytes // 16))
+        if self._remote:
+            status = self.lookups.status()
+            self.has_remote = (status or {}).get("remote", {}).get("backend", "off") != "off"
         return ""
 
     def _mend(self) -> None:

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, PENDING, Batch, Error, Places, status_ok
+from .. import LOST, PENDING, TIER_REMOTE, Batch, Error, Places, status_ok
 from . import identity
 from .link import LOOKUP_S, Link, Spaces
 
@@ -64,7 +64,8 @@ class Pages:
     # --- lookups ---
 
     def match(self, keys: Sequence[bytes], lengths: Sequence[int] = ()) -> int:
-        """How many of the keys, from the first on, are there. From the lookup index, without a message. `lengths`: of a page's pieces."""
+        """How many of the keys, from the first on, are there. From the lookup index, without a message; what is not here is looked for
+        in the tier that hosts share, if there is one, for SEARCH_S at most. `lengths`: of a page's pieces."""
         link = self._link
         if not keys:
             return 0
@@ -73,18 +74,24 @@ class Pages:
             return 0
         parts = len(parts_of(lengths, self._part_bytes)) if lengths else 1
         started = time.monotonic()
-        run = self._spaces.lookups.match([p for k in keys for p in identity.parts_of(k, parts)], timeout=LOOKUP_S) // parts
+        names = [p for k in keys for p in identity.parts_of(k, parts)]
+        run = self._spaces.lookups.match(names, timeout=LOOKUP_S) // parts
         if not link.lookups.connected:
             link.ail(link.lookups.error)
             run = 0
         elif run < len(keys) and time.monotonic() - started >= LOOKUP_S:
             link.ail("the daemon does not answer a lookup")
+        elif run < len(keys) and link.has_remote:
+            reach = max(run, link.reach(self._spaces.lookups, names) // parts)
+            link.count("remote_hits", reach - run)
+            run = reach
         link.count("lookups", len(keys))
         link.count("hits", run)
         return run
 
     def exists(self, keys: Sequence[bytes], lengths: Sequence[int]) -> list[bool]:
-        """Which of the keys are there, all parts of them; as match() otherwise, but that the caller counts."""
+        """Which of the keys are there, all parts of them; as match() otherwise, but that the caller counts, and that the tier that hosts
+        share is asked by reach() alone."""
         link, found = self._link, [False] * len(keys)
         parts = len(parts_of(lengths, self._part_bytes))
         step = max(1, MOST_KEYS // parts)
@@ -102,6 +109,11 @@ class Pages:
                 link.ail("the daemon does not answer a lookup")
             found[first:first + step] = [all(status_ok(s) for s in said[i * parts:(i + 1) * parts]) for i in range(len(some))]
         return found
+
+    def reach(self, keys: Sequence[bytes], lengths: Sequence[int]) -> int:
+        """How many of a chain, root first, this host or the tier that hosts share has. Waits for SEARCH_S at most."""
+        parts = len(parts_of(lengths, self._part_bytes))
+        return self._link.reach(self._spaces.lookups, [p for k in keys for p in identity.parts_of(k, parts)]) // parts
 
     # --- bytes ---
 
@@ -180,6 +192,8 @@ class Pages:
                 elif is_get and done.lengths[i] != whole:
                     good[i] = False
                     link.count("wrong_lengths")
+                elif is_get and done.tiers[i] & TIER_REMOTE:
+                    link.count("loaded_remote_bytes", whole)
             if not any(good) or not link.well and number + 1 < len(parts):
                 return [False] * len(keys)
         return good
