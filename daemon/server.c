@@ -283,6 +283,14 @@ static void sweep(struct server *s)
         }
 }
 
+/* To the shared tier, what is evicted next. */
+static void offer_leaving(struct server *s)
+{
+        cache_offer_leaving_disk(s->service.store, s->service.remote);
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                cache_offer_leaving_memory(s->tenants[i].cache);
+}
+
 /* What was put off to the iteration's end. True if the next iteration must not wait. */
 static bool turn(struct server *s)
 {
@@ -292,6 +300,8 @@ static bool turn(struct server *s)
         store_iterate(s->service.store);
         more = sessions_iterate(s->sessions);
         sweep(s);
+        if (s->service.remote)
+                offer_leaving(s);
         deadline = s->service.remote ? remote_iterate(s->service.remote, now) : 0;
         /* After all that may wait for something has come. */
         for (unsigned i = 0; i < s->service.n_tenants; i++) {

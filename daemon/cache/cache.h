@@ -367,6 +367,11 @@ void cache_get_stats(const struct cache *c, struct cache_stats *ret);
 
 /* --- the shared tier --- */
 
+/* Offers the shared tier what is evicted next, of disk, and of memory what is not on disk, if it is
+ * expected to be used again. At the end of an iteration; costs nothing where nothing was evicted.
+ */
+void cache_offer_leaving_disk(struct store *store, struct remote *remote);
+void cache_offer_leaving_memory(struct cache *c);
 /* For remote_params.load(), of a put of this cache's tenant: from the pool or the store into its
  * buffer; remote_put_loaded() follows, perhaps from within. */
 void cache_remote_load(struct cache *c, struct remote_put *put);

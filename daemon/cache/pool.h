@@ -195,6 +195,13 @@ bool pool_remembers(const struct pool *p, uint64_t hash);
 bool pool_wants_chains(const struct pool *p);
 void pool_warm_touch(const struct pool *p, uint32_t chunk, unsigned step); /* likewise */
 
+/* Those that are evicted next, of classes in which chunks were evicted since the last report of it:
+ * each chunk about twice, while it can still be read. `chance`: evict_chance(). They may not be
+ * changed from within. Costs nothing where nothing was evicted. */
+void pool_report_leaving(struct pool *p,
+                         void (*each)(void *userdata, uint32_t chunk, double chance),
+                         void *userdata);
+
 /* Told of each chunk as it becomes resident and as it leaves, while it still has its key: from
  * within whatever does it. */
 struct pool_watch {

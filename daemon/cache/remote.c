@@ -6,8 +6,9 @@
  * into the pool, as a client's put would, and the chunk becomes visible only if its bytes have the
  * checksum that the object says. Whether it goes to the disk is for admission. So an engine that
  * hangs has no memory of the pool, and each get ends at its deadline by the cache's own clock.
- * Out: what was put, and what is used again, is offered; when its turn comes, cache_remote_load()
- * brings the bytes, checked, from the pool or the store.
+ * Out: what was put, what is used again, and what is about to be evicted though it is expected to
+ * be used again, is offered; when its turn comes, cache_remote_load() brings the bytes, checked,
+ * from the pool or the store. What was evicted before its turn is dropped: no slot waits for it.
  *
  * Failures: whatever goes wrong is a miss for all that wait. What is purged or evicted meanwhile is
  * forgotten: nothing of it is put, nor answered. */
@@ -24,6 +25,9 @@ enum {
         FETCHES_AHEAD = 128, /* of prefetches, in flight: gets stand behind these */
         PAGE = 4096,
 };
+
+/* Of what is evicted: one in so many is expected to be used again. */
+#define WORTH_WRITING 0.25
 
 /* A key that the shared tier is asked for. */
 struct fetch {
@@ -366,6 +370,37 @@ void cache_remote_offer_chunk(struct cache *c, uint32_t chunk, bool again)
 
         if (!(pc->flags & (POOL_FILLING | POOL_DROPPED)))
                 cache_remote_offer(c, pc->namespace_id, &pc->key, pc->hash, pc->length, again);
+}
+
+static void offer_leaving_disk(void *userdata, const struct store_leaving *leaving)
+{
+        if (leaving->chance >= WORTH_WRITING)
+                remote_offer(userdata, leaving->namespace_id, leaving->tenant, leaving->key,
+                             leaving->hash, leaving->length, REMOTE_LEAVING);
+}
+
+void cache_offer_leaving_disk(struct store *store, struct remote *remote)
+{
+        if (remote_takes_leaving(remote))
+                store_report_leaving(store, offer_leaving_disk, remote);
+}
+
+/* What has been on disk was offered from there. */
+static void offer_leaving_memory(void *userdata, uint32_t chunk, double chance)
+{
+        struct cache *c = userdata;
+        const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
+
+        if (chance >= WORTH_WRITING && !(pc->flags & (POOL_STORED | POOL_UNVERIFIED)) &&
+            !pool_is_dropped(c->params.pool, chunk))
+                remote_offer(c->params.remote, pc->namespace_id, c->params.tenant, &pc->key,
+                             pc->hash, pc->length, REMOTE_LEAVING);
+}
+
+void cache_offer_leaving_memory(struct cache *c)
+{
+        if (!c->stopping && remote_takes_leaving(c->params.remote))
+                pool_report_leaving(c->params.pool, offer_leaving_memory, c);
 }
 
 /* A chunk on its way to a buffer of the shared tier's. */

@@ -641,6 +641,18 @@ static double cq_worth(const struct evict *e, uint32_t item)
         return (double)q->weight[i->cost] / (4.0 * ((double)age + 1));
 }
 
+static double cq_chance(const struct evict *e, uint32_t item)
+{
+        const struct cq *q = cq(e);
+        const struct cq_item *i = &q->items[item];
+
+        if (i->class == FINAL)
+                return 0;
+        if (!q->density.is_known[i->class])
+                return i->class >= FIRST_HINT ? 1 : 0;
+        return (double)density_chance(&q->density, i->class, cq_time(q) - i->touched);
+}
+
 static void cq_explain(const struct evict *e, uint32_t item, uint32_t group,
                        struct evict_standing *ret)
 {
@@ -791,6 +803,7 @@ const struct evict_policy evict_policy_cq = {
         .touched = cq_touched,
         .now = cq_now,
         .worth = cq_worth,
+        .chance = cq_chance,
         .explain = cq_explain,
         .lists = LISTS,
         .first = cq_first,

@@ -99,6 +99,19 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from,
         return best;
 }
 
+/* For each age, the hits among all stays that have reached it. */
+static void chances(const struct density *d, const struct density_stays *stays, unsigned class,
+                    float ret[static DENSITY_BINS])
+{
+        double hits = 0, reached = 0;
+
+        for (unsigned b = DENSITY_BINS; b-- > 0;) {
+                hits += d->hits[class][b];
+                reached += d->hits[class][b] + d->losses[class][b] + stays->n[class][b];
+                ret[b] = reached > 0 ? (float)(hits / reached) : 0;
+        }
+}
+
 /* Stays of a class that were counted, as far as they have not faded. */
 static double sum(const double of[static DENSITY_BINS])
 {
@@ -118,6 +131,7 @@ void density_learn(struct density *d, const struct density_stays *stays)
                 unsigned end = DENSITY_BINS;
 
                 d->is_known[c] = hits + sum(d->losses[c]) >= KNOWN_STAYS;
+                chances(d, stays, c, d->chance[c]);
                 if (hits == 0) {
                         memset(d->value[c], 0, sizeof(d->value[c]));
                         continue;
@@ -147,6 +161,11 @@ float density_at(const struct density *d, unsigned class, uint32_t age)
         return (float)(d->value[class][bin] * (1 - part) + d->value[class][next] * part);
 }
 
+float density_chance(const struct density *d, unsigned class, uint32_t age)
+{
+        return d->chance[class][bin_of(age)];
+}
+
 void density_double_unit(struct density *d)
 {
         for (unsigned c = 0; c < DENSITY_CLASSES; c++) {
@@ -158,6 +177,7 @@ void density_double_unit(struct density *d)
                         d->hits[c][to] += hits;
                         d->losses[c][to] += losses;
                         d->value[c][to] = d->value[c][b];
+                        d->chance[c][to] = d->chance[c][b];
                 }
         }
 }

@@ -24,6 +24,7 @@ struct density {
         double losses[DENSITY_CLASSES][DENSITY_BINS];
         double events, max_events; /* beyond which all counts are halved: old ones fade */
         float value[DENSITY_CLASSES][DENSITY_BINS];
+        float chance[DENSITY_CLASSES][DENSITY_BINS];
         bool is_known[DENSITY_CLASSES]; /* from enough stays to go by its values */
 };
 
@@ -40,6 +41,9 @@ void density_stay(struct density_stays *stays, unsigned class, uint32_t age, dou
 void density_learn(struct density *d, const struct density_stays *stays);
 /* Interpolated between bins. 0 before anything was learned. */
 float density_at(const struct density *d, unsigned class, uint32_t age);
+/* Of the stays that reached this age, the share that ended with a hit; those that still last count
+ * as if they will not. 0 before anything was learned. */
+float density_chance(const struct density *d, unsigned class, uint32_t age);
 /* The counts, hits first. */
 enum { DENSITY_COUNTS = 2 * DENSITY_CLASSES * DENSITY_BINS };
 void density_save(const struct density *d, double ret[static DENSITY_COUNTS]);

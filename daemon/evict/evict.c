@@ -20,6 +20,8 @@
 #include "checked.h"
 #include "evict/policy.h"
 
+enum { MAX_LISTS = 64 }; /* of a group, of any policy */
+
 static const struct evict_policy *const policies[] = {
         &evict_policy_lru,
         &evict_policy_cq,
@@ -284,6 +286,43 @@ double evict_worth(const struct evict *e, uint32_t item, bool by_recency)
         if (by_recency || !e->policy->worth)
                 return 1.0 / (double)(e->policy->now(e) - e->policy->touched(e, item) + 1);
         return e->policy->worth(e, item);
+}
+
+void evict_next(const struct evict *e, uint32_t group, uint32_t n,
+                void (*each)(void *userdata, uint32_t item), void *userdata)
+{
+        struct {
+                uint32_t item;
+                double worth;
+        } oldest[MAX_LISTS];
+        uint32_t lists = e->policy->lists;
+
+        assert(group < e->max_groups && lists <= MAX_LISTS);
+        for (uint32_t i = 0; i < lists; i++) {
+                oldest[i].item = e->policy->first(e, group * lists + i);
+                if (oldest[i].item != EVICT_NONE)
+                        oldest[i].worth = evict_worth(e, oldest[i].item, false);
+        }
+        while (n-- > 0) {
+                uint32_t least = MAX_LISTS;
+
+                for (uint32_t i = 0; i < lists; i++)
+                        if (oldest[i].item != EVICT_NONE &&
+                            (least == MAX_LISTS || oldest[i].worth < oldest[least].worth))
+                                least = i;
+                if (least == MAX_LISTS)
+                        return;
+                each(userdata, oldest[least].item);
+                oldest[least].item = e->policy->after(e, oldest[least].item);
+                if (oldest[least].item != EVICT_NONE)
+                        oldest[least].worth = evict_worth(e, oldest[least].item, false);
+        }
+}
+
+double evict_chance(const struct evict *e, uint32_t item)
+{
+        assert(evict_contains(e, item));
+        return e->policy->chance ? e->policy->chance(e, item) : 0;
 }
 
 void evict_explain(const struct evict *e, uint32_t item, uint32_t group, struct evict_standing *ret)

@@ -136,6 +136,22 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item);
  * learned, weighed by its cost; or by recency alone, which no hint or cost of a client changes: one
  * for its age. To compare slabs of other sizes, whose items are worth what they are together. */
 double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
+/* The chance that the item is used again, by what was learned of others that were not for as long:
+ * at least, since what was not used again yet counts as if it never will be. 1: a client says that
+ * it will be, and nothing is known to the contrary. 0 of a policy that learns nothing. */
+double evict_chance(const struct evict *e, uint32_t item);
+/* Those of a group that are worth least, the least first, up to `n`: what is evicted next, but for
+ * what keeps to the order of a chain. No item may be touched, or come in or go, from within. */
+void evict_next(const struct evict *e, uint32_t group, uint32_t n,
+                void (*each)(void *userdata, uint32_t item), void *userdata);
+/* For reports of what is evicted next: from the first eviction on, one after so many evictions, of
+ * twice as many items. A sixteenth of those that are in, so that they are near the end of their
+ * stay, and 128 at most. */
+#define EVICT_REPORT_DUE UINT32_MAX /* instead of how many evictions it is until then */
+static inline uint32_t evict_leaving_interval(uint64_t items)
+{
+        return items / 16 < 127 ? (uint32_t)(items / 16) + 1 : 128;
+}
 /* What a slab of so many slots more would keep for the group whose victim it is, and a slab of
  * others must be worth less than to be taken: a little less, as both are estimates. */
 double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency);

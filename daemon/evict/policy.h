@@ -43,8 +43,9 @@ struct evict_policy {
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
-        uint64_t (*now)(const struct evict *e);                /* touches and inserts so far */
-        double (*worth)(const struct evict *e, uint32_t item); /* NULL: by recency */
+        uint64_t (*now)(const struct evict *e);                 /* touches and inserts so far */
+        double (*worth)(const struct evict *e, uint32_t item);  /* NULL: by recency */
+        double (*chance)(const struct evict *e, uint32_t item); /* NULL: nothing is learned */
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
                         struct evict_standing *ret); /* *ret is zero */
         /* Its lists, each from its oldest item on: `lists` a group, those of group 0 first. Item or

@@ -43,7 +43,7 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
 
         if (r->stopping || r->params.write == REMOTE_WRITE_NEVER || length == 0 ||
             length > REMOTE_CHUNK_MAX ||
-            (r->params.write == REMOTE_WRITE_REUSED && reason != REMOTE_USED_AGAIN))
+            (r->params.write == REMOTE_WRITE_REUSED && reason == REMOTE_PUT))
                 return;
         ns = remote_namespace_find(r, namespace_id);
         now_ns = clock_mono_ns();
@@ -53,7 +53,12 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
         if (queue_has(&r->queue, known_as) ||
             presence_get(&r->presence, known_as, now_ns) == PRESENCE_THERE)
                 return;
+        if (reason == REMOTE_LEAVING && !queue_has_room(&r->queue, length)) {
+                r->stats.dropped[DROPPED_FULL_QUEUE]++;
+                return;
+        }
         remote_namespace_saw(ns, length);
+        r->stats.offers[reason]++;
         r->stats.dropped[DROPPED_FULL_QUEUE] +=
                 queue_put(&r->queue, &(struct queue_entry){
                                              .hash = known_as,
@@ -64,6 +69,12 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
                                              .key = *key,
                                              .key_hash = hash,
                                      });
+}
+
+bool remote_takes_leaving(const struct remote *r)
+{
+        return !r->stopping && r->params.write != REMOTE_WRITE_NEVER &&
+               r->breaker.state == REMOTE_CLOSED && r->paused_until_ns == 0;
 }
 
 /* --- the engine's answer --- */

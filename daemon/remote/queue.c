@@ -67,6 +67,11 @@ void queue_end(struct queue *q, struct queue_entry *e)
         free(e);
 }
 
+bool queue_has_room(const struct queue *q, uint32_t length)
+{
+        return q->n < QUEUE_MAX && length <= q->bound && q->bytes <= q->bound - length;
+}
+
 unsigned queue_put(struct queue *q, const struct queue_entry *e)
 {
         struct queue_entry *new, *oldest;
@@ -77,8 +82,7 @@ unsigned queue_put(struct queue *q, const struct queue_entry *e)
         new = malloc(sizeof(*new));
         if (!new)
                 return 1;
-        while ((oldest = queue_first(q)) &&
-               (q->n >= QUEUE_MAX || q->bytes + e->length > q->bound)) {
+        while ((oldest = queue_first(q)) && !queue_has_room(q, e->length)) {
                 queue_take(q, oldest);
                 queue_end(q, oldest);
                 dropped++;

@@ -32,6 +32,8 @@ struct queue {
 int queue_init(struct queue *q, uint64_t bound);
 void queue_fini(struct queue *q); /* none may be taken */
 bool queue_has(const struct queue *q, uint64_t hash);
+/* Would one more drop none? */
+bool queue_has_room(const struct queue *q, uint32_t length);
 /* Copies the entry. How many had to be dropped for it, itself included if it alone is larger than
  * the bound, or there is no memory. */
 unsigned queue_put(struct queue *q, const struct queue_entry *e);

@@ -139,12 +139,16 @@ int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash
 
 /* --- writing --- */
 
-/* A chunk that may be worth writing: it was put (which counts with REMOTE_WRITE_ALL alone) or used
- * again (with _REUSED, too). Cheap, and does nothing for what is known to be there, or is in
- * the queue. */
-enum remote_reason { REMOTE_PUT, REMOTE_USED_AGAIN };
+/* A chunk that may be worth writing: it was put (which counts with REMOTE_WRITE_ALL alone), used
+ * again (with _REUSED, too), or is about to be evicted though it is expected to be used again
+ * (likewise; where the queue is full, nothing is dropped for it). Cheap, and does nothing for what
+ * is known to be there, or is in the queue. */
+enum remote_reason { REMOTE_PUT, REMOTE_USED_AGAIN, REMOTE_LEAVING, REMOTE_REASONS };
 void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, const struct key *key,
                   uint64_t hash, uint32_t length, enum remote_reason reason);
+
+/* Is anything of reason REMOTE_LEAVING of use now? */
+bool remote_takes_leaving(const struct remote *r);
 
 struct remote_put {
         uint32_t namespace_id;
@@ -191,6 +195,7 @@ struct remote_stats {
         uint64_t rejected[REMOTE_REJECTIONS];
         uint64_t probes, searches;
         uint64_t puts, put_bytes, puts_existing; /* written; found to be there */
+        uint64_t offers[REMOTE_REASONS];         /* queued */
         uint64_t dropped[4]; /* offers: queue full, gone or bad when their turn came, engine full,
                                 failed */
         uint64_t errors[BACKEND_OP_END];

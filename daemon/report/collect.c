@@ -351,6 +351,8 @@ static void collect_remote(const struct remote *remote, struct metrics *s)
         s->remote_puts[METRICS_REMOTE_EXISTING] = (double)r.puts_existing;
         for (unsigned i = 0; i < ARRAY_SIZE(r.dropped); i++)
                 s->remote_puts[METRICS_REMOTE_DROPPED + i] = (double)r.dropped[i];
+        for (unsigned i = 0; i < METRICS_REMOTE_OFFERS; i++)
+                s->remote_offers[i] = (double)r.offers[i];
         s->remote_put_bytes = (double)r.put_bytes;
         s->remote_queued = (double)r.queued;
         s->remote_queued_bytes = (double)r.queued_bytes;

@@ -63,6 +63,7 @@ VALUES(hit_tier_value, "memory", "disk", "remote");
 VALUES(got_value, "memory", "disk", "lent", "remote", "miss");
 VALUES(remote_get_value, "hit", "miss", "late", "offline", "no_room", "no_generation");
 VALUES(remote_put_value, "written", "existing", "queue_full", "gone", "engine_full", "failed");
+VALUES(remote_offer_value, "put", "used_again", "evicted");
 VALUES(remote_rejection_value, "header", "version", "other_object", "length", "checksum");
 VALUES(remote_op_value, "read", "create", "replace", "delete");
 VALUES(remote_way_value, "read", "write");

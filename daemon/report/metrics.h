@@ -116,6 +116,7 @@ enum {
         METRICS_REMOTE_DROPPED, /* then by reason, as of remote_stats.dropped */
         METRICS_REMOTE_PUTS = METRICS_REMOTE_DROPPED + 4
 };
+enum { METRICS_REMOTE_OFFERS = 3 };     /* by enum remote_reason */
 enum { METRICS_REMOTE_REJECTIONS = 5 }; /* by enum remote_rejection, from 1 on */
 enum { METRICS_REMOTE_OPS = 4 };        /* by enum backend_op_kind */
 enum { METRICS_REMOTE_READ, METRICS_REMOTE_WRITE, METRICS_REMOTE_WAYS };

@@ -371,6 +371,15 @@ void store_set_watch(struct store *s, const struct store_watch *watch)
                         volume_set_watch(s->volumes[i].volume, watch);
 }
 
+void store_report_leaving(struct store *s,
+                          void (*each)(void *userdata, const struct store_leaving *leaving),
+                          void *userdata)
+{
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_is_up(s, i) && volume_is_open(s->volumes[i].volume))
+                        volume_report_leaving(s->volumes[i].volume, each, userdata);
+}
+
 void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                 void *userdata)

@@ -247,6 +247,13 @@ unsigned store_list(const struct store *s, uint32_t namespace_id, uint64_t *curs
  */
 void store_set_watch(struct store *s, const struct store_watch *watch);
 
+/* The chunks that are evicted next, of volumes and classes in which chunks were evicted since the
+ * last report of it: each chunk about twice, while it can still be read. The store may not be
+ * called from within. Costs nothing where nothing was evicted. */
+void store_report_leaving(struct store *s,
+                          void (*each)(void *userdata, const struct store_leaving *leaving),
+                          void *userdata);
+
 #define STORE_WALK_END UINT64_MAX
 /* All chunks of all namespaces that the watch is notified of, those of offline volumes
  * included, in an order that stays: from *cursor on, 0 at first, looks at no more than `looks`

@@ -15,6 +15,8 @@ import harness
 import kvwire
 from harness import KIB, MIB, bench, ctl, get_all, items, key_of, preload, put_all, value_of, wait_until
 from kvwire import Ack, Flag, Status, Tier
+from test_budget import SMALL, use_up
+from test_hints import FINAL, RETURN, hint
 from test_replay import expected_hits, trace_path, write_trace
 
 FINGERPRINT = b"dtype=bf16\nmodel=m\n"
@@ -127,6 +129,71 @@ def test_only_what_is_used_again_is_written_by_default(host):
         put_all(c, ns, items("of b", 3, 40 * KIB))
         got(c, ns, [k for k, _ in items("of b", 3, 40 * KIB)])
     assert remote(b)["puts"] == 0 and len(objects(a)) == 3
+
+
+def reason(daemon, name):
+    return daemon.metric(f'kvcache_remote_offers_total{{reason="{name}"}}')
+
+
+def fill_disk(daemon, client, ns, upto):
+    """With chunks that are used once, until so many chunks were evicted; what is to be written meanwhile is."""
+    n = 0
+    while daemon.metric("kvcache_evictions_total") < upto:
+        put_all(client, ns, items(f"fill {n}", 8, 64 * KIB), ack=Ack.WRITTEN)
+        wait_until(lambda: remote(daemon)["queued"] == 0 and remote(daemon)["writing_bytes"] == 0, "nothing waits to be written")
+        n += 1
+        assert n < 1000
+
+
+def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host):
+    """By what clients say: nothing is known yet of who comes back. What is used once is not written."""
+    a, b = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB"}), host()
+    returning, final = items("returning", 24, 64 * KIB), items("final", 24, 64 * KIB)
+    with a.client() as c:
+        ns = open_on(c, a)
+        put_all(c, ns, returning + final, ack=Ack.WRITTEN)
+        hint(c, ns, [k for k, _ in returning], RETURN, 30)
+        hint(c, ns, [k for k, _ in final], FINAL)
+        assert objects(a) == {}
+        fill_disk(a, c, ns, 24 + 24 + 40)  # what is final goes first, and reports begin with that
+        assert not any(c.exists(ns, [k for k, _ in returning])), "they are evicted"
+    assert set(objects(a)) == {k.hex() for k, _ in returning}
+    assert reason(a, "evicted") == 24 and reason(a, "used_again") == reason(a, "put") == 0
+    with b.client() as c:
+        ns = open_on(c, b)
+        assert got(c, ns, [k for k, _ in returning]) == [(Status.OK, Tier.REMOTE, v) for _, v in returning]
+
+
+def test_what_is_evicted_from_memory_and_was_never_on_disk_is_written(host):
+    """A store that may write next to nothing refuses what is put."""
+    a = host(**{"remote.write": "reused", "store.write_budget": SMALL, "store.prewrite": "off", "memory.pool": "16MiB"})
+    pairs = items("memory", 12, 64 * KIB)
+    with a.client() as c:
+        ns = open_on(c, a)
+        use_up(c, ns)
+        put_all(c, ns, items("older", 24, 64 * KIB), ack=Ack.ACCEPTED)  # with their eviction reports begin
+        put_all(c, ns, pairs, ack=Ack.ACCEPTED)
+        hint(c, ns, [k for k, _ in pairs], RETURN, 30)
+        n = 0
+        while any(c.exists(ns, [k for k, _ in pairs])):
+            put_all(c, ns, items(f"fill {n}", 8, 64 * KIB), ack=Ack.ACCEPTED)
+            wait_until(lambda: remote(a)["queued"] == 0 and remote(a)["writing_bytes"] == 0, "nothing waits to be written")
+            n += 1
+            assert n < 1000
+        assert a.metric("kvcache_evictions_total") == 0
+    assert set(objects(a)) == {k.hex() for k, _ in pairs} and reason(a, "evicted") == 12
+
+
+@pytest.mark.parametrize("settings", [{"remote.write": "never"}, {"eviction.policy": "lru"}])
+def test_what_is_evicted_is_not_written_where_nothing_says_that_it_is_worth_it(host, settings):
+    a = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB", **settings})
+    pairs = items("returning", 24, 64 * KIB)
+    with a.client() as c:
+        ns = open_on(c, a)
+        put_all(c, ns, pairs, ack=Ack.WRITTEN)
+        hint(c, ns, [k for k, _ in pairs], RETURN, 30)
+        fill_disk(a, c, ns, 60)
+    assert objects(a) == {} and reason(a, "evicted") == 0
 
 
 def test_the_first_writer_wins(host):

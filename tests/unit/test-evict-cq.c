@@ -56,6 +56,8 @@ static void what_is_hit_soon_is_worth_most(void **state)
         density_learn(&d, &stays);
         assert_true(density_at(&d, 0, 1) > 10 * density_at(&d, 1, 1));
         assert_true(density_at(&d, 1, 1) > 0);
+        assert_true(density_chance(&d, 0, 1) == 1 && density_chance(&d, 0, 1000) == 0);
+        assert_true(density_chance(&d, 2, 1) == 0);
         assert_true(density_at(&d, 2, 1) == 0);
         /* Past the age at which all were hit nothing is known, and nothing expected. */
         assert_true(density_at(&d, 0, 1000) == 0);
@@ -801,6 +803,57 @@ static void what_is_remembered_is_counted(void **state)
         assert_int_equal(stats.ghost_bytes, 16);
 }
 
+static uint32_t reported[8], n_reported;
+
+static void report(void *userdata, uint32_t item)
+{
+        reported[n_reported++] = item;
+}
+
+/* Once for each, the least worth first, and the policy is as before. */
+static void what_is_next_and_whether_it_returns_is_told_apart(void **state)
+{
+        enum { N = 5 };
+        _cleanup_(evict_freep) struct evict *e = make(N, 2), *lru = NULL;
+        struct density *d = &cq(e)->density;
+
+        for (uint32_t i = 0; i < N; i++)
+                evict_insert_known(e, i, 0, 1, i + 1, 7 + i, EVICT_PLACE_UNKNOWN);
+        assert_true(evict_chance(e, 0) == 0); /* nothing was learned */
+        assert_true(evict_hint(e, 3, EVICT_HINT_FINAL));
+        assert_true(evict_hint(e, 1, EVICT_HINT_SOON));
+        assert_true(evict_chance(e, 1) == 1 && evict_chance(e, 3) == 0);
+
+        for (int i = 0; i < 1000; i++) {
+                density_hit(d, EVICT_PLACE_UNKNOWN, 8);
+                density_loss(d, EVICT_PLACE_UNKNOWN, 8);
+                density_loss(d, FIRST_HINT, 8);
+        }
+        learn(cq(e));
+        assert_float_equal(evict_chance(e, 0), 0.5, 0.01);
+        assert_true(evict_chance(e, 1) == 0); /* such hints were wrong */
+
+        evict_next(e, 0, 8, report, NULL);
+        assert_int_equal(n_reported, N);
+        assert_int_equal(1u << reported[0] | 1u << reported[1], 1 << 3 | 1 << 1);
+        assert_true(reported[2] == 0 && reported[3] == 2 && reported[4] == 4);
+        n_reported = 0;
+        evict_next(e, 0, 2, report, NULL);
+        assert_int_equal(n_reported, 2);
+        evict_next(e, 1, 2, report, NULL);
+        assert_int_equal(n_reported, 2);
+
+        assert_int_equal(evict_new(&lru, "lru", N, 1), 0);
+        for (uint32_t i = 0; i < 3; i++)
+                evict_insert(lru, i, 0, 1);
+        evict_touch(lru, 0, 0, EVICT_NO_USE);
+        n_reported = 0;
+        evict_next(lru, 0, 2, report, NULL);
+        assert_int_equal(n_reported, 2);
+        assert_true(reported[0] == 1 && reported[1] == 2);
+        assert_true(evict_chance(lru, 0) == 0);
+}
+
 static void times_that_overflow_keep_their_order(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -854,6 +907,7 @@ int main(void)
                 cmocka_unit_test(a_standing_is_that_of_the_search_for_a_victim),
                 cmocka_unit_test(what_is_remembered_is_counted),
                 cmocka_unit_test(what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age),
+                cmocka_unit_test(what_is_next_and_whether_it_returns_is_told_apart),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
                 cmocka_unit_test(the_same_calls_choose_the_same),
         };

@@ -733,6 +733,42 @@ static void the_queue_drops_the_oldest(void **state)
         assert_int_equal(rig.loaded[0], 15);
 }
 
+static void offer_as(unsigned i, enum remote_reason reason)
+{
+        struct key k = key_of(i);
+
+        remote_offer(rig.r, NS, 0, &k, hash_of(i), CHUNK, reason);
+}
+
+static void what_is_about_to_be_evicted_is_queued_where_there_is_room(void **state)
+{
+        rig.params.write = REMOTE_WRITE_REUSED;
+        rig.params.write_queue = 3 * CHUNK;
+        make();
+        assert_true(remote_takes_leaving(rig.r));
+        offer_as(1, REMOTE_PUT);
+        assert_int_equal(stats().queued, 0);
+        offer_as(1, REMOTE_LEAVING);
+        offer_as(1, REMOTE_LEAVING);
+        offer_as(2, REMOTE_USED_AGAIN);
+        offer_as(3, REMOTE_LEAVING);
+        offer_as(4, REMOTE_LEAVING); /* it drops none for itself */
+        assert_int_equal(stats().queued, 3);
+        assert_int_equal(stats().dropped[0], 1);
+        assert_int_equal(stats().offers[REMOTE_PUT], 0);
+        assert_int_equal(stats().offers[REMOTE_USED_AGAIN], 1);
+        assert_int_equal(stats().offers[REMOTE_LEAVING], 2);
+        step();
+        assert_int_equal(stats().puts, 3);
+        offer_as(3, REMOTE_LEAVING); /* it is there */
+        assert_int_equal(stats().offers[REMOTE_LEAVING], 2);
+        rig.params.write = REMOTE_WRITE_NEVER;
+        remote_configure(rig.r, &rig.params);
+        assert_false(remote_takes_leaving(rig.r));
+        offer_as(5, REMOTE_LEAVING);
+        assert_int_equal(stats().queued, 0);
+}
+
 static void writes_stay_within_their_buffers(void **state)
 {
         rig.params.write_inflight = 3 * (CHUNK + HEADER);
@@ -1018,6 +1054,7 @@ int main(void)
                 TEST(what_is_not_here_any_more_is_dropped),
                 TEST(writes_keep_to_their_rate),
                 TEST(the_queue_drops_the_oldest),
+                TEST(what_is_about_to_be_evicted_is_queued_where_there_is_room),
                 TEST(writes_stay_within_their_buffers),
                 TEST(a_write_that_came_late_is_no_trouble),
                 TEST(rate_and_latency_are_those_of_lately),

@@ -287,6 +287,16 @@ struct store_watch {
         void *userdata;
 };
 
+/* A chunk that is evicted soon, and can still be read. `chance`: evict_chance(). */
+struct store_leaving {
+        uint32_t namespace_id;
+        uint16_t tenant;
+        const struct key *key; /* borrowed, until the callback returns */
+        uint64_t hash;         /* of the key, by store_params.secret */
+        uint32_t length;
+        double chance;
+};
+
 /* A chunk that a client reads by itself, from the data file: its slot is pinned meanwhile. */
 struct store_extent {
         uint32_t file; /* number of the data file, in this process: never of another one */

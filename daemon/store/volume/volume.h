@@ -206,6 +206,10 @@ void volume_set_watch(struct volume *v, const struct store_watch *watch);
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata);
+/* As store_report_leaving(). */
+void volume_report_leaving(struct volume *v,
+                           void (*each)(void *userdata, const struct store_leaving *leaving),
+                           void *userdata);
 /* Was the chunk of this hash evicted, as far as the policy remembers? */
 bool volume_remembers(const struct volume *v, uint64_t hash);
 /* As evict_switch(). */
