@@ -12,13 +12,14 @@
 #     ceph.sh hang DIR NAME   SIGSTOP; NAME may be "osds" for all of them
 #     ceph.sh resume DIR NAME SIGCONT
 #     ceph.sh ceph DIR ...    the command "ceph" with its configuration; also rados, radosgw-admin
-#     ceph.sh wait DIR        until all OSDs are up and all placement groups active, 120 s at most
+#     ceph.sh wait DIR        until all OSDs are up, all placement groups serve, and an object (of the gateway, too, where it runs)
+#                             is written, read back and deleted, 120 s at most
 #
 # Environment for start: OSDS (3), OSD_SIZE (12G, sparse), REPLICAS (1).
 set -eu
 
 usage() {
-        sed -n 's/^# \{0,1\}//; 3,18p' "$0" >&2
+        sed -n 's/^# \{0,1\}//; 3,19p' "$0" >&2
         exit 2
 }
 [ $# -ge 2 ] || usage
@@ -86,11 +87,38 @@ names() {
         *) echo "$1" ;;
         esac
 }
-# Active: they serve. Those that have a copy to catch up with do so, too.
+# What the manager says of placement groups may be seconds old: objects() is what tells.
 is_whole() {
         admin osd stat 2>/dev/null | grep -q "$osds osds: $osds up" || return 1
         admin pg stat 2>/dev/null >"$dir/run/pgs" || return 1
-        ! grep -Eq 'unknown|peering|inactive|down|stale|creating|activating' "$dir/run/pgs"
+        ! grep -Eq 'unknown|peering|inactive|down|stale|creating|activating|laggy|wait' "$dir/run/pgs" && objects && objects_s3
+}
+in_pool() {
+        timeout 10 rados --conf "$conf" -p kvcache -N ceph.sh "$@"
+}
+# Written, read back and deleted; the list is asked of each placement group of the pool.
+objects() {
+        date +%s.%N >"$dir/run/written"
+        rm -f "$dir/run/read"
+        in_pool put probe "$dir/run/written" && in_pool get probe "$dir/run/read" && cmp -s "$dir/run/written" "$dir/run/read" &&
+                in_pool rm probe && in_pool ls
+}
+objects_s3() {
+        is_running gateway && [ -f "$dir/credentials" ] || return 0
+        object=http://127.0.0.1:$(cat "$dir/gateway-port")/kvcache/ceph.sh/probe
+        rm -f "$dir/run/read"
+        s3 -T "$dir/run/written" "$object" && s3 -o "$dir/run/read" "$object" && cmp -s "$dir/run/written" "$dir/run/read" &&
+                s3 -X DELETE "$object"
+}
+# libcurl signs what it is given; S3 wants the payload's hash among it.
+s3() {
+        curl -sf -m 10 -H "x-amz-content-sha256: UNSIGNED-PAYLOAD" --aws-sigv4 aws:amz:us-east-1:s3 \
+                --user AKIAKVCACHE:kvcache-secret/of+tests "$@"
+}
+wait_until_whole() {
+        until_true 120 is_whole && return
+        say "the cluster does not serve after 120 s: $dir/log"
+        exit 1
 }
 
 write_conf() {
@@ -149,6 +177,7 @@ mgr_data = $dir/mgr
 log_file = $dir/log/mgr.log
 pid_file = $dir/run/mgr.pid
 mgr_initial_modules =
+mgr_stats_period = 1
 [osd]
 osd_data = $dir/osd.\$id
 log_file = $dir/log/osd.\$id.log
@@ -158,6 +187,12 @@ osd_memory_target = 939524096
 bluestore_block_create = true
 bluestore_block_size = $(numfmt --from=iec "${OSD_SIZE:-12G}")
 osd_heartbeat_grace = 8
+# An OSD that was stopped for longer than its read lease (the grace times this) calls placement groups laggy. In a pool with one copy
+# nothing ends that but another peering (16.2 and others; https://github.com/ceph/ceph-container/issues/1682), and what is asked of them
+# waits for ever. So the lease is longer than any test.
+osd_pool_default_read_lease_ratio = 500
+# Nor does one end because it was found down for the fifth time in ten minutes.
+osd_max_markdown_count = 1000
 osd_op_num_shards = 2
 osd_op_num_threads_per_shard = 2
 osd_max_object_name_len = 512
@@ -204,11 +239,11 @@ start)
         else
                 make_cluster
         fi
-        until_true 120 is_whole || { say "the cluster is not healthy after 120 s: $dir/log"; exit 1; }
+        wait_until_whole
         echo "$conf"
         ;;
 wait)
-        until_true 120 is_whole || { say "the cluster is not healthy after 120 s: $dir/log"; exit 1; }
+        wait_until_whole
         ;;
 gateway)
         command -v radosgw >/dev/null || { say "radosgw is not installed"; exit 77; }
@@ -227,10 +262,7 @@ aws_secret_access_key = kvcache-secret/of+tests
 END
                 )
         fi
-        # libcurl signs what it is given; S3 wants the payload's hash among it.
-        curl -sf -m 60 -X PUT -H "x-amz-content-sha256: UNSIGNED-PAYLOAD" --aws-sigv4 aws:amz:us-east-1:s3 \
-                --user AKIAKVCACHE:kvcache-secret/of+tests "$address/kvcache" \
-                >>"$dir/log/start.log" 2>&1 || { say "the bucket cannot be made: $dir/log/gateway.log"; exit 1; }
+        s3 -m 60 -X PUT "$address/kvcache" >>"$dir/log/start.log" 2>&1 || { say "the bucket cannot be made: $dir/log/gateway.log"; exit 1; }
         echo "$address"
         ;;
 stop | destroy)
