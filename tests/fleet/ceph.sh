@@ -11,6 +11,8 @@
 #     ceph.sh revive DIR NAME starts what was killed
 #     ceph.sh hang DIR NAME   SIGSTOP; NAME may be "osds" for all of them
 #     ceph.sh resume DIR NAME SIGCONT
+#     ceph.sh lose DIR PERCENT of the packets from and to all that listens, at random, by nftables; 0: none any more. Exit status 77:
+#                             the kernel does not do that
 #     ceph.sh ceph DIR ...    the command "ceph" with its configuration; also rados, radosgw-admin
 #     ceph.sh wait DIR        until all OSDs are up, all placement groups serve, and an object (of the gateway, too, where it runs)
 #                             is written, read back and deleted, 120 s at most
@@ -19,7 +21,7 @@
 set -eu
 
 usage() {
-        sed -n 's/^# \{0,1\}//; 3,19p' "$0" >&2
+        sed -n 's/^# \{0,1\}//; 3,21p' "$0" >&2
         exit 2
 }
 [ $# -ge 2 ] || usage
@@ -114,6 +116,29 @@ objects_s3() {
 s3() {
         curl -sf -m 10 -H "x-amz-content-sha256: UNSIGNED-PAYLOAD" --aws-sigv4 aws:amz:us-east-1:s3 \
                 --user AKIAKVCACHE:kvcache-secret/of+tests "$@"
+}
+# Of all that runs.
+ports() {
+        for name in gateway $(all); do
+                ! is_running "$name" || ss -Hltnp | sed -n "s/^LISTEN *[^ ]* *[^ ]* *[^ ]*:\([0-9]*\) .*pid=$(pid_of "$name"),.*/\1/p"
+        done | sort -un | paste -sd, -
+}
+# A table of its own, whose name no other cluster has.
+table() {
+        echo "kvcache_fleet_$(cat "$dir/mon-port")"
+}
+lose() {
+        nft delete table inet "$(table)" 2>/dev/null || :
+        [ "$1" != 0 ] || return 0
+        nft -f - <<END
+table inet $(table) {
+        chain input {
+                type filter hook input priority filter
+                tcp dport { $(ports) } numgen random mod 100 < $1 drop
+                tcp sport { $(ports) } numgen random mod 100 < $1 drop
+        }
+}
+END
 }
 wait_until_whole() {
         until_true 120 is_whole && return
@@ -265,7 +290,13 @@ END
         s3 -m 60 -X PUT "$address/kvcache" >>"$dir/log/start.log" 2>&1 || { say "the bucket cannot be made: $dir/log/gateway.log"; exit 1; }
         echo "$address"
         ;;
+lose)
+        [ $# -eq 1 ] || usage
+        command -v nft >/dev/null || { say "nft is not installed"; exit 77; }
+        lose "$1" || { say "this kernel drops no packets at random (nftables, numgen)"; exit 77; }
+        ;;
 stop | destroy)
+        lose 0
         for name in gateway $(names osds) mgr mon; do
                 signal CONT "$name"
                 signal TERM "$name"

@@ -3,6 +3,7 @@
 
     KVCACHE_FLEET_DIR      where Ceph keeps its data (default: a new folder in /var/tmp, removed at the end)
     KVCACHE_FLEET_ROUNDS   of the test that kills things (default: 5)
+    KVCACHE_FLEET_SEED     what it kills when (default: 1)
 """
 
 import importlib.util

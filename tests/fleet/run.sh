@@ -23,7 +23,7 @@ done
 
 if [ $install = 1 ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
         env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends ceph-mon ceph-mgr ceph-osd ceph-common radosgw \
-                librados2 libcurl4 curl fio iproute2 >"$build/fleet-install.log" 2>&1 </dev/null
+                librados2 libcurl4 curl fio iproute2 nftables >"$build/fleet-install.log" 2>&1 </dev/null
 fi
 for python in /usr/bin/python3 python3 ''; do
         [ -n "$python" ] && "$python" -c 'import pytest' 2>/dev/null && break
