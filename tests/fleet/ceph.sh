@@ -11,8 +11,8 @@
 #     ceph.sh revive DIR NAME starts what was killed
 #     ceph.sh hang DIR NAME   SIGSTOP; NAME may be "osds" for all of them
 #     ceph.sh resume DIR NAME SIGCONT
-#     ceph.sh lose DIR PERCENT of the packets from and to all that listens, at random, by nftables; 0: none any more. Exit status 77:
-#                             the kernel does not do that
+#     ceph.sh lose DIR PERCENT of the packets from and to all that listens, at random, by nftables; 0: none any more, and prints how
+#                             many it were: those to them "+" those from them. Exit status 77: the kernel does not do that
 #     ceph.sh ceph DIR ...    the command "ceph" with its configuration; also rados, radosgw-admin
 #     ceph.sh wait DIR        until all OSDs are up, all placement groups serve, and an object (of the gateway, too, where it runs)
 #                             is written, read back and deleted, 120 s at most
@@ -46,6 +46,12 @@ is_running() {
         pid=$(pid_of "$1")
         # Not another program that has its number by now.
         [ -n "$pid" ] && grep -qs "$dir" "/proc/$pid/cmdline" && ! grep -qs '^State:.Z' "/proc/$pid/status"
+}
+# All of its threads: its pid file and its disk are locked until then. The first thread is a zombie, and the command line gone, before.
+has_ended() {
+        pid=$(pid_of "$1")
+        [ -n "$pid" ] && grep -Eqs '^(ceph-|radosgw)' "/proc/$pid/comm" || return 0
+        grep -qs '^State:.Z' "/proc/$pid/status" && [ "$(ls "/proc/$pid/task" 2>/dev/null)" = "$pid" ]
 }
 signal() {
         is_running "$2" || return 0
@@ -128,14 +134,15 @@ table() {
         echo "kvcache_fleet_$(cat "$dir/mon-port")"
 }
 lose() {
+        nft list table inet "$(table)" 2>/dev/null | sed -n 's/.*counter packets \([0-9]*\).*/\1/p' | paste -sd+ -
         nft delete table inet "$(table)" 2>/dev/null || :
         [ "$1" != 0 ] || return 0
         nft -f - <<END
 table inet $(table) {
         chain input {
                 type filter hook input priority filter
-                tcp dport { $(ports) } numgen random mod 100 < $1 drop
-                tcp sport { $(ports) } numgen random mod 100 < $1 drop
+                tcp dport { $(ports) } numgen random mod 100 < $1 counter drop
+                tcp sport { $(ports) } numgen random mod 100 < $1 counter drop
         }
 }
 END
@@ -302,7 +309,8 @@ stop | destroy)
                 signal TERM "$name"
         done
         for name in gateway $(names osds) mgr mon; do
-                until_true 10 sh -c "! grep -qs '$dir' /proc/$(pid_of "$name")/cmdline" || signal KILL "$name"
+                until_true 10 has_ended "$name" || signal KILL "$name"
+                until_true 30 has_ended "$name" || :
         done
         [ "$action" = stop ] || rm -rf "$dir"
         ;;
@@ -315,6 +323,9 @@ kill | hang | resume | revive)
                 resume) signal CONT "$name" ;;
                 revive) start_one "$name" ;;
                 esac
+        done
+        for name in $(names "$1"); do
+                [ "$action" != kill ] || until_true 30 has_ended "$name" || { say "$name does not end"; exit 1; }
         done
         ;;
 ceph) exec ceph --conf "$conf" --connect-timeout 20 "$@" ;;

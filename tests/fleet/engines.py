@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import tempfile
 
+import pytest
+
 CEPH_SH = pathlib.Path(__file__).resolve().parent / "ceph.sh"
 NEEDED = ("ceph-mon", "ceph-mgr", "ceph-osd", "ceph", "rados", "radosgw", "radosgw-admin", "curl")
 ROOM = 12 << 30  # for the data of one run; the disks are sparse
@@ -70,6 +72,18 @@ class Cluster:
 
     def rados(self, *arguments, **how):
         return command("timeout", "120", "rados", "--conf", self.conf, "-p", "kvcache", *arguments, **how)
+
+    def lose(self, percent):
+        """Of the packets from and to the cluster, or a skip. How many were lost since it was called last."""
+        with tempfile.TemporaryFile() as out:
+            status = subprocess.run(["sh", str(CEPH_SH), "lose", self.folder, str(percent)], stdin=subprocess.DEVNULL, stdout=out,
+                                    stderr=out, timeout=60).returncode
+            out.seek(0)
+            text = out.read().decode()
+        if status == 77:
+            pytest.skip(text.strip())
+        assert status == 0, text
+        return sum(map(int, text.strip().split("+"))) if text.strip() else 0
 
     def set_quota(self, max_bytes):
         self.run("ceph", "osd", "pool", "set-quota", "kvcache", "max_bytes", str(max_bytes))
