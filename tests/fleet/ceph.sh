@@ -47,7 +47,7 @@ is_running() {
         # Not another program that has its number by now.
         [ -n "$pid" ] && grep -qs "$dir" "/proc/$pid/cmdline" && ! grep -qs '^State:.Z' "/proc/$pid/status"
 }
-# All of its threads: its pid file and its disk are locked until then. The first thread is a zombie, and the command line gone, before.
+# All of its threads: its pid file and its disk are locked until then. The first thread may be a zombie long before.
 has_ended() {
         pid=$(pid_of "$1")
         [ -n "$pid" ] && grep -Eqs '^(ceph-|radosgw)' "/proc/$pid/comm" || return 0
