@@ -97,9 +97,15 @@ names() {
 }
 # What the manager says of placement groups may be seconds old: objects() is what tells.
 is_whole() {
+        echo "not all OSDs are up" >"$dir/run/lacks"
         admin osd stat 2>/dev/null | grep -q "$osds osds: $osds up" || return 1
+        echo "the manager does not tell of placement groups, or some do not serve" >"$dir/run/lacks"
         admin pg stat 2>/dev/null >"$dir/run/pgs" || return 1
-        ! grep -Eq 'unknown|peering|inactive|down|stale|creating|activating|laggy|wait' "$dir/run/pgs" && objects && objects_s3
+        ! grep -Eq 'unknown|peering|inactive|down|stale|creating|activating|laggy|wait' "$dir/run/pgs" || return 1
+        echo "an object cannot be written, read, deleted or listed in the pool" >"$dir/run/lacks"
+        objects || return 1
+        echo "an object cannot be written, read or deleted by the gateway" >"$dir/run/lacks"
+        objects_s3
 }
 in_pool() {
         timeout 10 rados --conf "$conf" -p kvcache -N ceph.sh "$@"
@@ -149,7 +155,7 @@ END
 }
 wait_until_whole() {
         until_true 120 is_whole && return
-        say "the cluster does not serve after 120 s: $dir/log"
+        say "the cluster does not serve after 120 s: $(cat "$dir/run/lacks"): $dir/log"
         exit 1
 }
 
