@@ -186,7 +186,12 @@ void store_tick(struct store *s)
 {
         uint64_t hang_ns = s->params.hang_ms * 1000000;
 
-        if (!s->open || hang_ns == 0)
+        if (!s->open)
+                return;
+        for (unsigned i = 0; i < s->n_volumes; i++)
+                if (member_has_volume(s, i) && !(s->volumes[i].calling && s->volumes[i].resting))
+                        volume_tick(s->volumes[i].volume);
+        if (hang_ns == 0)
                 return;
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];

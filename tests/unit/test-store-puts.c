@@ -245,7 +245,8 @@ static void entries_of_a_batch_are_written_with_its_last_one(void **state)
         stop();
 }
 
-/* A put by itself, a drop, and an end of the batch's last payload that was no success. */
+/* By a put by itself, a drop, a tick, and an end of the batch's last payload that was no success.
+ */
 static void entries_of_a_batch_are_taken_along(void **state)
 {
         struct put *lost, *held;
@@ -253,7 +254,7 @@ static void entries_of_a_batch_are_taken_along(void **state)
         void *memory;
 
         start_with_faults();
-        for (unsigned i = 0; i < 2; i++) {
+        for (unsigned i = 0; i < 3; i++) {
                 hold_a_write();
                 held = submit(10 * i, LENGTH, BATCH, false, NULL);
                 wait_held();
@@ -263,8 +264,10 @@ static void entries_of_a_batch_are_taken_along(void **state)
                 assert_int_equal(puts_busy, 2);
                 if (i == 0)
                         submit(10 * i + 2, LENGTH, 0, false, NULL);
-                else
+                else if (i == 1)
                         assert_int_equal(drop(1000), 0);
+                else
+                        store_tick(t.s);
                 turn(one_is_busy, NULL);
                 assert_true(held->busy);
                 let_go();

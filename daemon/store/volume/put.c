@@ -10,7 +10,8 @@
  * Entries of a batch, whose puts are answered together, wait for each other: while the batch has
  * payloads at the device nothing is gained by writing the entries of the others, and the last of
  * them would find the table busy. But no more than HELD_ENTRIES or HELD_BYTES wait, so that the
- * table is written beside the rest of a large batch. Whatever else is queued takes them along.
+ * table is written beside the rest of a large batch, nor beyond the next volume_tick(), as a
+ * payload may hang. Whatever else is queued takes them along.
  *
  * The payload may be on its way to the disk while its checksum is computed (summing). The entry
  * needs both. It is not written while the payload is on its way, though that would save a wait:
@@ -134,6 +135,12 @@ static bool batch_is_writing(const struct volume *v, struct store_put *req)
         unsigned i = private(req)->batch;
 
         return i < VOLUME_BATCHES && v->batches[i].writing > 0 && v->batches[i].id == req->batch;
+}
+
+void volume_tick(struct volume *v)
+{
+        if (v->open && table_has_queued(v->table))
+                v->table_due = true;
 }
 
 static void queue_entry(struct volume *v, struct store_put *req)

@@ -167,6 +167,8 @@ void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc);
+/* Once a second: entries that wait for others of their batch do so no longer. */
+void volume_tick(struct volume *v);
 void volume_sync(struct volume *v, struct store_put *req);
 /* Was it found at startup, after a process whose sync of data had failed? NULL: was anything? */
 bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
