@@ -69,6 +69,10 @@ static void print_writes(cJSON *remote)
         units_bytes(limit, rate);
         section_line("writes", "%s; %s written, %s dropped; at most %s%s", write, puts, dropped,
                      limit > 0 ? rate : "as fast as it goes", limit > 0 ? "/s" : "");
+        human_count(section_count(remote, "offered_used_again"), puts);
+        human_count(section_count(remote, "offered_evicted"), dropped);
+        section_line("", "queued: %s as they were used again, %s as they were about to be evicted",
+                     puts, dropped);
         if (full)
                 section_warn(COLOR_WARNING, "FULL", "the engine has no room: nothing is written");
         human_things(section_count(remote, "queued"), "chunk", text);

@@ -315,6 +315,8 @@ static void add_remote(cJSON *root, const struct status_sources *from, const str
         for (unsigned i = 0; i < METRICS_REMOTE_OPS; i++)
                 errors += s->remote_errors[i];
         cJSON_AddNumberToObject(o, "puts_dropped", dropped);
+        cJSON_AddNumberToObject(o, "offered_used_again", s->remote_offers[REMOTE_USED_AGAIN]);
+        cJSON_AddNumberToObject(o, "offered_evicted", s->remote_offers[REMOTE_LEAVING]);
         cJSON_AddNumberToObject(o, "rejected", rejected);
         cJSON_AddNumberToObject(o, "errors", errors);
         cJSON_AddNumberToObject(o, "reading_bytes", s->remote_inflight_bytes[METRICS_REMOTE_READ]);

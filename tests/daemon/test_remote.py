@@ -159,6 +159,8 @@ def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host)
         assert not any(c.exists(ns, [k for k, _ in returning])), "they are evicted"
     assert set(objects(a)) == {k.hex() for k, _ in returning}
     assert reason(a, "evicted") == 24 and reason(a, "used_again") == reason(a, "put") == 0
+    assert (remote(a)["offered_used_again"], remote(a)["offered_evicted"]) == (0, 24)
+    assert "queued: 0 as they were used again, 24 as they were about to be evicted" in ctl("remote", daemon=a, check=0).stdout
     with b.client() as c:
         ns = open_on(c, b)
         assert got(c, ns, [k for k, _ in returning]) == [(Status.OK, Tier.REMOTE, v) for _, v in returning]
