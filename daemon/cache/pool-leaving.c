@@ -36,13 +36,17 @@ void pool_report_leaving(struct pool *p,
                          void *userdata)
 {
         struct report to = { .pool = p, .each = each, .userdata = userdata };
-        uint32_t interval = evict_leaving_interval(p->stats.chunks);
 
         if (!p->report_due)
                 return;
         p->report_due = false;
         for (unsigned i = 0; i < slabs_class_count(p->slabs); i++)
                 if (p->until_report[i] == EVICT_REPORT_DUE) {
+                        uint32_t n_slabs, interval;
+                        uint64_t slots, used;
+
+                        slabs_class_usage(p->slabs, i, &n_slabs, &slots, &used);
+                        interval = evict_leaving_interval(used);
                         p->until_report[i] = interval - 1;
                         evict_next(p->evict, i, 2 * interval, report, &to);
                 }

@@ -492,6 +492,7 @@ static bool load_from_store(struct load *l)
                 return false;
         put->created_ms = info.created_ms;
         l->get = (struct store_get){
+                .background = true,
                 .namespace_id = put->namespace_id,
                 .key = put->key,
                 .hash = put->hash,

@@ -145,7 +145,7 @@ double evict_chance(const struct evict *e, uint32_t item);
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata);
 /* For reports of what is evicted next: from the first eviction on, one after so many evictions, of
- * twice as many items. A sixteenth of those that are in, so that they are near the end of their
+ * twice as many items. A sixteenth of the group's, so that they are near the end of their
  * stay, and 128 at most. */
 #define EVICT_REPORT_DUE UINT32_MAX /* instead of how many evictions it is until then */
 static inline uint32_t evict_leaving_interval(uint64_t items)

@@ -58,7 +58,6 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
                 return;
         }
         remote_namespace_saw(ns, length);
-        r->stats.offers[reason]++;
         r->stats.dropped[DROPPED_FULL_QUEUE] +=
                 queue_put(&r->queue, &(struct queue_entry){
                                              .hash = known_as,
@@ -69,12 +68,14 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
                                              .key = *key,
                                              .key_hash = hash,
                                      });
+        r->stats.offers[reason] += queue_has(&r->queue, known_as);
 }
 
 bool remote_takes_leaving(const struct remote *r)
 {
         return !r->stopping && r->params.write != REMOTE_WRITE_NEVER &&
-               r->breaker.state == REMOTE_CLOSED && r->paused_until_ns == 0;
+               r->breaker.state == REMOTE_CLOSED &&
+               (r->paused_until_ns == 0 || clock_mono_ns() >= r->paused_until_ns);
 }
 
 /* --- the engine's answer --- */

@@ -16,7 +16,7 @@ import kvwire
 from harness import KIB, MIB, bench, ctl, get_all, items, key_of, preload, put_all, value_of, wait_until
 from kvwire import Ack, Flag, Status, Tier
 from test_budget import SMALL, use_up
-from test_hints import FINAL, RETURN, hint
+from test_hints import FINAL, PIN, RETURN, hint
 from test_replay import expected_hits, trace_path, write_trace
 
 FINGERPRINT = b"dtype=bf16\nmodel=m\n"
@@ -184,6 +184,27 @@ def test_what_is_evicted_from_memory_and_was_never_on_disk_is_written(host):
             assert n < 1000
         assert a.metric("kvcache_evictions_total") == 0
     assert set(objects(a)) == {k.hex() for k, _ in pairs} and reason(a, "evicted") == 12
+
+
+def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
+    """What goes next is reported as often as the chunks of that size turn over, however many of another size there are."""
+    a = host(**{"remote.write": "reused", "store.limit": "64MiB", "memory.pool": "16MiB"})
+    returning = []
+    with a.client() as c:
+        ns = open_on(c, a)
+        for i in range(5):
+            pairs = items(f"small {i}", 500, 4 * KIB)
+            put_all(c, ns, pairs, ack=Ack.WRITTEN)
+            assert hint(c, ns, [k for k, _ in pairs], PIN) == [Status.OK] * 500
+        for i in range(130):
+            pairs = items(f"large {i}", 4, 256 * KIB)
+            put_all(c, ns, pairs, ack=Ack.WRITTEN)
+            hint(c, ns, [k for k, _ in pairs], RETURN, 30)
+            returning += [k for k, _ in pairs]
+            wait_until(lambda: remote(a)["queued"] == 0 and remote(a)["writing_bytes"] == 0, lambda: f"what is to be written is: {remote(a)}")
+        evicted = [k for k, tier in zip(returning, c.exists(ns, returning)) if not tier]
+    written = sum(k.hex() in objects(a) for k in evicted)
+    assert len(evicted) > 200 and written >= len(evicted) - 8, f"{written} of {len(evicted)} are written"
 
 
 @pytest.mark.parametrize("settings", [{"remote.write": "never"}, {"eviction.policy": "lru"}])

@@ -85,7 +85,7 @@ static void get_read(struct volume *v, struct store_get *req)
 
         req->io = (struct kio_request){
                 .op = KIO_READ,
-                .class = KIO_CLASS_GET,
+                .class = req->background ? KIO_CLASS_BACKGROUND : KIO_CLASS_GET,
                 .volume = v->kio_volume,
                 .fd = v->segments[c->slab]->fd,
                 .offset = chunk_offset(v, c),

@@ -31,7 +31,7 @@ static void report(void *userdata, uint32_t i)
         struct report *to = userdata;
         const struct chunk *c = volume_chunk_at(to->volume, i);
 
-        if (c->pins == 0 && !(c->flags & CHUNK_PENDING))
+        if (c->pins == 0 && !(c->flags & CHUNK_PENDING) && !sweep_is_dead(to->volume, i))
                 to->each(to->userdata, &(struct store_leaving){
                                                .namespace_id = c->namespace_id,
                                                .tenant = to->tenant,
@@ -47,7 +47,6 @@ void volume_report_leaving(struct volume *v,
                            void (*each)(void *userdata, const struct store_leaving *leaving),
                            void *userdata)
 {
-        uint32_t interval = evict_leaving_interval(v->chunks);
 
         if (!v->report_due)
                 return;
@@ -58,7 +57,11 @@ void volume_report_leaving(struct volume *v,
                                              .tenant = (uint16_t)slabs_class_group(v->slabs, i),
                                              .each = each,
                                              .userdata = userdata };
+                        uint32_t n_slabs, interval;
+                        uint64_t slots, used;
 
+                        slabs_class_usage(v->slabs, i, &n_slabs, &slots, &used);
+                        interval = evict_leaving_interval(used);
                         v->until_report[i] = interval - 1;
                         evict_next(v->evict, i, 2 * interval, report, &to);
                 }
