@@ -69,6 +69,7 @@ enum wire_status batch_new(struct request req, const struct wire_batch *msg, str
         }
         *b = (struct batch){
                 .request = req,
+                .number = ++client->tenant->service->batches,
                 .head = *msg,
                 .entries = memcpy(block + entries_at, msg + 1, entries),
                 .slots = slots,

@@ -136,6 +136,8 @@ static bool get_leased(struct batch *b, uint32_t i, const struct wire_get *entry
                 return false;
         (void)cache_get_resident(client->tenant->cache, b->head.namespace_id, &entry->key,
                                  batch_hash(b, i), &chunk, &b->part->places[i]);
+        if (b->head.count > 1 && b->head.count <= BATCH_FETCH_TOUCHES)
+                cache_warm_touch(client->tenant->cache, &b->part->places[i], 0);
         result->flags = WIRE_RESULT_LEASED;
         result->offset = pool_offset(pool, chunk) + entry->range_offset;
         result->length = length;

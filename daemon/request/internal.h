@@ -29,6 +29,7 @@ struct batch {
         struct list_node waits;    /* its requests to the cache that wait for room, or their turn */
         struct request request;
         struct wire_batch head;
+        uint64_t number; /* no other has it */
         uint32_t started, done;
         uint64_t started_ns, submitted_ns; /* its first key, all of them; 0 unless stages_on() */
         uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* of the keys around `started` */

@@ -65,7 +65,7 @@ void request_put(struct batch *b, uint32_t i)
         s->req.length = entry->length;
         s->req.cost = (uint8_t)evict_cost_level(UINT64_C(1000) * entry->cost_us, entry->length);
         s->req.ack = (enum cache_ack)b->head.ack;
-        s->req.batch = (uintptr_t)b; /* a number that no other has while this one lives */
+        s->req.batch = b->number;
         /* A lease needs the chunk in the pool. */
         s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE) && !s->req.file;
         s->req.parent =

@@ -350,7 +350,8 @@ static void warm_next(struct batch *b, uint32_t i)
         fetch_keys(b, i + STEP, 1);
         hash_keys(b, i + 2 * STEP);
         fetch_keys(b, i + 2 * STEP, 0);
-        if (i > 0 && b->head.hdr.op == WIRE_GET && b->head.count <= BATCH_FETCH_TOUCHES)
+        if (i > 0 && b->head.hdr.op == WIRE_GET && b->head.count <= BATCH_FETCH_TOUCHES &&
+            (b->head.hdr.flags & (WIRE_F_INTO | WIRE_F_LEASE)) != WIRE_F_INTO)
                 fetch_touches(b, i - STEP);
 }
 

@@ -264,7 +264,7 @@ void placement_put_done(void *userdata, struct store_put *req)
                 bool gone = result == -EFAULT && req->foreign; /* what was to be written is */
 
                 if ((result == STORE_BYPASSED || (result < 0 && result != -ECANCELED && !gone)) &&
-                    req->purges == s->purges && !s->stopping) {
+                    req->sum_result >= 0 && req->purges == s->purges && !s->stopping) {
                         if (put_somewhere(s, req, hash) == 0) {
                                 s->again = true;
                                 return;

@@ -54,6 +54,7 @@ struct service {
         uint64_t staging_max;
         uint64_t wait_ms; /* for room, where a request names no timeout */
         enum service_gds gds, gds_puts;
+        uint64_t batches; /* numbers of them so far, as of store_put.batch */
         bool stopping;
         /* What `client` may see of the daemon. */
         void (*report)(void *userdata, const struct client *client, enum wire_report what,

@@ -1412,9 +1412,33 @@ static void without_memory_for_a_tally_there_is_the_index_alone(void **state)
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* The write of a put that was accepted outlives its message; a message that comes then is another,
+ * wherever it lies. There are no ticks here, after which it would be answered all the same. */
+static void a_put_does_not_wait_for_what_another_client_was_answered(void **state)
+{
+        struct peer_end a, b;
+
+        greet(&a);
+        greet(&b);
+        assert_int_equal(put(&b, 900, 4096, WIRE_WRITTEN, 0).status, WIRE_OK);
+        assert_int_equal(put(&a, 901, MIB, WIRE_WRITTEN, 0).status, WIRE_OK);
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_NEVER, .first = 1, .count = 1 });
+        assert_int_equal(put(&a, 1, MIB, WIRE_ACCEPTED, 0).status, WIRE_OK);
+        while (fault_hits() == 0)
+                turn(false);
+        assert_int_equal(put(&b, 2, 4096, WIRE_WRITTEN, 0).status, WIRE_OK);
+        fault_set(NULL);
+        fault_release();
+        hang_up(&a);
+        hang_up(&b);
+        wait_for_open(0);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
+                TEST(a_put_does_not_wait_for_what_another_client_was_answered),
                 TEST(each_key_is_looked_up_once_in_each_index),
                 TEST(hits_allocate_nothing),
                 TEST(what_clients_count_is_read_until_their_session_ends),

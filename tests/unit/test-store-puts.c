@@ -335,6 +335,57 @@ static void many_batches_at_once_are_all_written(void **state)
         stop();
 }
 
+/* Payloads that are faster than their checksums. */
+static void entries_wait_for_checksums_of_their_batch(void **state)
+{
+        uint64_t payloads, pages;
+        struct put *p[8];
+
+        start_with_faults();
+        payloads = stats().payload_writes;
+        pages = stats().table_writes;
+        for (uint64_t i = 0; i < ARRAY_SIZE(p); i++)
+                p[i] = submit(i + 1, LENGTH, BATCH, true, NULL);
+        wait_payloads(payloads + ARRAY_SIZE(p));
+        for (uint64_t i = 0; i < ARRAY_SIZE(p); i++) {
+                assert_int_equal(stats().table_writes, pages);
+                assert_int_equal(kio_pending(t.io), 0);
+                checksum(p[i]);
+                turn_once();
+        }
+        turn(puts_none, NULL);
+        assert_int_equal(stats().table_writes, pages + 1);
+        stop();
+}
+
+/* What made the table due and left nothing to be written says nothing of the next batch. */
+static void a_put_that_fails_makes_no_entry_due(void **state)
+{
+        uint64_t payloads, pages;
+        struct put *p;
+
+        start_with_faults();
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
+        p = submit(50, LENGTH, 0, false, NULL);
+        turn(puts_none, NULL);
+        fault_set(NULL);
+        assert_int_equal(p->req.result, -EIO);
+        turn_once();
+        payloads = stats().payload_writes;
+        pages = stats().table_writes;
+        hold_a_write();
+        submit(1, LENGTH, BATCH, false, NULL);
+        wait_held();
+        submit(2, LENGTH, BATCH, false, NULL);
+        wait_payloads(payloads + 1);
+        assert_int_equal(kio_pending(t.io), 1);
+        let_go();
+        turn(puts_none, NULL);
+        assert_int_equal(stats().table_writes, pages + 1);
+        stop();
+}
+
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
@@ -346,6 +397,8 @@ int main(int argc, char **argv)
                 TEST(entries_of_a_batch_are_taken_along),
                 TEST(no_more_than_16_entries_and_2_mib_wait_for_a_batch),
                 TEST(many_batches_at_once_are_all_written),
+                TEST(entries_wait_for_checksums_of_their_batch),
+                TEST(a_put_that_fails_makes_no_entry_due),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);

@@ -8,7 +8,7 @@
  * write flew.
  *
  * Entries of a batch, whose puts are answered together, wait for each other: while the batch has
- * payloads at the device nothing is gained by writing the entries of the others, and the last of
+ * payloads under way nothing is gained by writing the entries of the others, and the last of
  * them would find the table busy. But no more than HELD_ENTRIES or HELD_BYTES wait, so that the
  * table is written beside the rest of a large batch, nor beyond the next volume_tick(), as a
  * payload may hang. Whatever else is queued takes them along.
@@ -119,8 +119,8 @@ static void batch_begin(struct volume *v, struct store_put *req)
         private(req)->batch = (uint8_t)(b - v->batches);
 }
 
-/* The device is done with its payload. The entries of the others have waited for the last one,
- * whatever became of it. */
+/* Its payload is written and its checksum known, or it has failed. The entries of the others have
+ * waited for the last one, whatever became of it. */
 static void batch_end(struct volume *v, struct store_put *req)
 {
         unsigned i = private(req)->batch;
@@ -181,6 +181,7 @@ void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
         if (!private(req)->is_payload_written)
                 return;
         private(req)->is_payload_written = false;
+        batch_end(v, req);
         payload_complete(v, req);
         volume_progress(v);
 }
@@ -192,7 +193,8 @@ static void payload_written(struct kio_request *io)
         const struct chunk *c = volume_chunk_at(v, req->ref.index);
 
         sync_mark_dirty(v->segments[c->slab]);
-        batch_end(v, req);
+        if (io->result < 0 || !req->summing)
+                batch_end(v, req);
         if (io->result == -EFAULT && req->foreign) {
                 put_cancel(v, req, -EFAULT);
         } else if (io->result < 0) {
@@ -694,8 +696,15 @@ void table_kick(struct volume *v)
         const void *buf;
         uint64_t offset, bytes;
 
-        if (!v->table_due || !table_compose(v->table, &buf, &offset, &bytes))
+        if (!v->table_due)
                 return;
+        if (!table_compose(v->table, &buf, &offset, &bytes)) {
+                if (!table_has_queued(v->table)) {
+                        v->table_due = false;
+                        v->table_held_bytes = 0;
+                }
+                return;
+        }
         v->table_due = table_has_queued(v->table);
         v->table_held_bytes = 0;
         v->table_io = (struct kio_request){
