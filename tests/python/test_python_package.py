@@ -230,7 +230,7 @@ def test_the_readme_names_every_call():
 def test_mypy_has_no_complaint():
     for python in (sys.executable, "python3"):
         if shutil.which(python) and subprocess.run([python, "-c", "import mypy"], capture_output=True).returncode == 0:
-            run(python, "-m", "mypy", "--strict", "--cache-dir", os.devnull, PACKAGE / "kvcache")
+            run(python, "-m", "mypy", "--strict", "--config-file", PACKAGE / "pyproject.toml", "--cache-dir", os.devnull, PACKAGE / "kvcache")
             return
     pytest.skip("mypy is not installed")
 

@@ -119,7 +119,7 @@ class Cuda:
 
     def is_over(self, event: int) -> bool:
         """Is all done that was in the stream before it? A driver that fails says so where it is used next."""
-        return self._cuda.cuEventQuery(ctypes.c_void_p(event)) != NOT_READY
+        return bool(self._cuda.cuEventQuery(ctypes.c_void_p(event)) != NOT_READY)
 
     def drop(self, event: int) -> None:
         self._call("cuEventDestroy_v2", ctypes.c_void_p(event))
