@@ -299,7 +299,14 @@ check "the chunk is there" is_there
 
 # What is not on disk yet is lost by this; the rest is found there.
 killed_under_traffic() {
-        inside 'systemctl kill -s KILL kvcache.service'
+        # In the middle of a replay, which takes less than a second: when its gets are seen.
+        inside 'gets() { kvcachectl stats --all | awk "\$1 == \"kvcache_hits_total\" { gsub(\",\", \"\", \$NF); sum += \$NF } END { print sum + 0 }"; }
+                before=$(gets)
+                for try in $(seq 600); do
+                        if [ "$(gets)" -gt $((before + 1000)) ]; then exec systemctl kill -s KILL kvcache.service; fi
+                        sleep 0.05
+                done
+                echo "no client replays anything"; exit 1' || return 1
         wait_for "s['pid'] != $second and s['ready'] and s['totals']['hits_disk'] > 1000"
 }
 is_disk_warm() {
