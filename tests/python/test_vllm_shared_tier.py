@@ -85,6 +85,13 @@ def test_what_another_host_has_stored_is_loaded(make, daemons):
     assert counts(here)["loaded_remote_bytes"] == 8 * here.row, "they are here now"
 
 
+@pytest.mark.parametrize("options", [{}, dict(load_policy="auto", prefill_tokens_per_s=1.0, memory_bytes_per_s=1e9, remote_bytes_per_s=1e9)],
+                         ids=["always", "auto"])
+def test_a_single_chunk_of_another_host_is_loaded(make, daemons, options):
+    _, keys = store(make, daemons[0], "single", 1)
+    assert request(make(1, **options), keys) == 1
+
+
 def test_the_engine_does_not_wait_for_it(make, daemons, monkeypatch):
     _, keys = store(make, daemons[0], "wait", 6)
     here = make(1)

@@ -264,7 +264,7 @@ def from_disk():
 
 def stored_for_other_hosts():
     host = Host()
-    assert host.stored("1", keys_of("others", 20)) == 20
+    assert host.stored("1", keys_of("others", 20)) == 20 and host.stored("2", keys_of("single", 1)) == 1
     host.close()
 
 
@@ -275,15 +275,17 @@ def from_the_shared_tier():
     policy.LONGEST_SEARCH_S = 30.0  # on a busy machine
     host = Host()
     deadline = time.monotonic() + 60
+    assert host.manager._ready() is not None
     while not host.manager._shared.on:
         assert time.monotonic() < deadline, "it knows of no shared tier"
         time.sleep(0.005)
     assert off.found("2", keys) == 5 and off.manager._shared is None
     off.close()
+    assert host.found("single", keys_of("single", 1)) == 1
     assert host.found("3", keys + keys_of("never", 2)) == 20
     host.step()
     counts = host.counts()
-    assert counts["loaded_remote_bytes"] == 15 * LAYERS * PAGE and counts["loaded_memory_bytes"] == 5 * LAYERS * PAGE, counts
+    assert counts["loaded_remote_bytes"] == 16 * LAYERS * PAGE and counts["loaded_memory_bytes"] == 5 * LAYERS * PAGE, counts
     assert "failed_fetches" not in counts and "failed_loads" not in counts, counts
     assert counts["remote_bytes_per_second"] > 0
     assert host.found("4", keys) == 20 and "loaded_remote_bytes" not in host.manager.get_stats().values

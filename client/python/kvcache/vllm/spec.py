@@ -258,7 +258,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if REMOTE in tiers:
             assert self._shared is not None
             queued += (self._shared.queued_bytes,)
-        worth = (policy.worth(tiers, *queued, alone=len(self._requests) == 1) if asked > 1
+        worth = (policy.worth(tiers, *queued, alone=len(self._requests) == 1) if asked > 1 or REMOTE in tiers
                  else int(policy.worth_next(tiers[0], *queued)))
         if worth < len(tiers):
             request.declined.add(group)

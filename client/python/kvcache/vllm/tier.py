@@ -285,7 +285,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if REMOTE in tiers:
             assert self._shared is not None
             queue += (self._shared.queued_bytes,)
-        worth = (policy.worth(tiers, *queue, alone=len(self._requests) == 1) if asked > 1
+        worth = (policy.worth(tiers, *queue, alone=len(self._requests) == 1) if asked > 1 or REMOTE in tiers
                  else int(policy.worth_next(tiers[0], *queue)))
         if worth < len(tiers):
             request.declined.add(group)
