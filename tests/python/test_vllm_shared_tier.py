@@ -67,6 +67,17 @@ def request(host, keys):
         assert time.monotonic() < deadline, said
 
 
+def answered(host, keys, context):
+    """What a request's keys are in the step in which none waits any more; of the leading ones that are not missed."""
+    deadline = time.monotonic() + 60
+    while True:
+        said = host.lookup(keys, context)
+        host.step()
+        if "RETRY" not in said[:said.index("MISS") if "MISS" in said else None]:
+            return said
+        assert time.monotonic() < deadline, f"never answered: {said}"
+
+
 def counts(host):
     return {n.removeprefix("vllm:kv_offload_kvcache_"): v for n, v in host.counts().items()}
 
@@ -128,6 +139,34 @@ def test_what_is_slower_than_computing_is_declined_or_not_even_looked_for(make, 
     quick = make(1, **rates, prefill_tokens_per_s=1.0, remote_bytes_per_s=1e9)
     assert request(quick, keys) == 12, counts(quick)
     assert counts(quick)["loaded_remote_bytes"] == 12 * quick.row
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_the_first_chunks_come_from_elsewhere_meanwhile(make, daemons, steps):
+    """Another request computes them, so that vLLM does not ask for them any more: before or after the search has begun."""
+    _, keys = store(make, daemons[0], "meanwhile", 6)
+    here = make(1)
+    context = here.begin("a")
+    for _ in range(steps):
+        assert here.lookup(keys, context) == ["RETRY"] * 6
+        here.step()
+    vllm_scenarios.store(here, "b", keys[:2])
+    assert answered(here, keys, context) == ["HIT"] * 6
+    assert not here.tier._requests["a"].sought
+
+
+def test_a_request_that_comes_back_late_has_what_is_here(make, daemons):
+    _, keys = store(make, daemons[0], "late", 6)
+    here = make(1)
+    context = here.begin("a")
+    for _ in range(2):
+        assert here.lookup(keys, context) == ["RETRY"] * 6
+        here.step()
+    [sought] = here.tier._requests["a"].sought.values()
+    wait_until(lambda: here.tier._shared.state(sought._search) == shared.FOUND, "they are found")
+    here.tier._requests["a"].search_untils[0] = sought.until = 0.0
+    assert here.lookup(keys, context)[0] == "MISS" and sought._search.state == shared.ENDED
+    assert here.lookup(keys, context)[0] == "MISS", "it waits no longer"
 
 
 def test_it_can_be_switched_off(make, daemons):

@@ -56,13 +56,14 @@ def test_scenario(scenario, start, daemon):
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
 
 
-def test_what_another_host_has_stored_is_loaded(start, make_daemon, directory):
+@pytest.mark.parametrize("scenario", ["from_the_shared_tier", "first_chunks_from_elsewhere"])
+def test_what_another_host_has_stored_is_loaded(start, make_daemon, directory, scenario):
     (directory / "shared").mkdir()
     one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
                                         "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
     ended(start(one, "stored_for_other_hosts"))
     harness.wait_until(lambda: one.status()["remote"]["puts"] >= 21, "they are there")
-    ended(start(other, "from_the_shared_tier"))
+    ended(start(other, scenario))
     harness.wait_until(lambda: other.status()["sessions"]["leases"] == 0, "no leases")
 
 

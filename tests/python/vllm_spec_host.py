@@ -268,17 +268,21 @@ def stored_for_other_hosts():
     host.close()
 
 
+def shared_tier_of(host):
+    deadline = time.monotonic() + 60
+    assert host.manager._ready() is not None
+    while not host.manager._shared.on:
+        assert time.monotonic() < deadline, "it knows of no shared tier"
+        time.sleep(0.005)
+
+
 def from_the_shared_tier():
     """Of a host that has some of them itself. Nothing is asked for twice, and a shared tier that is switched off has nothing."""
     off, keys = Host("off", kvcache_remote=False), keys_of("others", 20)
     assert off.stored("1", keys[:5]) == 5
     policy.LONGEST_SEARCH_S = 30.0  # on a busy machine
     host = Host()
-    deadline = time.monotonic() + 60
-    assert host.manager._ready() is not None
-    while not host.manager._shared.on:
-        assert time.monotonic() < deadline, "it knows of no shared tier"
-        time.sleep(0.005)
+    shared_tier_of(host)
     assert off.found("2", keys) == 5 and off.manager._shared is None
     off.close()
     assert host.found("single", keys_of("single", 1)) == 1
@@ -290,6 +294,24 @@ def from_the_shared_tier():
     assert counts["remote_bytes_per_second"] > 0
     assert host.found("4", keys) == 20 and "loaded_remote_bytes" not in host.manager.get_stats().values
     assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
+    host.close()
+
+
+def first_chunks_from_elsewhere():
+    """Another request computes them while this one waits, so that vLLM does not ask for them any more."""
+    policy.LONGEST_SEARCH_S = 30.0
+    host, keys = Host(), keys_of("others", 20)
+    shared_tier_of(host)
+    context = host.begin("1")
+    if VERSION != "0.26":
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+    for _ in range(2):  # vLLM may ask twice in a step
+        assert host.manager.lookup(keys[0], context) is LookupResult.HIT_PENDING
+        assert all(host.manager.lookup(k, context) is LookupResult.HIT_PENDING for k in keys)
+    host.step()
+    assert host.manager._requests["1"].sought and host.lookup(keys[5:], context) == 15
+    host.load(keys[5:], context)
+    host.end(context)
     host.close()
 
 

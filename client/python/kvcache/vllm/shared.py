@@ -14,6 +14,7 @@ A chunk that does not come is computed.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -51,11 +52,13 @@ class Search:
 
 
 class Sought:
-    """Of a request, keys of a group that are asked about together. Once advance() is True: the tiers of the leading ones, how many of these
-    are worth loading, and how many the shared tier was said to have and did not give in time."""
+    """Of a request, keys of a group that are asked about together, in the order in which vLLM asks; any of them, or another of the group,
+    may be the next that it asks for, since it may get the first ones elsewhere. Once advance() is True: the tiers of the leading ones, how
+    many of these are worth loading, and how many the shared tier was said to have and did not give in time."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self.keys = dict.fromkeys(keys)
+        self.until = math.inf  # by then it is decided, with what is here if need be
         self.tiers: list[int] = []
         self.worth = self.failed = 0
         self._decided = False
@@ -65,19 +68,27 @@ class Sought:
     def has_begun(self) -> bool:
         return self._search is not None
 
-    def is_first(self, key: bytes) -> bool:
-        return key == next(iter(self.keys))
+    def add(self, key: bytes) -> bool:
+        """Of a search that has not begun. False: the key is among them already, so vLLM is at its next step."""
+        is_new = key not in self.keys
+        self.keys[key] = None
+        return is_new
 
-    def add(self, key: bytes) -> None:
-        if self._search is None:
-            self.keys[key] = None
+    def start_at(self, key: bytes) -> None:
+        """Those before it are not asked for any more."""
+        keys = list(self.keys)
+        self.keys = dict.fromkeys(keys[keys.index(key):])
 
-    def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int]) -> bool:
-        """`tiers`: of the leading keys, which are here. False: looking for the others takes longer than it could save."""
+    def begin(self, shared: SharedTier, policy: LoadPolicy, group: int, tiers: list[int], untils: dict[int, float]) -> bool:
+        """`tiers`: of the leading keys, which are here. `untils`: of the request, by group, until when it may wait for searches: the first
+        one says it. False: looking for the others takes longer than it could save, or than it may."""
         policy.expect_remote(shared.bytes_per_s, shared.latency_s)
-        longest_s = policy.longest_search(len(self.keys) - len(tiers), shared.queued_bytes)
+        now = time.monotonic()
+        if group not in untils:
+            untils[group] = now + policy.longest_search(len(self.keys) - len(tiers), shared.queued_bytes)
+        longest_s = untils[group] - now
         if longest_s > 0:
-            self.tiers = tiers
+            self.tiers, self.until = tiers, untils[group] + shared.timeout_s
             self._search = shared.begin(group, list(self.keys), len(tiers), longest_s)
         return longest_s > 0
 
@@ -85,6 +96,9 @@ class Sought:
         search = self._search
         assert search is not None
         state = shared.state(search)
+        if state != ENDED and time.monotonic() >= self.until:  # vLLM has not asked for a long time
+            shared.drop(search)
+            state = ENDED
         if state == FOUND:
             self.tiers += [REMOTE] * (search.reach - search.here)
             self.worth, self._decided = decide(self.tiers), True
@@ -125,7 +139,7 @@ class SharedTier:
 
     def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
                  timeout_s: float, parts: int = 1, part_bytes: int = 0) -> None:
-        self._chunk_bytes, self._timeout_s = dict(chunk_bytes), timeout_s
+        self._chunk_bytes, self.timeout_s = dict(chunk_bytes), timeout_s
         self._parts, self._part_bytes = parts, part_bytes
         self._client = Client(socket, "vllm shared tier", timeout=ASK_S, connect_timeout=0.2)
         self._names, self._fields = dict(names), dict(fields)
@@ -163,7 +177,7 @@ class SharedTier:
         with self._lock:
             search.before = self._queued_bytes()
             search.wanted, search.began = count, time.monotonic()
-            search.until = search.began + min(longest_s, self._timeout_s)
+            search.until = search.began + min(longest_s, self.timeout_s)
             search.state = FETCHING
         self._kick.set()
 
@@ -183,7 +197,7 @@ class SharedTier:
     def close(self) -> None:
         self._closing.set()
         self._kick.set()
-        self._thread.join(2 * ASK_S + self._timeout_s)
+        self._thread.join(2 * ASK_S + self.timeout_s)
 
     # --- our thread ---
 

@@ -10,6 +10,7 @@ another process, everything is a miss. Engines of more GPUs are refused: they ha
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -69,7 +70,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
 
 class _Request:
-    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "searched", "fetched")
+    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched")
 
     def __init__(self) -> None:
         self.computes = False  # all that it offers to be stored is computed in that step
@@ -82,7 +83,7 @@ class _Request:
         self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
         self.was_gathered: set[int] = set()
         self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
-        self.searched: set[int] = set()  # groups for which that was done
+        self.search_untils: dict[int, float] = {}  # by group: it waits for that no longer
         self.fetched: set[bytes] = set()  # keys that came from there
 
 
@@ -160,11 +161,14 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             return False
         gathered = request.gathered.get(group)
         if gathered is not None:
-            gathered[key] = None
+            gathered.setdefault(key)
             return None
         sought = request.sought.get(group)
         if sought is not None:
-            return self._seek(promises, group, sought, request, context.req_id) if sought.is_first(key) else None
+            if not self._seek(promises, group, sought, request, context.req_id):
+                return None
+            if (answer := request.answers.get(key)) is not None:
+                return answer
         chain = self._chain(key, group, request, context)
         where = promises.where(chain)
         if where is None:
@@ -189,29 +193,30 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     # --- what the shared tier has ---
 
     def _may_seek(self, group: int, request: _Request) -> bool:
-        return self._shared is not None and self._shared.on and group not in request.searched and group not in request.declined
+        return (self._shared is not None and self._shared.on and group not in request.declined
+                and time.monotonic() < request.search_untils.get(group, math.inf))
 
     def _begin(self, group: int, chain: Sequence[bytes], tiers: list[int], request: _Request) -> bool:
         """Has what is not here looked for. False: it is not."""
         if self._shared is None or len(tiers) == len(chain) or not self._may_seek(group, request):
             return False
         sought = Sought(chain)
-        if sought.begin(self._shared, self._policies[group], group, tiers):
+        if sought.begin(self._shared, self._policies[group], group, tiers, request.search_untils):
             request.sought[group] = sought
         return sought.has_begun
 
-    def _seek(self, promises: Promises, group: int, sought: Sought, request: _Request, name: str) -> bool | None:
-        """In each step, while the shared tier is asked."""
+    def _seek(self, promises: Promises, group: int, sought: Sought, request: _Request, name: str) -> bool:
+        """In each step, whatever key of the group is asked for. True: it has ended, and there are answers."""
         assert self._shared is not None
         chain = list(sought.keys)
         if not sought.advance(self._shared, self._policies[group],
                               lambda tiers: self._worth(promises, group, tiers, len(chain), request)):
-            return None
+            return False
         del request.sought[group]
-        request.searched.add(group)
         self._counts["failed_fetches"] += sought.failed
         request.fetched.update(k for k, t in zip(chain[:sought.worth], sought.tiers) if t == REMOTE)
-        return self._decided(promises, group, chain, sought.tiers, request, name, sought.worth)
+        self._decided(promises, group, chain, sought.tiers, request, name, sought.worth)
+        return True
 
     def _is_hopeless(self, group: int, tiers: int, request: _Request) -> bool:
         if not tiers:

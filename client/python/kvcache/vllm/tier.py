@@ -61,15 +61,15 @@ _PREFIX = "vllm:kv_offload_kvcache_"
 class _Request:
     """What a request was answered."""
 
-    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "return_s", "keys", "stores", "finished", "sought", "searched",
-                 "fetched")
+    __slots__ = ("answers", "failed", "declined", "asked_at", "touched", "return_s", "keys", "stores", "finished", "sought",
+                 "search_untils", "fetched")
 
     def __init__(self, return_s: int | None = None) -> None:
         self.answers: dict[bytes, bool] = {}
         self.failed: set[bytes] = set()
         self.declined: set[int] = set()  # groups of which no more is loaded
         self.sought: dict[int, Sought] = {}  # by group: what is looked for in the shared tier
-        self.searched: set[int] = set()  # groups for which that was done
+        self.search_untils: dict[int, float] = {}  # by group: it waits for that no longer
         self.fetched: set[bytes] = set()  # keys that came from there
         self.asked_at = 0.0
         self.touched = False
@@ -216,10 +216,10 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         group = identity.group_of(key)
         sought = request.sought.get(group)
         if sought is not None:
-            if sought.is_first(key):
-                return self._seek(group, sought, request)
-            sought.add(key)
-            return None
+            if not self._seek(group, sought, key, request):
+                return None
+            if (answer := request.answers.get(key)) is not None:
+                return answer
         chain, is_named = self._chain(key, group, request, context)
         tiers = self._where(chain)
         if tiers is None:
@@ -227,7 +227,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if self._shared is not None and len(tiers) < len(chain) and self._may_seek(group, request):
             sought, policy = Sought(chain), self._policies[group]
             # Where vLLM does not say what it will ask for next, it is what it asks for in this step.
-            if sought.begin(self._shared, policy, group, tiers) if is_named else not policy.is_hopeless(REMOTE):
+            if sought.begin(self._shared, policy, group, tiers, request.search_untils) if is_named else not policy.is_hopeless(REMOTE):
                 request.sought[group] = sought
                 return None
         return self._decide(group, chain, tiers, self._worth(group, tiers, len(chain), request), request)
@@ -242,11 +242,16 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return [MEMORY if t & TIER_MEMORY else DISK for t in where[:run]]
 
     def _may_seek(self, group: int, request: _Request) -> bool:
-        return self._shared is not None and self._shared.on and group not in request.searched and group not in request.declined
+        return (self._shared is not None and self._shared.on and group not in request.declined
+                and time.monotonic() < request.search_untils.get(group, math.inf))
 
-    def _seek(self, group: int, sought: Sought, request: _Request) -> bool | None:
-        """In each step, while the shared tier is asked."""
+    def _seek(self, group: int, sought: Sought, key: bytes, request: _Request) -> bool:
+        """In each step, whatever key of the group is asked for. True: it has ended, and there are answers."""
         assert self._shared is not None
+        if not sought.has_begun:
+            if sought.add(key):
+                return False
+            sought.start_at(key)
         policy, chain = self._policies[group], list(sought.keys)
 
         def decide(tiers: list[int]) -> int:
@@ -254,16 +259,16 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
         if not sought.has_begun:
             tiers = self._where(chain)
-            if tiers is not None and len(tiers) < len(chain) and sought.begin(self._shared, policy, group, tiers):
-                return None
+            if tiers is not None and len(tiers) < len(chain) and sought.begin(self._shared, policy, group, tiers, request.search_untils):
+                return False
             sought.tiers, sought.worth = tiers or [], decide(tiers or [])
         elif not sought.advance(self._shared, policy, decide):
-            return None
+            return False
         del request.sought[group]
-        request.searched.add(group)
         self._count("failed_fetches", sought.failed)
         request.fetched.update(k for k, t in zip(chain[:sought.worth], sought.tiers) if t == REMOTE)
-        return self._decide(group, chain, sought.tiers, sought.worth, request)
+        self._decide(group, chain, sought.tiers, sought.worth, request)
+        return True
 
     def _decide(self, group: int, chain: Sequence[bytes], tiers: Sequence[int], worth: int, request: _Request) -> bool:
         """Of a chain whose leading part lies in these tiers, so many chunks are loaded."""
