@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -16,6 +17,7 @@ sys.path.insert(0, str(SOURCE / "tests" / "engines"))
 
 import fake_lmcache  # noqa: E402
 import harness  # noqa: E402
+import kvcache  # noqa: E402
 import lmcache_scenarios  # noqa: E402
 from kvcache.lmcache import identity  # noqa: E402
 
@@ -103,6 +105,65 @@ def test_what_another_host_has_stored_is_loaded(make, make_daemon, directory, mo
     assert here.find(keys + here.keys("never", 2)) == [True] * 8 + [False] * 2
     assert here.get(keys) == [True] * 8
     assert here.counters["remote_hits"] >= 5 and here.counters["loaded_remote_bytes"] == 5 * here.layout_bytes
+
+
+def test_a_lookup_waits_for_no_search_of_the_shared_tier(make, monkeypatch):
+    """LMCache's thread that looks up does not, whatever the thread that searches is doing."""
+    host = make()
+    known, new = host.keys("known", 2), host.keys("new", 2)
+    assert host.store(known) and host.find(known) == [True] * 2
+    held, free, answers = threading.Event(), threading.Event(), []
+
+    def reach(namespace, keys, timeout=None):
+        with namespace._client._lock:
+            held.set()
+            free.wait(30)
+        return 0, 0, True
+
+    def look_up():
+        task = host.adapter.submit_lookup_and_lock_task(known, {0: fake_lmcache.layout_of("plain")})
+        answers.append(host.adapter.query_lookup_and_lock_result(task))
+
+    monkeypatch.setattr(kvcache.Namespace, "reach", reach)
+    host.link.has_remote = True
+    caller = threading.Thread(target=look_up, daemon=True)
+    try:
+        host.adapter.submit_lookup_and_lock_task(new, {0: fake_lmcache.layout_of("plain")})
+        assert held.wait(30)
+        caller.start()
+        caller.join(30)
+        assert [a.popcount() for a in answers] == [2], "it waits"
+    finally:
+        free.set()
+
+
+def test_a_search_that_hangs_makes_the_daemon_unwell(make, daemon, monkeypatch):
+    host = make()
+    assert host.find(host.keys("known", 1)) == [False]
+    host.link.has_remote = True
+    monkeypatch.setattr(lmcache_scenarios.link, "LOOKUP_S", 0.25)
+    daemon.pause()
+    try:
+        assert host.find(host.keys("hangs", 2)) == [False] * 2 and not host.link.well
+    finally:
+        daemon.resume()
+    host.wait_well()
+
+
+def test_searches_that_last_do_not_pile_up(make, monkeypatch):
+    """The time of each counts from when LMCache asked."""
+    host, asked = make(), []
+    assert host.find(host.keys("known", 1)) == [False]
+    monkeypatch.setattr(kvcache.Namespace, "reach", lambda *a, **k: asked.append(1) or (0, 1, False))
+    monkeypatch.setattr(lmcache_scenarios.link, "SEARCH_S", 0.3)
+    host.link.has_remote, started = True, time.monotonic()
+    tasks = {host.adapter.submit_lookup_and_lock_task(host.keys(f"slow {n}", 2), {0: fake_lmcache.layout_of("plain")}) for n in range(20)}
+    found = {}
+    while len(found) < 20:
+        found.update({t: said for t in tasks - set(found) if (said := host.adapter.query_lookup_and_lock_result(t)) is not None})
+        assert time.monotonic() < started + 30
+    assert time.monotonic() - started < 3 and len(asked) >= 20
+    assert all(said.popcount() == 1 for said in found.values()), "each was asked about"
 
 
 def test_there_are_so_many_layouts_and_no_more(make, module, caplog):

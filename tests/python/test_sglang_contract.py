@@ -126,6 +126,29 @@ def test_a_shared_tier_that_does_not_answer_holds_up_a_lookup_for_so_long(make, 
     assert host.storage.batch_exists(keys[:4]) == 4 and not asked
 
 
+def test_a_search_that_hangs_makes_the_daemon_unwell(make, daemon, monkeypatch):
+    host = make()
+    assert host.storage.batch_exists(sglang_scenarios.keys_of("known", 1)) == 0
+    host.link.has_remote = True
+    monkeypatch.setattr(sglang_scenarios.link, "LOOKUP_S", 0.25)
+    daemon.pause()
+    try:
+        assert host.storage.batch_exists(sglang_scenarios.keys_of("hangs", 4)) == 0 and not host.link.well
+    finally:
+        daemon.resume()
+    host.wait_well()
+
+
+def test_searches_that_last_do_not_hold_up_what_is_queued(make, monkeypatch):
+    host, asked = make(), []
+    monkeypatch.setattr(kvcache.Namespace, "reach", lambda *a, **k: asked.append(1) or (0, 1, False))
+    monkeypatch.setattr(sglang_scenarios.link, "SEARCH_S", 0.3)
+    host.link.has_remote, started = True, time.monotonic()
+    for n in range(20):
+        assert host.storage.batch_exists(sglang_scenarios.keys_of(f"queued {n}", 4)) == 1
+    assert 0.3 <= time.monotonic() - started < 3 and len(asked) >= 20
+
+
 def test_the_older_calls(make):
     host = make(interface_v1=0)
     keys = sglang_scenarios.keys_of("flat", 5)

@@ -15,6 +15,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 from .._memory import Pin
+from ..sglang import link
 from ..sglang.link import Link
 from ..sglang.pages import Pages
 from . import identity
@@ -173,17 +175,17 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: Any) -> int:
         """`group_layout_descs`: one layout for each group of layers; of LMCache 0.5.0 one for all."""
-        number = self._number()
+        number, until = self._number(), time.monotonic() + link.SEARCH_S
 
         def lookup() -> Any:
-            return self._found(self._guarded(self._find, keys, group_layout_descs, self._link.has_remote)[0])
+            return self._found(self._guarded(self._find, keys, group_layout_descs, until if self._link.has_remote else None)[0])
 
         if not self._link.well:  # nor behind the namespace of a model that is new
             self._link.count("lookups", len(keys))
             self._link.count("unavailable", len(keys))
             self._lookups.answer(number, _bitmap([False] * len(keys)))
         elif self._are_known(keys, group_layout_descs):
-            here = self._guarded(self._find, keys, group_layout_descs, False)[0]
+            here = self._guarded(self._find, keys, group_layout_descs, None)[0]
             if self._link.has_remote and not all(here):  # which takes time
                 self._lookups.submit(number, lookup)
             else:
@@ -220,10 +222,10 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     # --- lookups ---
 
-    def _find(self, keys: list[Any], layouts: Any, remote: bool) -> tuple[list[bool], int]:
+    def _find(self, keys: list[Any], layouts: Any, until: float | None) -> tuple[list[bool], int]:
         """In the namespace of the layout that LMCache expects; what is not there, in those that this model has had otherwise, since
-        some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded. `remote`: what
-        is on this host in none of them, in the tier that hosts share, where the keys are taken for a chain."""
+        some callers have no layout at hand. A load compares the layout again, so that such a hit is at worst not loaded. `until`: what
+        is on this host in none of them is looked for in the tier that hosts share until then, where the keys are taken for a chain."""
         found, names = [False] * len(keys), [identity.key_of(k) for k in keys]
         of_group: dict[tuple[str, int], list[int]] = {}
         for i, key in enumerate(keys):
@@ -237,8 +239,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                 left = [i for i in left if not found[i]]
                 if not left:
                     break
-            if left and remote and spaces:
-                reach = spaces[0].pages.reach([names[i] for i in chain], [spaces[0].layout.nbytes])
+            if left and until is not None and spaces:
+                reach = spaces[0].pages.reach([names[i] for i in chain], [spaces[0].layout.nbytes], until)
                 there = [i for i in chain[:reach] if not found[i]]
                 for i in there:
                     found[i] = True

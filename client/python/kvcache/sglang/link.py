@@ -2,7 +2,7 @@
 """The connections to the daemon, whether it is well, and what was counted; nothing of SGLang, so that LMCache's adapter uses it, too.
 
 SGLang calls from three threads: one looks pages up, one loads them, one stores them. Each has a connection of its own, so that none
-waits behind another's request. They do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so,
+waits behind another's request; so have searches of the tier that hosts share, which LMCache's adapter makes in a thread of its own. They do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so,
 and a thread of the link's own, the mender, connects and asks until it answers again.
 
 The memory of SGLang's host pool is registered with the connection that stores, so that the daemon takes pages from where they lie.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import threading
 import time
@@ -37,10 +38,10 @@ COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "lo
 
 
 class Spaces:
-    """A namespace over the three connections."""
+    """A namespace over the connections."""
 
-    def __init__(self, lookups: Namespace, loads: Namespace, stores: Namespace) -> None:
-        self.lookups, self.loads, self.stores = lookups, loads, stores
+    def __init__(self, lookups: Namespace, searches: Namespace, loads: Namespace, stores: Namespace) -> None:
+        self.lookups, self.searches, self.loads, self.stores = lookups, searches, loads, stores
 
 
 class Link:
@@ -55,10 +56,11 @@ class Link:
         self.largest_part = 0
         self.counters = dict.fromkeys(COUNTERS, 0)
         self._counting = threading.Lock()
-        self.lookups, self.loads, self.stores = (
-            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "load", "store"))
+        self.lookups, self.searches, self.loads, self.stores = (
+            Client(socket, f"{engine} {what}", timeout=timeout_s, connect_timeout=0.2) for what in ("lookup", "search", "load", "store"))
         self._remote = remote
         self.has_remote = False  # the daemon shares a tier with other hosts, which is to be used
+        self._searched = -math.inf  # when the last search of a caller that waits for each ended
         self._regions: list[tuple[int, int, Region]] = []
         self._probed: Spaces | None = None
         self._well = False
@@ -84,22 +86,35 @@ class Link:
             self._complaints[why] = now + COMPLAIN_S
             self._log.warning("%s", why)
 
-    def reach(self, namespace: Namespace, names: Sequence[bytes]) -> int:
-        """How many leading ones this host or the shared tier has, as far as that is known within SEARCH_S. The daemon goes on looking,
-        and another lookup finds what it found."""
-        until = time.monotonic() + SEARCH_S
+    def reach(self, spaces: Spaces, names: Sequence[bytes], until: float) -> int:
+        """How many leading ones this host or the shared tier has, as far as that is known by then. It is asked once in any case: the daemon
+        goes on looking, and another lookup finds what it found."""
         keys, found = Keys(names), 0
         while self._well:
-            _, found, final = namespace.reach(keys, timeout=LOOKUP_S)
-            if final or time.monotonic() >= until:
+            asked = time.monotonic()
+            _, found, final = spaces.searches.reach(keys, timeout=LOOKUP_S)
+            now = time.monotonic()
+            if not self.searches.connected:
+                self.ail(self.searches.error)
+            elif not final and now - asked >= LOOKUP_S:
+                self.ail("the daemon does not answer a search of the shared tier")
+            if final or now >= until:
                 break
             self._closing.wait(POLL_S)
+        return found
+
+    def reach_now(self, spaces: Spaces, names: Sequence[bytes]) -> int:
+        """The same for a caller that waits, for SEARCH_S at most, and no longer than it had nothing to look for before: SGLang queues its
+        lookups, and where they come quicker than searches end, waiting for each would hold up all that follow."""
+        now = time.monotonic()
+        found = self.reach(spaces, names, now + min(SEARCH_S, now - self._searched))
+        self._searched = time.monotonic()
         return found
 
     # --- namespaces, memory ---
 
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
-        spaces = Spaces(*(c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.loads, self.stores)))
+        spaces = Spaces(*(c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.loads, self.stores)))
         self._probed = self._probed or spaces
         return spaces
 
@@ -192,6 +207,8 @@ class Link:
         if self._remote:
             status = self.lookups.status()
             self.has_remote = (status or {}).get("remote", {}).get("backend", "off") != "off"
+            if self.has_remote:  # so that the first search has a connection
+                spaces.searches.match([os.urandom(32)], timeout=LOOKUP_S)
         return ""
 
     def _mend(self) -> None:
@@ -230,6 +247,6 @@ class Link:
         self._closing.set()
         self._kick.set()
         self._mender.join(2 * PROBE_S + 1.0)
-        for client in (self.lookups, self.loads, self.stores):
+        for client in (self.lookups, self.searches, self.loads, self.stores):
             client.close()
         self._regions.clear()

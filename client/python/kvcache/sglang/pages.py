@@ -82,7 +82,7 @@ class Pages:
         elif run < len(keys) and time.monotonic() - started >= LOOKUP_S:
             link.ail("the daemon does not answer a lookup")
         elif run < len(keys) and link.has_remote:
-            reach = max(run, link.reach(self._spaces.lookups, names) // parts)
+            reach = max(run, link.reach_now(self._spaces, names) // parts)
             link.count("remote_hits", reach - run)
             run = reach
         link.count("lookups", len(keys))
@@ -110,10 +110,10 @@ class Pages:
             found[first:first + step] = [all(status_ok(s) for s in said[i * parts:(i + 1) * parts]) for i in range(len(some))]
         return found
 
-    def reach(self, keys: Sequence[bytes], lengths: Sequence[int]) -> int:
-        """How many of a chain, root first, this host or the tier that hosts share has. Waits for SEARCH_S at most."""
+    def reach(self, keys: Sequence[bytes], lengths: Sequence[int], until: float) -> int:
+        """How many of a chain, root first, this host or the tier that hosts share has, as far as that is known by then."""
         parts = len(parts_of(lengths, self._part_bytes))
-        return self._link.reach(self._spaces.lookups, [p for k in keys for p in identity.parts_of(k, parts)]) // parts
+        return self._link.reach(self._spaces, [p for k in keys for p in identity.parts_of(k, parts)], until) // parts
 
     # --- bytes ---
 
