@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import sys
 import time
+import types
 
 import pytest
 
@@ -203,10 +204,50 @@ def test_a_daemon_that_hangs_costs_a_request_no_more_than_its_deadline(make, dae
     here.finish(context)
 
 
-def test_past_its_deadline_what_is_known_counts(monkeypatch):
+@pytest.fixture
+def idle(monkeypatch):
+    """Its thread does not run; `now` is the time."""
     monkeypatch.setattr(shared.threading.Thread, "start", lambda self: None)
     tier = shared.SharedTier({0: "n"}, {"m": "1"}, {0: 100}, socket="/nonexistent", timeout_s=1.0)
-    keys = vllm_scenarios.keys_of("silent", 10)
+    tier.now = time.monotonic()
+    monkeypatch.setattr(shared, "time", types.SimpleNamespace(monotonic=lambda: tier.now))
+    yield tier
+    tier._client.close()
+
+
+def fetch_of(tier, count):
+    """Of so many chunks, which are all there is."""
+    search = tier.begin(0, vllm_scenarios.keys_of("fetch", count), 0, 60.0)
+    search.reach, search.state = count, shared.FOUND
+    tier.fetch(search, count, 1.0)
+    return search
+
+
+def answer(tier, search, tiers, missed=0):
+    """A round is answered: where each chunk came from, and how many behind them did not come."""
+    status = bytes([kvcache.OK] * len(tiers) + [kvcache.MISS] * missed)
+    tier._answered(types.SimpleNamespace(tag=shared._Round(search, len(status)), status=status, leased=None,
+                                         lengths=[100] * len(tiers) + [0] * missed, tiers=bytes(tiers) + bytes(missed)))
+
+
+@pytest.mark.parametrize("others", [0, 3, 15])
+def test_what_comes_late_is_learned_to_be_slow_however_many_wait(idle, others):
+    """Each of them alone would have had the same rate, at best."""
+    searches = [fetch_of(idle, 10) for _ in range(1 + others)]
+    idle.now += 1.0
+    for search in searches:
+        answer(idle, search, [kvcache.TIER_REMOTE], 9)
+    assert [f.nbytes / f.seconds for f in idle.fetched] == pytest.approx([100.0] * (1 + others))
+    idle.fetched.clear()
+    nothing, much = fetch_of(idle, 10), fetch_of(idle, 10)
+    idle.now += 1.0
+    answer(idle, nothing, [], 10)
+    answer(idle, much, [kvcache.TIER_REMOTE] * 9, 1)
+    assert [f.nbytes / f.seconds for f in idle.fetched] == pytest.approx([100.0, 500.0])
+
+
+def test_past_its_deadline_what_is_known_counts(idle):
+    tier, keys = idle, vllm_scenarios.keys_of("silent", 10)
     search = tier.begin(0, keys, 2, 60.0)
     assert tier.state(search) == shared.LOOKING
     search.until = 0.0
@@ -220,4 +261,3 @@ def test_past_its_deadline_what_is_known_counts(monkeypatch):
     search.got, search.until = 3, 0.0
     assert tier.state(search) == shared.ENDED and tier.queued_bytes == 0
     tier.drop(search)
-    tier._client.close()

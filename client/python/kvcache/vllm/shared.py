@@ -47,7 +47,7 @@ class Search:
         self.reach, self.wanted, self.got = here, 0, 0
         self.began = 0.0
         self.asked = False  # a round is under way
-        self.remote_bytes = 0
+        self.came, self.remote_bytes = 0, 0  # chunks, whether in time or not; of these, what the shared tier gave
         self.before = 0  # bytes that were being fetched for others
 
 
@@ -288,6 +288,7 @@ class SharedTier:
         length = self._parts
         good = [all(map(status_ok, done.status[i * length:(i + 1) * length])) for i in range(count)]
         run = good.index(False) if False in good else count
+        search.came += run
         search.remote_bytes += sum(n for n, t in zip(done.lengths, done.tiers) if t & TIER_REMOTE)
         if done.leased is not None:
             done.leased.release()  # it stays in memory for the load that follows
@@ -302,12 +303,14 @@ class SharedTier:
             self._client.flush()
 
     def _learn(self, search: Search, failed: bool) -> None:
-        """Of one that has failed at its deadline all that was wanted is counted: it comes no faster than that. Others had their share
-        of the time."""
+        """Others had their share of the time. Of one that has failed at its deadline the time says only that it takes longer: it is
+        extrapolated from what came to what was wanted, to twice as much at least, and is not shared."""
         took = time.monotonic() - search.began
-        is_late = failed and took >= 0.8 * (search.until - search.began)
-        nbytes = search.wanted * self._chunk_bytes[search.group] if is_late else search.remote_bytes
-        if nbytes:
+        if failed and took >= 0.8 * (search.until - search.began):
+            nbytes = search.wanted * self._chunk_bytes[search.group]
+            self.fetched.append(Fetched(search.group, nbytes, took * max(2.0, search.wanted / max(search.came, 1))))
+        elif search.remote_bytes:
+            nbytes = search.remote_bytes
             self.fetched.append(Fetched(search.group, nbytes, took * nbytes / (nbytes + search.before)))
 
     def _end(self, search: Search) -> None:
