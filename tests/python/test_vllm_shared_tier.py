@@ -246,6 +246,20 @@ def test_what_comes_late_is_learned_to_be_slow_however_many_wait(idle, others):
     assert [f.nbytes / f.seconds for f in idle.fetched] == pytest.approx([100.0, 500.0])
 
 
+def test_all_rounds_count_in_what_is_learned(idle):
+    """The daemon has brought those behind the first to its memory before they are asked for."""
+    search = fetch_of(idle, 8)
+    for tier in (kvcache.TIER_REMOTE, kvcache.TIER_MEMORY, kvcache.TIER_MEMORY, kvcache.TIER_MEMORY):
+        idle.now += 0.1
+        answer(idle, search, [tier] * 2)
+    assert search.state == shared.ENDED and search.got == 8
+    [fetched] = idle.fetched
+    assert (fetched.nbytes, fetched.seconds) == (800, pytest.approx(0.4))
+    idle.fetched.clear()
+    answer(idle, fetch_of(idle, 2), [kvcache.TIER_MEMORY] * 2)
+    assert not idle.fetched, "it came to this host meanwhile"
+
+
 def test_past_its_deadline_what_is_known_counts(idle):
     tier, keys = idle, vllm_scenarios.keys_of("silent", 10)
     search = tier.begin(0, keys, 2, 60.0)

@@ -47,7 +47,7 @@ class Search:
         self.reach, self.wanted, self.got = here, 0, 0
         self.began = 0.0
         self.asked = False  # a round is under way
-        self.came, self.remote_bytes = 0, 0  # chunks, whether in time or not; of these, what the shared tier gave
+        self.came, self.is_remote = 0, False  # chunks, in time or not; some of them from the shared tier itself
         self.before = 0  # bytes that were being fetched for others
 
 
@@ -289,7 +289,7 @@ class SharedTier:
         good = [all(map(status_ok, done.status[i * length:(i + 1) * length])) for i in range(count)]
         run = good.index(False) if False in good else count
         search.came += run
-        search.remote_bytes += sum(n for n, t in zip(done.lengths, done.tiers) if t & TIER_REMOTE)
+        search.is_remote |= any(t & TIER_REMOTE for t in done.tiers)
         if done.leased is not None:
             done.leased.release()  # it stays in memory for the load that follows
         with self._lock:
@@ -303,14 +303,14 @@ class SharedTier:
             self._client.flush()
 
     def _learn(self, search: Search, failed: bool) -> None:
-        """Others had their share of the time. Of one that has failed at its deadline the time says only that it takes longer: it is
+        """Of what came: rounds but the first are in memory by the time that they are asked for, and came from the shared tier no less. Others had their share of the time. Of one that has failed at its deadline the time says only that it takes longer: it is
         extrapolated from what came to what was wanted, to twice as much at least, and is not shared."""
         took = time.monotonic() - search.began
         if failed and took >= 0.8 * (search.until - search.began):
             nbytes = search.wanted * self._chunk_bytes[search.group]
             self.fetched.append(Fetched(search.group, nbytes, took * max(2.0, search.wanted / max(search.came, 1))))
-        elif search.remote_bytes:
-            nbytes = search.remote_bytes
+        elif search.is_remote and search.came:
+            nbytes = search.came * self._chunk_bytes[search.group]
             self.fetched.append(Fetched(search.group, nbytes, took * nbytes / (nbytes + search.before)))
 
     def _end(self, search: Search) -> None:
