@@ -75,8 +75,11 @@ def test_a_search_takes_a_part_of_what_it_may_save():
     assert p.longest_search(400) == pytest.approx(SEARCH_SHARE * gain)
     assert p.longest_search(10**6) == LONGEST_SEARCH_S
     assert p.longest_search(10) == 0 and p.longest_search(400, 1 << 30) == 0
-    for unknown in (LoadPolicy(16, MIB), policy(prefill_tokens_per_s=0.0), policy(remote_bytes_per_s=0.0), policy(always=True)):
+    for unknown in (LoadPolicy(16, MIB), policy(prefill_tokens_per_s=0.0), policy(always=True)):
         assert unknown.longest_search(1) == LONGEST_SEARCH_S
+    for unknown in (policy(remote_bytes_per_s=0.0), policy(memory_bytes_per_s=0.0)):
+        assert unknown.longest_search(1) == pytest.approx(SEARCH_SHARE * 16 / 40e3)
+        assert unknown.longest_search(10**6) == LONGEST_SEARCH_S
 
 
 def test_a_fetch_takes_no_longer_than_computing():

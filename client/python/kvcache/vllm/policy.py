@@ -187,9 +187,11 @@ class LoadPolicy:
     def longest_search(self, missing: int, queued_remote: int = 0) -> float:
         """How many seconds a request may wait until it is known how much of what this host does not have, so many chunks at most,
         the shared tier has. 0: it is not to be asked."""
-        if self.always or not (self.prefill and self.rates[MEMORY] and self.rates[REMOTE]):
+        if self.always or not self.prefill:
             return LONGEST_SEARCH_S
         compute = missing * self.tokens / self.prefill
+        if not (self.rates[MEMORY] and self.rates[REMOTE]):  # it saves no more than that
+            return min(LONGEST_SEARCH_S, SEARCH_SHARE * compute)
         gain = compute - missing * self._cost(REMOTE) - self.latency_s - self._seconds(REMOTE, queued_remote)
         if gain > 0:
             return min(LONGEST_SEARCH_S, SEARCH_SHARE * gain)
