@@ -187,6 +187,21 @@ def test_a_request_that_ends_while_it_waits_leaves_nothing(make, daemons):
     assert all(s.state == shared.ENDED for s in here.tier._shared._searches)
 
 
+def test_a_request_of_the_same_name_leaves_nothing_of_the_one_before(make, monkeypatch):
+    monkeypatch.setattr(kvcache.Namespace, "reach", lambda *a, **k: (0, 0, False))
+    here, begun, keys = make(1), [], vllm_scenarios.keys_of("again", 6)
+    for _ in range(3):
+        context = here.begin("a")
+        for _ in range(2):  # vLLM 0.26 has said all that it asks for at the second step
+            assert here.lookup(keys, context) == ["RETRY"] * 6
+            here.step()
+        begun += [s._search for s in here.tier._requests["a"].sought.values()]
+        assert len(begun) == len({id(s) for s in begun}) and all(s.state == shared.ENDED for s in begun[:-1])
+    assert len(begun) == 3
+    here.finish(context)
+    wait_until(lambda: not here.tier._shared._searches, "nothing is left")
+
+
 def test_a_daemon_that_hangs_costs_a_request_no_more_than_its_deadline(make, daemons, monkeypatch):
     monkeypatch.setattr(policy, "LONGEST_SEARCH_S", 0.2)
     _, keys = store(make, daemons[0], "hangs", 4)
@@ -275,3 +290,18 @@ def test_past_its_deadline_what_is_known_counts(idle):
     search.got, search.until = 3, 0.0
     assert tier.state(search) == shared.ENDED and tier.queued_bytes == 0
     tier.drop(search)
+
+
+def test_a_search_that_nobody_asks_for_any_more_ends(idle):
+    idle._status_at, idle._kick.wait = float("inf"), lambda seconds: None
+    idle._client = types.SimpleNamespace(inflight=0, close=idle._client.close)
+    search = idle.begin(0, vllm_scenarios.keys_of("forgotten", 4), 0, 1.0)
+    search.state, search.reach = shared.FOUND, 4
+    idle.now += 1.0 + shared.ABANDONED_S / 2
+    idle._turn()
+    assert idle.state(search) == shared.FOUND, "a step of the engine may last"
+    idle.now += shared.ABANDONED_S
+    idle._turn()
+    assert idle.state(search) == shared.ENDED and not idle._searches
+    idle.fetch(search, 4, 1.0)  # by one that had seen it before
+    assert idle._searches == [search]

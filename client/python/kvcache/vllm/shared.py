@@ -28,6 +28,7 @@ from .policy import REMOTE, LoadPolicy
 log = logging.getLogger("kvcache.vllm")
 
 POLL_S = 0.002      # between two questions of how far a chain goes
+ABANDONED_S = 10.0  # past its deadline nobody asks for a search any more
 ASK_S = 0.25        # of a request that does not wait for the shared tier
 STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
 REST_S = 0.5        # the same while there is no daemon
@@ -168,13 +169,20 @@ class SharedTier:
     def state(self, search: Search) -> int:
         """How it stands now; past its deadline with what is known or has come."""
         with self._lock:
-            if search.state in (LOOKING, FETCHING) and time.monotonic() >= search.until:
-                search.state = FOUND if search.state == LOOKING and search.reach > search.here else ENDED
+            self._expire(search)
             return search.state
+
+    @staticmethod
+    def _expire(search: Search) -> None:
+        """In the lock."""
+        if search.state in (LOOKING, FETCHING) and time.monotonic() >= search.until:
+            search.state = FOUND if search.state == LOOKING and search.reach > search.here else ENDED
 
     def fetch(self, search: Search, count: int, longest_s: float) -> None:
         """Of one that is FOUND, so many chunks behind those that are here."""
         with self._lock:
+            if search not in self._searches:  # taken for abandoned just now
+                self._searches.append(search)
             search.before = self._queued_bytes()
             search.wanted, search.began = count, time.monotonic()
             search.until = search.began + min(longest_s, self.timeout_s)
@@ -217,6 +225,10 @@ class SharedTier:
         if time.monotonic() >= self._status_at:
             self._read_status()
         with self._lock:
+            for search in self._searches:
+                self._expire(search)
+                if time.monotonic() >= search.until + ABANDONED_S:
+                    search.state = ENDED
             self._searches = [s for s in self._searches if s.state != ENDED or s.asked]
             searches = list(self._searches)
         looking = [s for s in searches if s.state == LOOKING]

@@ -123,6 +123,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     # --- lookups ---
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._drop(self._requests.get(req_context.req_id))
         self._requests[req_context.req_id] = _Request()
         return RequestOffloadingContext()
 
@@ -345,14 +346,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
-        if request is not None:
-            self._drop(request)
+        self._drop(request)
         if self._promises is not None:
             self._promises.release(req_context.req_id)  # a load under way holds its own references
 
-    def _drop(self, request: _Request) -> None:
+    def _drop(self, request: _Request | None) -> None:
         """What it looks for in the shared tier."""
-        if self._shared is not None:
+        if request is not None and self._shared is not None:
             for sought in request.sought.values():
                 sought.drop(self._shared)
 

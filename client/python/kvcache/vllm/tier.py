@@ -163,14 +163,13 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         return self._requests.setdefault(context.req_id, _Request(_return_of(context)))
 
     def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        self._drop(self._requests.get(req_context.req_id))
         self._requests[req_context.req_id] = _Request(_return_of(req_context))
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
         request = self._requests.pop(req_context.req_id, None)
-        if request is not None and self._shared is not None:
-            for sought in request.sought.values():
-                sought.drop(self._shared)
+        self._drop(request)
         if request is None or request.return_s is None:
             return
         request.finished = True
@@ -178,6 +177,12 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if len(self._ended) > MOST_ENDED:
             del self._ended[next(iter(self._ended))]
         self._hint(request)
+
+    def _drop(self, request: _Request | None) -> None:
+        """What it looks for in the shared tier."""
+        if request is not None and self._shared is not None:
+            for sought in request.sought.values():
+                sought.drop(self._shared)
 
     def _hint(self, request: _Request) -> None:
         """Once the request has ended and all of it is stored."""
