@@ -292,6 +292,29 @@ def test_past_its_deadline_what_is_known_counts(idle):
     tier.drop(search)
 
 
+def test_how_far_a_chain_goes_is_asked_less_and_less_often(idle):
+    idle._status_at, idle.pauses, idle.asked = idle.now + 10.0, [], []
+
+    def wait(seconds):
+        idle.pauses.append(seconds)
+        idle.now += seconds + 1e-9
+
+    def reach(keys, timeout):
+        idle.asked.append(keys.count)
+        return 0, 0, False
+
+    idle._kick.wait, idle._namespace = wait, lambda group: types.SimpleNamespace(reach=reach)
+    idle._client = types.SimpleNamespace(inflight=0, connected=True, close=idle._client.close)
+    idle.begin(0, vllm_scenarios.keys_of("slow", 4), 0, 60.0)
+    for _ in range(6):
+        idle._turn()
+    assert idle.pauses == pytest.approx([0.002, 0.004, 0.008, 0.016, 0.016, 0.016], rel=1e-3) and len(idle.asked) == 6
+    idle.begin(0, vllm_scenarios.keys_of("other", 5), 0, 60.0)
+    idle.now -= 0.016
+    idle._turn()
+    assert idle.asked[6:] == [5] and idle.pauses[-1] == pytest.approx(0.002, rel=1e-3), "each has pauses of its own"
+
+
 def test_a_search_that_nobody_asks_for_any_more_ends(idle):
     idle._status_at, idle._kick.wait = float("inf"), lambda seconds: None
     idle._client = types.SimpleNamespace(inflight=0, close=idle._client.close)

@@ -27,7 +27,8 @@ from .policy import REMOTE, LoadPolicy
 
 log = logging.getLogger("kvcache.vllm")
 
-POLL_S = 0.002      # between two questions of how far a chain goes
+POLL_S = 0.002      # between the first two questions of how far a chain goes, and between two looks at what came
+MOST_POLL_S = 0.016 # the pauses behind them double up to this
 ABANDONED_S = 10.0  # past its deadline nobody asks for a search any more
 ASK_S = 0.25        # of a request that does not wait for the shared tier
 STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
@@ -46,6 +47,7 @@ class Search:
         self.packed: Keys | None = None  # as the daemon knows them
         self.state = LOOKING
         self.reach, self.wanted, self.got = here, 0, 0
+        self.ask_at, self.pause_s = 0.0, POLL_S  # how far it goes
         self.began = 0.0
         self.asked = False  # a round is under way
         self.came, self.is_remote = 0, False  # chunks, in time or not; some of them from the shared tier itself
@@ -233,7 +235,8 @@ class SharedTier:
             searches = list(self._searches)
         looking = [s for s in searches if s.state == LOOKING]
         for search in looking:
-            self._look(search)
+            if time.monotonic() >= search.ask_at:
+                self._look(search)
         for search in searches:
             if search.state == FETCHING and not search.asked:
                 self._ask(search)
@@ -241,7 +244,8 @@ class SharedTier:
             for done in self._client.reap(POLL_S):
                 self._answered(done)
         else:
-            self._kick.wait(POLL_S if looking else max(0.0, self._status_at - time.monotonic()))
+            next_at = min((s.ask_at for s in looking), default=self._status_at)
+            self._kick.wait(max(0.0, next_at - time.monotonic()))
             self._kick.clear()
 
     def _read_status(self) -> None:
@@ -274,6 +278,7 @@ class SharedTier:
         if search.packed is None:
             search.packed = Keys(self._names_of(search.keys))
         _, run, final = self._namespace(search.group).reach(search.packed, timeout=ASK_S)
+        search.ask_at, search.pause_s = time.monotonic() + search.pause_s, min(2 * search.pause_s, MOST_POLL_S)
         with self._lock:
             search.reach = max(search.here, run // self._parts)
             if search.state == LOOKING and (final or not self._client.connected):
