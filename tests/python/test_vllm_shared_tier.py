@@ -142,6 +142,36 @@ def test_what_is_slower_than_computing_is_declined_or_not_even_looked_for(make, 
     assert counts(quick)["loaded_remote_bytes"] == 12 * quick.row
 
 
+def window_of(host, keys, size, context):
+    """What vLLM's lookup of a sliding window says: where the last run of so many chunks ends; None: later."""
+    if host.new:
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+    run, waits = 0, False
+    for at in reversed(range(len(keys))):
+        said = host._lookup(keys[at], context)
+        run, waits = run + 1 if said == "HIT" else 0, waits or said == "RETRY"
+        if run == size:
+            return None if waits else at + size
+    return None if waits else run
+
+
+@pytest.mark.parametrize("missing", [0, 2])
+def test_a_sliding_window_of_another_host_is_loaded(make, daemons, missing, monkeypatch):
+    """vLLM asks for its last chunk first; with some behind it that nobody has."""
+    _, keys = store(make, daemons[0], "window", 8)
+    here, begun = make(1), []
+    begin = here.tier._shared.begin
+    monkeypatch.setattr(here.tier._shared, "begin", lambda group, keys, *a: begun.append(len(keys)) or begin(group, keys, *a))
+    context, end, deadline = here.begin("a"), None, time.monotonic() + 60
+    while end is None:
+        end = window_of(here, keys + vllm_scenarios.keys_of("never", missing), 3, context)
+        here.step()
+        assert time.monotonic() < deadline, "never answered"
+    assert end == 8 and begun[0] == 8 + missing, "they are looked for together"
+    assert here.load(keys[5:8], context) == {k: vllm_scenarios.value_of(k, here.row) for k in keys[5:8]}
+    here.finish(context)
+
+
 @pytest.mark.parametrize("steps", [1, 2])
 def test_the_first_chunks_come_from_elsewhere_meanwhile(make, daemons, steps):
     """Another request computes them, so that vLLM does not ask for them any more: before or after the search has begun."""

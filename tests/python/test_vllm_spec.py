@@ -56,7 +56,7 @@ def test_scenario(scenario, start, daemon):
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
 
 
-@pytest.mark.parametrize("scenario", ["from_the_shared_tier", "first_chunks_from_elsewhere"])
+@pytest.mark.parametrize("scenario", ["from_the_shared_tier", "first_chunks_from_elsewhere", "sliding_window_from_the_shared_tier"])
 def test_what_another_host_has_stored_is_loaded(start, make_daemon, directory, scenario):
     (directory / "shared").mkdir()
     one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",

@@ -315,6 +315,37 @@ def first_chunks_from_elsewhere():
     host.close()
 
 
+def window_of(host, keys, size, context):
+    """What vLLM's lookup of a sliding window says: where the last run of so many chunks ends; None: later."""
+    run, waits = 0, False
+    for at in reversed(range(len(keys))):
+        said = host.manager.lookup(keys[at], context)
+        run, waits = 0 if said is LookupResult.MISS else run + 1, waits or said is LookupResult.HIT_PENDING
+        if run == size:
+            return None if waits else at + size
+    return None if waits else run
+
+
+def sliding_window_from_the_shared_tier():
+    """vLLM asks for its last chunk first; with some behind it that nobody has."""
+    policy.LONGEST_SEARCH_S = 30.0
+    host, keys = Host(), keys_of("others", 20) + keys_of("never", 2)
+    shared_tier_of(host)
+    begin, begun = host.manager._shared.begin, []
+    host.manager._shared.begin = lambda group, keys, *a: begun.append(keys) or begin(group, keys, *a)
+    context, end, deadline = host.begin("1"), None, time.monotonic() + 60
+    if VERSION != "0.26":
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+    while end is None:
+        end = window_of(host, keys, 4, context)
+        host.step()
+        assert time.monotonic() < deadline, "never answered"
+    assert end == 20 and len(begun[0]) == 4, begun  # together
+    host.load(keys[16:20], context)
+    host.end(context)
+    host.close()
+
+
 def daemon_ends_before_the_load():
     host, keys = Host(), keys_of("gone", 10)
     host.stored("1", keys)

@@ -176,7 +176,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts["unavailable"] += 1
             request.answers[key] = False
             return False
-        if len(chain) == 1 and group not in request.was_gathered and not self._is_hopeless(group, where[0], request):
+        may_gather = not where[0] or group not in request.was_gathered  # again, where the shared tier is asked
+        if len(chain) == 1 and may_gather and not self._is_hopeless(group, where[0], request):
             request.gathered[group] = {key: where[0]}
             return None
         if self._begin(group, chain, _tiers_of(where), request):

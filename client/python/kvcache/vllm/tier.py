@@ -231,8 +231,10 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             return False
         if self._shared is not None and len(tiers) < len(chain) and self._may_seek(group, request):
             sought, policy = Sought(chain), self._policies[group]
-            # Where vLLM does not say what it will ask for next, it is what it asks for in this step.
-            if sought.begin(self._shared, policy, group, tiers, request.search_untils) if is_named else not policy.is_hopeless(REMOTE):
+            # Where vLLM does not say what it will ask for next, it is what it asks for in this step. So it is of a single chunk, which
+            # may be the last one of a sliding window: those before it follow.
+            if (sought.begin(self._shared, policy, group, tiers, request.search_untils) if is_named and len(chain) > 1
+                    else not policy.is_hopeless(REMOTE)):
                 request.sought[group] = sought
                 return None
         return self._decide(group, chain, tiers, self._worth(group, tiers, len(chain), request), request)
