@@ -97,8 +97,8 @@ def test_what_another_host_has_stored_is_loaded(make, daemons):
     assert counts(here)["loaded_remote_bytes"] == 8 * here.row, "they are here now"
 
 
-@pytest.mark.parametrize("options", [{}, dict(load_policy="auto", prefill_tokens_per_s=1.0, memory_bytes_per_s=1e9, remote_bytes_per_s=1e9)],
-                         ids=["always", "auto"])
+@pytest.mark.parametrize("options", [{}, dict(load_policy="auto", prefill_tokens_per_s=1.0, memory_bytes_per_s=1e9,
+                                              remote_bytes_per_s=1e9)], ids=["always", "auto"])
 def test_a_single_chunk_of_another_host_is_loaded(make, daemons, options):
     _, keys = store(make, daemons[0], "single", 1)
     assert request(make(1, **options), keys) == 1
@@ -157,7 +157,7 @@ def window_of(host, keys, size, context):
 
 @pytest.mark.parametrize("missing", [0, 2])
 def test_a_sliding_window_of_another_host_is_loaded(make, daemons, missing, monkeypatch):
-    """vLLM asks for its last chunk first; with some behind it that nobody has."""
+    """vLLM asks for its last chunk first; with some behind it that no host has."""
     _, keys = store(make, daemons[0], "window", 8)
     here, begun = make(1), []
     begin = here.tier._shared.begin
@@ -345,7 +345,7 @@ def test_how_far_a_chain_goes_is_asked_less_and_less_often(idle):
     assert idle.asked[6:] == [5] and idle.pauses[-1] == pytest.approx(0.002, rel=1e-3), "each has pauses of its own"
 
 
-def test_a_search_that_nobody_asks_for_any_more_ends(idle):
+def test_a_search_that_no_request_asks_for_any_more_ends(idle):
     idle._status_at, idle._kick.wait = float("inf"), lambda seconds: None
     idle._client = types.SimpleNamespace(inflight=0, close=idle._client.close)
     search = idle.begin(0, vllm_scenarios.keys_of("forgotten", 4), 0, 1.0)

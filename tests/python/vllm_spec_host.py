@@ -327,7 +327,7 @@ def window_of(host, keys, size, context):
 
 
 def sliding_window_from_the_shared_tier():
-    """vLLM asks for its last chunk first; with some behind it that nobody has."""
+    """vLLM asks for its last chunk first; with some behind it that no host has."""
     policy.LONGEST_SEARCH_S = 30.0
     host, keys = Host(), keys_of("others", 20) + keys_of("never", 2)
     shared_tier_of(host)

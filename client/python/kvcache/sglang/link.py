@@ -2,8 +2,9 @@
 """The connections to the daemon, whether it is well, and what was counted; nothing of SGLang, so that LMCache's adapter uses it, too.
 
 SGLang calls from three threads: one looks pages up, one loads them, one stores them. Each has a connection of its own, so that none
-waits behind another's request; so have searches of the tier that hosts share, which LMCache's adapter makes in a thread of its own. They do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so,
-and a thread of the link's own, the mender, connects and asks until it answers again.
+waits behind another's request; so have searches of the tier that hosts share, which LMCache's adapter makes in a thread of its own. They
+do nothing at all while the daemon is not `well`: the first that finds it hung or closed says so, and a thread of the link's own, the
+mender, connects and asks until it answers again.
 
 The memory of SGLang's host pool is registered with the connection that stores, so that the daemon takes pages from where they lie.
 Loads do not use that: the daemon never writes to memory that SGLang may reuse, so that a load can be given up at its deadline.

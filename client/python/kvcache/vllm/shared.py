@@ -29,7 +29,7 @@ log = logging.getLogger("kvcache.vllm")
 
 POLL_S = 0.002      # between the first two questions of how far a chain goes, and between two looks at what came
 MOST_POLL_S = 0.016 # the pauses behind them double up to this
-ABANDONED_S = 10.0  # past its deadline nobody asks for a search any more
+ABANDONED_S = 10.0  # past its deadline no request asks for a search any more
 ASK_S = 0.25        # of a request that does not wait for the shared tier
 STATUS_S = 10.0     # between two questions whether there is a shared tier, and how quick it is
 REST_S = 0.5        # the same while there is no daemon
@@ -320,7 +320,8 @@ class SharedTier:
             self._client.flush()
 
     def _learn(self, search: Search, failed: bool) -> None:
-        """Of what came: rounds but the first are in memory by the time that they are asked for, and came from the shared tier no less. Others had their share of the time. Of one that has failed at its deadline the time says only that it takes longer: it is
+        """Of what came: the rounds behind the first are in memory by the time that they are asked for, and came from the shared tier no
+        less. Others had their share of the time. Of one that has failed at its deadline the time says only that it takes longer: it is
         extrapolated from what came to what was wanted, to twice as much at least, and is not shared."""
         took = time.monotonic() - search.began
         if failed and took >= 0.8 * (search.until - search.began):
