@@ -248,7 +248,7 @@ struct store_get {
         /* A client shares the memory of `buf`, and may write to it or take it away at any time: it
          * says nothing of the chunk then, which stays. Results -EFAULT, STORE_SUSPECT. */
         bool foreign;
-        bool background; /* nobody waits for it */
+        bool background; /* no client waits for it */
 
         /* Where store_find() found it, and it is not looked for once more if it is there still.
          * Out: where it is. */
