@@ -33,8 +33,6 @@ struct pool {
         /* Chunks in the table, of the namespaces that share a count. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
         uint32_t evicted_since_look[SLAB_MAX_CLASSES];
-        uint32_t until_report[SLAB_MAX_CLASSES]; /* evictions; pool-leaving.c */
-        bool report_due;
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
@@ -63,8 +61,6 @@ uint32_t pool_table_find(const struct pool *p, uint32_t namespace_id, const stru
 void pool_table_insert(struct pool *p, uint32_t chunk);
 /* A record that is not used; there are as many as 4 KiB slots. */
 uint32_t pool_take_record(struct pool *p);
-/* pool-leaving.c: one of the class is evicted. */
-void pool_note_eviction(struct pool *p, unsigned class);
 void pool_tell(const struct pool *p, uint32_t chunk, bool is_there);
 
 /* Is it older than a purge of it that is under way? */

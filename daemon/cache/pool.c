@@ -340,7 +340,7 @@ static void chunk_evict(void *userdata, uint32_t chunk)
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
         histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
-        pool_note_eviction(p,
+        evict_note_leaving(p->evict,
                            (unsigned)slabs_slab_class(p->slabs, slot_of(&p->chunks[chunk]).slab));
         evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
         table_remove(p, chunk);

@@ -21,6 +21,7 @@
 #include "evict/policy.h"
 
 enum { MAX_LISTS = 64 }; /* of a group, of any policy */
+#define REPORT_DUE UINT32_MAX
 
 static const struct evict_policy *const policies[] = {
         &evict_policy_lru,
@@ -49,6 +50,7 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
 {
         const struct evict_policy *p = policy_find(policy);
         uint8_t *retained;
+        uint32_t *until_report;
         struct evict *e;
         int r;
 
@@ -56,15 +58,16 @@ int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32
             max_groups > UINT32_MAX / 2)
                 return -EINVAL;
         retained = calloc(max_items / 8 + 1, 1);
-        if (!retained)
-                return -ENOMEM;
-        r = p->new (&e, max_items, 2 * max_groups);
+        until_report = calloc(max_groups, sizeof(*until_report));
+        r = retained && until_report ? p->new (&e, max_items, 2 * max_groups) : -ENOMEM;
         if (r < 0) {
                 free(retained);
+                free(until_report);
                 return r;
         }
         e->policy = p;
         e->retained = retained;
+        e->until_report = until_report;
         e->max_items = max_items;
         e->max_groups = max_groups;
         *ret = e;
@@ -75,6 +78,7 @@ struct evict *evict_free(struct evict *e)
 {
         if (e) {
                 free(e->retained);
+                free(e->until_report);
                 e->policy->free(e);
         }
         return NULL;
@@ -317,6 +321,34 @@ void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 if (oldest[least].item != EVICT_NONE)
                         oldest[least].worth = evict_worth(e, oldest[least].item, false);
         }
+}
+
+void evict_note_leaving(struct evict *e, uint32_t group)
+{
+        assert(group < e->max_groups);
+        if (e->until_report[group] == REPORT_DUE)
+                return;
+        e->reports_due += e->until_report[group] == 0;
+        e->until_report[group]--; /* from 0 on: REPORT_DUE */
+}
+
+bool evict_reports_are_due(const struct evict *e)
+{
+        return e->reports_due > 0;
+}
+
+/* An interval is a sixteenth of the group, so that what is reported is near the end of its stay. */
+void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
+                          void (*each)(void *userdata, uint32_t item), void *userdata)
+{
+        uint32_t interval = (uint32_t)MIN(items / 16 + 1, UINT64_C(128));
+
+        assert(group < e->max_groups);
+        if (e->until_report[group] != REPORT_DUE)
+                return;
+        e->reports_due--;
+        e->until_report[group] = interval - 1;
+        evict_next(e, group, 2 * interval, each, userdata);
 }
 
 double evict_chance(const struct evict *e, uint32_t item)

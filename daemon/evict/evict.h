@@ -144,14 +144,14 @@ double evict_chance(const struct evict *e, uint32_t item);
  * what keeps to the order of a chain. No item may be touched, or come in or go, from within. */
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata);
-/* For reports of what is evicted next: from the first eviction on, one after so many evictions, of
- * twice as many items. A sixteenth of the group's, so that they are near the end of their
- * stay, and 128 at most. */
-#define EVICT_REPORT_DUE UINT32_MAX /* instead of how many evictions it is until then */
-static inline uint32_t evict_leaving_interval(uint64_t items)
-{
-        return items / 16 < 127 ? (uint32_t)(items / 16) + 1 : 128;
-}
+/* Reports of what is evicted next, for who wants it before that. An owner notes each eviction; the
+ * first of a group, and one in so many from then on, makes a report due. It has the next of the
+ * group, which is of so many items now: twice as many as are evicted until the report that follows,
+ * so that each is in about two. evict_report_leaving() does nothing where none is due. */
+void evict_note_leaving(struct evict *e, uint32_t group);
+bool evict_reports_are_due(const struct evict *e);
+void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
+                          void (*each)(void *userdata, uint32_t item), void *userdata);
 /* What a slab of so many slots more would keep for the group whose victim it is, and a slab of
  * others must be worth less than to be taken: a little less, as both are estimates. */
 double evict_slab_gain(const struct evict *e, uint32_t victim, uint32_t slots, bool by_recency);

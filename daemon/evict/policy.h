@@ -72,6 +72,8 @@ struct evict {
         uint32_t max_groups; /* half of what the policy has been made with: evict.c */
         uint8_t *retained;   /* a bit an item */
         uint32_t n_retained;
+        uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
+        uint32_t reports_due;
         struct ages ages; /* evict.c's; zero at first */
 };
 

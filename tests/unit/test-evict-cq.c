@@ -803,7 +803,7 @@ static void what_is_remembered_is_counted(void **state)
         assert_int_equal(stats.ghost_bytes, 16);
 }
 
-static uint32_t reported[8], n_reported;
+static uint32_t reported[16], n_reported;
 
 static void report(void *userdata, uint32_t item)
 {
@@ -852,6 +852,33 @@ static void what_is_next_and_whether_it_returns_is_told_apart(void **state)
         assert_int_equal(n_reported, 2);
         assert_true(reported[0] == 1 && reported[1] == 2);
         assert_true(evict_chance(lru, 0) == 0);
+}
+
+/* From a group's first eviction on, and then with each interval of its own evictions. */
+static void what_is_evicted_next_is_reported_in_time(void **state)
+{
+        enum { N = 64, INTERVAL = N / 16 + 1 };
+        _cleanup_(evict_freep) struct evict *e = make(N, 2);
+
+        for (uint32_t i = 0; i < N; i++)
+                evict_insert(e, i, 0, 1);
+        n_reported = 0;
+        evict_report_leaving(e, 0, N, report, NULL);
+        assert_false(evict_reports_are_due(e));
+        assert_int_equal(n_reported, 0);
+        for (unsigned round = 0; round < 3; round++) {
+                for (unsigned i = 0; i < (round == 0 ? 1 : INTERVAL); i++) {
+                        assert_false(evict_reports_are_due(e));
+                        evict_note_leaving(e, 0);
+                }
+                evict_note_leaving(e, 0); /* more, before anybody looks */
+                assert_true(evict_reports_are_due(e));
+                evict_report_leaving(e, 1, N, report, NULL);
+                assert_int_equal(n_reported, 0);
+                evict_report_leaving(e, 0, N, report, NULL);
+                assert_int_equal(n_reported, 2 * INTERVAL);
+                n_reported = 0;
+        }
 }
 
 static void times_that_overflow_keep_their_order(void **state)
@@ -908,6 +935,7 @@ int main(void)
                 cmocka_unit_test(what_is_remembered_is_counted),
                 cmocka_unit_test(what_an_item_is_worth_is_learned_and_by_recency_it_is_its_age),
                 cmocka_unit_test(what_is_next_and_whether_it_returns_is_told_apart),
+                cmocka_unit_test(what_is_evicted_next_is_reported_in_time),
                 cmocka_unit_test(times_that_overflow_keep_their_order),
                 cmocka_unit_test(the_same_calls_choose_the_same),
         };

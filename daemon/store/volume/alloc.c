@@ -165,7 +165,7 @@ static void evict_chunk(void *userdata, uint32_t i)
         v->stats.retained_evictions += is_retained(v, i);
         v->stats.evicted_bytes += c->length;
         histogram_add(&v->evicted_ages, evict_age_ns(v->evict, i));
-        volume_note_eviction(v, (unsigned)slabs_slab_class(v->slabs, c->slab));
+        evict_note_leaving(v->evict, (unsigned)slabs_slab_class(v->slabs, c->slab));
         remove_chunk(v, i, evict_id(key_hash(&v->params.secret, c->namespace_id, &c->key)));
 }
 

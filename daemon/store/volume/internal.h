@@ -174,8 +174,6 @@ struct volume {
         /* Evictions of pinned chunks since its tenant had nothing else to make room with; 0: it is
          * not known to have none. */
         uint32_t since_no_other[SLAB_MAX_CLASSES];
-        uint32_t until_report[SLAB_MAX_CLASSES]; /* evictions; leaving.c */
-        bool report_due;
         uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
                                                        others' */
 
@@ -343,8 +341,6 @@ uint32_t room_take_slab(struct volume *v);
 void room_charge(struct volume *v, const struct chunk *c);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */
 void chunk_remove(struct volume *v, uint32_t i);
-/* leaving.c: one of the class was evicted. */
-void volume_note_eviction(struct volume *v, unsigned class);
 /* It has its slot: whatever is evicted, or no more so, for a client that has pinned it. */
 void chunk_retain(struct volume *v, uint32_t i, bool retained);
 void chunk_pin(struct volume *v, uint32_t i);
