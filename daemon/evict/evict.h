@@ -144,7 +144,7 @@ double evict_chance(const struct evict *e, uint32_t item);
  * what keeps to the order of a chain. No item may be touched, or come in or go, from within. */
 void evict_next(const struct evict *e, uint32_t group, uint32_t n,
                 void (*each)(void *userdata, uint32_t item), void *userdata);
-/* Reports of what is evicted next, for who wants it before that. An owner notes each eviction; the
+/* Reports of what is evicted next, while it is still there. An owner notes each eviction; the
  * first of a group, and one in so many from then on, makes a report due. It has the next of the
  * group, which is of so many items now: twice as many as are evicted until the report that follows,
  * so that each is in about two. evict_report_leaving() does nothing where none is due. */

@@ -171,7 +171,7 @@ int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, 
 
         if (!has && (!even_if_missing || !volume_may_have(v, namespace_id, key, hash)))
                 return STORE_MISS;
-        r = put_tombstone(v, namespace_id, key);
+        r = tombstone_queue(v, namespace_id, key);
         if (r < 0)
                 return r;
         if (has) {

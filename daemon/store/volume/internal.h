@@ -310,15 +310,6 @@ void put_resume(struct volume *v, struct segment *seg);
 void put_finish(struct volume *v, struct store_put *req, int result);
 /* The writing of a superblock that makes a failed write of the table void has ended. */
 void put_table_is_void(struct volume *v, int r);
-/* It is bad: out of everything, with a tombstone if that can be. */
-void chunk_discard(struct volume *v, uint32_t i);
-/* A tombstone for the key, which is counted among the drops. -ENOMEM: nothing is done. */
-int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key);
-/* Completes the waiters for drops, as far as these are written. */
-void drops_settle(struct volume *v);
-/* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;
- * -errno, it cannot be read. */
-void chunk_condemn(struct volume *v, uint32_t i, int error);
 /* Puts it on its way to the table at once. */
 void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
@@ -327,6 +318,20 @@ void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk
 void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* It lies in the table, and can be found from here on: counts it. */
 void chunk_publish(struct volume *v, uint32_t i);
+
+/* drop.c */
+/* It is bad: out of everything, with a tombstone if that can be. */
+void chunk_discard(struct volume *v, uint32_t i);
+/* A tombstone for the key, which is counted among the drops. -ENOMEM: nothing is done. */
+int tombstone_queue(struct volume *v, uint32_t namespace_id, const struct key *key);
+/* Completes the waiters for drops, as far as these are written. */
+void drops_settle(struct volume *v);
+/* It was read back and is bad: tells of it, and drops it. `error`: 0, its checksum does not match;
+ * -errno, it cannot be read. */
+void chunk_condemn(struct volume *v, uint32_t i, int error);
+/* The entry of a tombstone, and what came of its write. */
+void tombstone_entry(const struct table_work *work, struct disk_entry *ret);
+void tombstone_written(struct volume *v, struct table_work *work, int r);
 
 /* alloc.c */
 enum { ROOM_WAIT = 100 };

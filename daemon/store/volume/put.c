@@ -32,7 +32,6 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -42,16 +41,8 @@
 enum { HELD_ENTRIES = 16, HELD_BYTES = 2 << 20 };
 
 struct put_private {
-        union {
-                struct { /* volume_put() */
-                        struct table_work work;
-                        uint64_t seq; /* of the entry that is queued */
-                };
-                /* volume_settle_drops(): those begun before it; purges likewise. */
-                struct {
-                        uint64_t drops, purges;
-                };
-        };
+        struct table_work work;
+        uint64_t seq; /* of the entry that is queued */
         struct volume *volume;
         uint32_t class;
         bool is_payload_written; /* and the put waits for its checksum */
@@ -59,15 +50,6 @@ struct put_private {
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
               "room in the request");
-
-struct tombstone {
-        struct table_work work;
-        bool is_asked_for; /* by a drop, not by a chunk that is bad */
-        struct key key;
-        uint64_t seq;
-        uint32_t namespace_id;
-        uint16_t tenant;
-};
 
 static struct put_private *private(struct store_put *req)
 {
@@ -434,103 +416,6 @@ void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_the
                           &key, is_there);
 }
 
-static int queue_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key,
-                           bool is_asked_for)
-{
-        const struct namespace *ns = namespaces_get(v->namespaces, namespace_id);
-        struct tombstone *t;
-
-        if (!ns)
-                return 0; /* nothing of it is on disk */
-        t = malloc(sizeof(*t));
-        if (!t)
-                return -ENOMEM;
-        *t = (struct tombstone){
-                .work.kind = WORK_TOMBSTONE,
-                .is_asked_for = is_asked_for,
-                .key = *key,
-                .seq = ++v->seq,
-                .namespace_id = namespace_id,
-                .tenant = ns->seen.tenant,
-        };
-        v->tombstones++;
-        v->drops_begun += is_asked_for;
-        table_add(v, &t->work.item);
-        return 0;
-}
-
-int put_tombstone(struct volume *v, uint32_t namespace_id, const struct key *key)
-{
-        return queue_tombstone(v, namespace_id, key, true);
-}
-
-/* Without a tombstone the next start finds it, and its next reader that it is bad. */
-void chunk_discard(struct volume *v, uint32_t i)
-{
-        const struct chunk *c = volume_chunk_at(v, i);
-
-        if (!v->bypassed)
-                (void)queue_tombstone(v, c->namespace_id, &c->key, false);
-        chunk_remove(v, i);
-}
-
-void chunk_condemn(struct volume *v, uint32_t i, int error)
-{
-        const struct chunk *c = volume_chunk_at(v, i);
-        struct store_chunk chunk = volume_describe(c);
-
-        if (error == 0)
-                v->stats.crc_failures++;
-        if (v->params.on_finding)
-                v->params.on_finding(v->params.userdata, &(struct store_finding){
-                                                                 .path = v->path,
-                                                                 .segment = c->slab,
-                                                                 .offset = chunk_offset(v, c),
-                                                                 .chunk = &chunk,
-                                                                 .error = error,
-                                                         });
-        chunk_discard(v, i);
-}
-
-/* Tombstones are written in the order of the drops, and purges in theirs, so who asked first is
- * settled first. Purges count, since one takes a put out of the index whose entry may be on disk
- * already. If one of either cannot be written, all that settle from then on fail: a purge is tried
- * again, until it is written. */
-void drops_settle(struct volume *v)
-{
-        const struct namespaces_purges *purges = namespaces_purges(v->namespaces);
-        bool lost = v->drops_lost || namespaces_purge_is_lost(v->namespaces);
-
-        while (!list_empty(&v->drops_waiting)) {
-                struct store_put *req = container_of(v->drops_waiting.next, struct store_put, node);
-                const struct put_private *asked = private(req);
-
-                if (asked->drops > v->drops_over || asked->purges > purges->over)
-                        return;
-                list_unlink(&req->node);
-                put_finish(v, req, lost ? STORE_BYPASSED : 0);
-        }
-}
-
-void volume_settle_drops(struct volume *v, struct store_put *req)
-{
-        v->requests++;
-        list_init(&req->node);
-        *private(req) = (struct put_private){
-                .volume = v,
-                .drops = v->drops_begun,
-                .purges = namespaces_purges(v->namespaces)->begun,
-        };
-        list_append(&v->drops_waiting, &req->node);
-        drops_settle(v);
-        volume_nudge(v);
-}
-
-bool volume_loses_drops(const struct volume *v)
-{
-        return v->open && (v->drops_lost || v->drops_begun != v->drops_over);
-}
-
 /* --- the table's questions and answers --- */
 
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret)
@@ -569,15 +454,7 @@ static bool fill(void *userdata, struct table_item *item, struct disk_entry *ret
                 return true;
         }
         if (work->kind == WORK_TOMBSTONE) {
-                const struct tombstone *t = container_of(work, struct tombstone, work);
-
-                *ret = (struct disk_entry){
-                        .key = t->key,
-                        .seq = t->seq,
-                        .tenant = t->tenant,
-                        .flags = DISK_ENTRY_TOMBSTONE,
-                        .namespace_id = t->namespace_id,
-                };
+                tombstone_entry(work, ret);
                 return true;
         }
 
@@ -601,13 +478,7 @@ static void written(void *userdata, struct table_item *item, uint32_t page, int 
                 return;
         }
         if (work->kind == WORK_TOMBSTONE) {
-                struct tombstone *t = container_of(work, struct tombstone, work);
-
-                v->tombstones--;
-                v->drops_over += t->is_asked_for;
-                v->drops_lost = v->drops_lost || (t->is_asked_for && r < 0);
-                free(t);
-                drops_settle(v);
+                tombstone_written(v, work, r);
                 return;
         }
 
