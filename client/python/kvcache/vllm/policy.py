@@ -168,6 +168,12 @@ class LoadPolicy:
         self._declined_s = 0.0
         return min(len(tiers), best + self._probe)
 
+    def worth_of(self, asked: int, tiers: Sequence[int], queued_memory: int, queued_disk: int, queued_remote: int, *, alone: bool) -> int:
+        """The same of so many that were asked about: of one that this host has, the length of its run is not known."""
+        if asked == 1 and tiers and tiers[0] != REMOTE:
+            return int(self.worth_next(tiers[0], queued_memory, queued_disk))
+        return self.worth(tiers, queued_memory, queued_disk, queued_remote, alone=alone)
+
     def worth_next(self, tier: int, queued_memory: int = 0, queued_disk: int = 0) -> bool:
         """The same for one chunk of a run whose length is unknown: it is taken to be as long as loads are usually."""
         if self.always or not self.prefill or not self.rates[tier]:

@@ -261,12 +261,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             return 0
         policy = self._policies[group]
         loading = self._worker.mover.loading_bytes if self._worker is not None else 0
-        queued: tuple[int, ...] = (promises.asked_bytes + loading, promises.asked_disk_bytes)
-        if REMOTE in tiers:
-            assert self._shared is not None
-            queued += (self._shared.queued_bytes,)
-        worth = (policy.worth(tiers, *queued, alone=len(self._requests) == 1) if asked > 1 or REMOTE in tiers
-                 else int(policy.worth_next(tiers[0], *queued)))
+        worth = policy.worth_of(asked, tiers, promises.asked_bytes + loading, promises.asked_disk_bytes,
+                                self._shared.queued_bytes if self._shared is not None else 0, alone=len(self._requests) == 1)
         if worth < len(tiers):
             request.declined.add(group)
         return worth

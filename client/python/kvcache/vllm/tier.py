@@ -293,12 +293,9 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
             return 0
         policy = self._policies[group]
         queued = self._transfers.queued_bytes
-        queue: tuple[int, ...] = (0, queued) if self._transfers.queued_from_disk else (queued, 0)
-        if REMOTE in tiers:
-            assert self._shared is not None
-            queue += (self._shared.queued_bytes,)
-        worth = (policy.worth(tiers, *queue, alone=len(self._requests) == 1) if asked > 1 or REMOTE in tiers
-                 else int(policy.worth_next(tiers[0], *queue)))
+        memory, disk = (0, queued) if self._transfers.queued_from_disk else (queued, 0)
+        worth = policy.worth_of(asked, tiers, memory, disk, self._shared.queued_bytes if self._shared is not None else 0,
+                                alone=len(self._requests) == 1)
         if worth < len(tiers):
             request.declined.add(group)
         return worth
