@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that are dropped: their tombstones, and who waits until these are written.
+/* Chunks that are dropped: their tombstones, and the requests that wait until these are written.
  *
  * A tombstone goes the way of an entry: queued for the table, asked for its contents when its page
  * is composed, told what came of the page. Memory for it is the only thing that a drop needs. Loop

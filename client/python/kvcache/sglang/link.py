@@ -34,8 +34,8 @@ SETTLE_S = 0.02     # between two questions whether the daemon still reads a pag
 COMPLAIN_S = 60.0
 MOST_ROUND_BYTES = 64 << 20  # of a request; a sixteenth of the daemon's pool, if that is less
 
-COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads", "wrong_lengths", "stored_pages",
-            "stored_bytes", "failed_stores", "timeouts", "errors")
+COUNTERS = ("lookups", "hits", "unavailable", "remote_hits", "loaded_pages", "loaded_bytes", "loaded_remote_bytes", "failed_loads",
+            "wrong_lengths", "stored_pages", "stored_bytes", "failed_stores", "timeouts", "errors")
 
 
 class Spaces:
