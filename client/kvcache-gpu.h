@@ -27,15 +27,17 @@ extern "C" {
 
 struct kvcache_gpu;
 
-/* How pieces are copied. AUTO chooses for each group of blocks: the kernel for many small pieces,
- * which it reads from or writes to host memory in one launch; the driver's batch copy for larger
- * ones; a plain asynchronous copy each where neither can be had. What fails is tried in the next
- * way, in this order. */
+/* How pieces are copied. AUTO chooses for each group of blocks: for many small pieces the kernel,
+ * which of a put writes them to host memory, and of a get scatters them from device memory to which
+ * the copy engines brought them in long copies, or, where they do not lie side by side in host
+ * memory, reads them there; the driver's batch copy for larger ones; a plain asynchronous copy each
+ * where neither can be had. What fails is tried in the next way: BOUNCE, KERNEL, BATCH, PLAIN. */
 enum kvcache_gpu_engine {
         KVCACHE_GPU_ENGINE_AUTO = 0,
-        KVCACHE_GPU_ENGINE_KERNEL = 1,
+        KVCACHE_GPU_ENGINE_KERNEL = 1, /* from and to host memory itself */
         KVCACHE_GPU_ENGINE_BATCH = 2,
         KVCACHE_GPU_ENGINE_PLAIN = 3,
+        KVCACHE_GPU_ENGINE_BOUNCE = 4, /* gets; puts as KERNEL */
 };
 
 enum {
@@ -45,6 +47,9 @@ enum {
                                          time, and the pool's memory is then populated and pinned */
         KVCACHE_GPU_URGENT = 1 << 2,  /* the kernel goes before the model's work of lower priority:
                                          faster beside it, and slows it more */
+        KVCACHE_GPU_NO_BOUNCE = 1 << 3, /* takes no device memory (64 MiB, or what there is of it)
+                                           for small pieces of gets to come through: the kernel
+                                           reads the bus, which slows a model beside it more */
 };
 
 /* GPUDirect Storage: gets read what is on disk, and not in memory, by cuFile (libcufile.so.0) into
@@ -177,6 +182,8 @@ struct kvcache_gpu_info {
         uint64_t blocks_paced; /* asked for again: there were too many for the daemon's limit of
                                   what may be leased at a time */
         struct kvcache_gpu_gds_puts gds_puts;
+        uint64_t bounce_bytes;  /* device memory that small pieces of gets come through */
+        uint64_t bounce_copies; /* into it */
 };
 enum {
         KVCACHE_GPU_HAS_KERNEL = 1 << 0,

@@ -28,6 +28,7 @@ enum {
         DEFAULT_SMS = 2, /* measured: one saturates the bus nearly */
         DEFAULT_STAGING_BYTES = 128 * 1024 * 1024,
         DEFAULT_GDS_BYTES = 128 * 1024 * 1024,
+        BOUNCE_BYTES = ENGINE_BOUNCE_PARTS * GPU_BATCH_BYTES,
         LEAST_STAGING_BYTES = 64 * 1024,
         LEAST_GDS_BYTES = 1024 * 1024,
 };
@@ -243,7 +244,8 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         if (r < 0)
                 return r;
         r = engine_init(&gpu->engine, &gpu->driver, (enum kvcache_gpu_engine)o->engine,
-                        (uint32_t)MIN(sms, (uint32_t)MAX(gpu->multiprocessors, 1)), GPU_BATCHES);
+                        (uint32_t)MIN(sms, (uint32_t)MAX(gpu->multiprocessors, 1)), GPU_BATCHES,
+                        o->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : BOUNCE_BYTES);
         if (r < 0)
                 return gpu_fail(gpu, r, "out of memory");
         gpu->has_engine = true;
@@ -325,9 +327,9 @@ static int options_check(const struct kvcache_gpu_options *user, struct kvcache_
                         return -E2BIG;
         }
         *ret_why = "unknown flags, or an unknown engine";
-        if ((o.flags &
-             ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL | KVCACHE_GPU_URGENT)) ||
-            o.engine > KVCACHE_GPU_ENGINE_PLAIN)
+        if ((o.flags & ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL |
+                                   KVCACHE_GPU_URGENT | KVCACHE_GPU_NO_BOUNCE)) ||
+            o.engine > KVCACHE_GPU_ENGINE_BOUNCE)
                 return -EINVAL;
         *ret_why = "gds is not one of KVCACHE_GPU_GDS_AUTO, _REQUIRED, _NEVER";
         if (o.gds > KVCACHE_GPU_GDS_NEVER)
@@ -433,6 +435,10 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                 .gds = gpu->gds.counts,
                 .blocks_paced = gpu->blocks_paced,
                 .gds_puts = gpu->gds.puts.counts,
+                .bounce_bytes = gpu->engine.bounce
+                                        ? gpu->engine.bounce_part_bytes * ENGINE_BOUNCE_PARTS
+                                        : 0,
+                .bounce_copies = gpu->engine.bounces,
         };
         if (!gpu->gds.puts.path)
                 info.gds_puts.state = KVCACHE_GPU_GDS_OFF;

@@ -175,14 +175,14 @@ static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *wha
 
 /* One kernel's list and launch overlap with another's copies; batch calls of two streams would be
  * in each other's way. */
-static cu_stream get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
+static unsigned get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
 {
-        return gpu->get_streams[engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0];
+        return engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0;
 }
 
 /* Puts `n` copies into the stream, and an event and a notice behind them. */
 static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream stream,
-                          cu_event before, size_t n, bool is_mapped)
+                          cu_event before, size_t n, bool is_mapped, int bounce_part)
 {
         const struct kvcache_gpu_counts counts = gpu->engine.counts;
         const struct driver *d = &gpu->driver;
@@ -192,7 +192,8 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
                 c = d->stream_wait_event(stream, before, 0);
         b->is_timed = c == CU_OK && b->begun && d->event_record(b->begun, stream) == CU_OK;
         if (c == CU_OK)
-                c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped);
+                c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped,
+                                bounce_part);
         if (c != CU_OK)
                 batch_fail(gpu, b, "blocks cannot be copied", c);
         count_begin(gpu, b, &counts);
@@ -209,14 +210,19 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
 
 void batch_copy(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped)
 {
-        batch_copy_in(gpu, b, b->op->is_put ? gpu->put_stream : get_stream(gpu, b), b->op->before,
-                      n, is_mapped);
+        unsigned stream = get_stream(gpu, b);
+
+        if (b->op->is_put)
+                batch_copy_in(gpu, b, gpu->put_stream, b->op->before, n, is_mapped, -1);
+        else /* what cuFile has read is in device memory already */
+                batch_copy_in(gpu, b, gpu->get_streams[stream], b->op->before, n, is_mapped,
+                              b->device_part < 0 ? (int)stream : -1);
         b->op->unissued--;
 }
 
 void batch_copy_aside(struct kvcache_gpu *gpu, struct batch *b, size_t n, bool is_mapped)
 {
-        batch_copy_in(gpu, b, gpu->back_stream, NULL, n, is_mapped);
+        batch_copy_in(gpu, b, gpu->back_stream, NULL, n, is_mapped, -1);
 }
 
 int batch_submit(struct kvcache_gpu *gpu, struct batch *b, struct kvcache_request *request)

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The copy engine. Owns the kernel's module and the lists that the kernel reads.
+/* The copy engine. Owns the kernel's module, the lists that the kernel reads, and the bounce
+ * memory.
  *
  * A list of the kernel's is written to registered memory and copied to the device in front of the
- * launch, in the same stream: warps that read it over the bus would wait for each entry. */
+ * launch, in the same stream: warps that read it over the bus would wait for each entry.
+ *
+ * A part of the bounce memory is used by one stream only, so it is the stream's order that keeps a
+ * copy into it behind the launch that read it last. */
 #include "gpu/engine.h"
 
 #include <errno.h>
@@ -18,6 +22,10 @@ enum {
         /* Measured: below, the batch call is bound by its cost of each copy. */
         ENGINE_KERNEL_BELOW = 64 * 1024,
         ENGINE_MIN_COPIES = 4, /* fewer are not worth a launch */
+        /* A copy engine is near its full rate with copies as long as this. */
+        ENGINE_BOUNCE_FROM = 64 * 1024,
+        ENGINE_BOUNCE_ALIGN = 256, /* of what lies side by side, as it is in host memory */
+        ENGINE_LEAST_PART = 1024 * 1024,
 };
 
 static size_t engine_list_bytes(const struct engine *e)
@@ -53,25 +61,44 @@ static void engine_load(struct engine *e)
                 e->kernel = NULL;
 }
 
+/* As much as there is: else half of it, and so on. */
+static void engine_get_bounce(struct engine *e, uint64_t bytes)
+{
+        uint64_t part = round_down(bytes / ENGINE_BOUNCE_PARTS, ENGINE_BOUNCE_ALIGN);
+
+        for (; e->kernel && part >= ENGINE_LEAST_PART;
+             part = round_down(part / 2, ENGINE_BOUNCE_ALIGN))
+                if (e->d->mem_alloc(&e->bounce, part * ENGINE_BOUNCE_PARTS) == CU_OK) {
+                        e->bounce_part_bytes = part;
+                        return;
+                }
+        e->bounce = 0;
+}
+
 int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_engine forced,
-                uint32_t max_sms, unsigned n_slots)
+                uint32_t max_sms, unsigned n_slots, uint64_t bounce_bytes)
 {
         struct engine e = { .d = d, .forced = forced, .max_sms = max_sms, .n_slots = n_slots };
 
         e.to = calloc(ENGINE_MAX_COPIES, sizeof(*e.to));
         e.from = calloc(ENGINE_MAX_COPIES, sizeof(*e.from));
         e.bytes = calloc(ENGINE_MAX_COPIES, sizeof(*e.bytes));
-        if (!e.to || !e.from || !e.bytes) {
+        e.runs = calloc(ENGINE_MAX_COPIES, sizeof(*e.runs));
+        e.rest = calloc(ENGINE_MAX_COPIES, sizeof(*e.rest));
+        if (!e.to || !e.from || !e.bytes || !e.runs || !e.rest) {
                 engine_fini(&e);
                 return -ENOMEM;
         }
         engine_load(&e);
+        engine_get_bounce(&e, bounce_bytes);
         *ret = e;
         return 0;
 }
 
 void engine_fini(struct engine *e)
 {
+        if (e->bounce)
+                (void)e->d->mem_free(e->bounce);
         if (e->device)
                 (void)e->d->mem_free(e->device);
         if (e->registered)
@@ -83,6 +110,8 @@ void engine_fini(struct engine *e)
         free(e->to);
         free(e->from);
         free(e->bytes);
+        free(e->runs);
+        free(e->rest);
         *e = (struct engine){ 0 };
 }
 
@@ -114,12 +143,16 @@ static cu_result engine_plain(struct engine *e, cu_stream stream, const struct c
         return CU_OK;
 }
 
+static bool engine_has_batch(const struct engine *e)
+{
+        return e->d->copy_batch_13 || e->d->copy_batch_12;
+}
+
 static cu_result engine_batch(struct engine *e, cu_stream stream, const struct copy *list, size_t n)
 {
         struct cu_copy_attributes a = { .source_access = CU_ACCESS_IN_STREAM_ORDER,
                                         .flags = CU_COPY_PREFER_OVERLAP };
         size_t first = 0, failed = 0;
-        cu_result c;
 
         for (size_t i = 0; i < n; i++) {
                 e->to[i] = list[i].to;
@@ -127,19 +160,13 @@ static cu_result engine_batch(struct engine *e, cu_stream stream, const struct c
                 e->bytes[i] = list[i].bytes;
         }
         if (e->d->copy_batch_13)
-                c = e->d->copy_batch_13(e->to, e->from, e->bytes, n, &a, &first, 1, stream);
-        else
-                c = e->d->copy_batch_12(e->to, e->from, e->bytes, n, &a, &first, 1, &failed,
-                                        stream);
-        if (c == CU_OK) {
-                e->counts.batch_calls++;
-                e->counts.batch_copies += n;
-        }
-        return c;
+                return e->d->copy_batch_13(e->to, e->from, e->bytes, n, &a, &first, 1, stream);
+        return e->d->copy_batch_12(e->to, e->from, e->bytes, n, &a, &first, 1, &failed, stream);
 }
 
 /* How many of the list fit, cut for warps. */
-static uint32_t engine_cut(struct copy *ret, const struct copy *list, size_t n, size_t *ret_taken)
+static uint32_t engine_cut(struct copy *ret, uint32_t room, const struct copy *list, size_t n,
+                           size_t *ret_taken)
 {
         uint32_t k = 0;
         size_t i;
@@ -147,7 +174,7 @@ static uint32_t engine_cut(struct copy *ret, const struct copy *list, size_t n, 
         for (i = 0; i < n; i++) {
                 uint64_t cuts = (list[i].bytes + ENGINE_SPLIT - 1) / ENGINE_SPLIT;
 
-                if (cuts > ENGINE_KERNEL_COPIES - k)
+                if (cuts > room - k)
                         break;
                 for (uint64_t at = 0; at < list[i].bytes; at += ENGINE_SPLIT)
                         ret[k++] = (struct copy){ list[i].to + at, list[i].from + at,
@@ -157,17 +184,19 @@ static uint32_t engine_cut(struct copy *ret, const struct copy *list, size_t n, 
         return k;
 }
 
-static cu_result engine_kernel(struct engine *e, unsigned slot, cu_stream stream,
+/* Behind the `*used` copies that the slot's list has already. */
+static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, cu_stream stream,
                                const struct copy *list, size_t n)
 {
-        struct copy *host = e->host + (size_t)slot * ENGINE_KERNEL_COPIES;
-        cu_address device = e->device + (uint64_t)slot * ENGINE_KERNEL_COPIES * sizeof(struct copy);
+        size_t at = (size_t)slot * ENGINE_KERNEL_COPIES + *used;
+        cu_address device = e->device + at * sizeof(*list);
+        struct copy *host = e->host + at;
         void *arguments[2];
         uint32_t k, blocks;
         size_t taken;
         cu_result c;
 
-        k = engine_cut(host, list, n, &taken);
+        k = engine_cut(host, ENGINE_KERNEL_COPIES - *used, list, n, &taken);
         if (k > 0) {
                 blocks = MIN((k + ENGINE_WARPS - 1) / ENGINE_WARPS, e->max_sms);
                 arguments[0] = &device;
@@ -180,34 +209,118 @@ static cu_result engine_kernel(struct engine *e, unsigned slot, cu_stream stream
                         return c;
                 e->counts.kernel_launches++;
                 e->counts.kernel_copies += taken;
+                *used += k;
         }
         return taken < n ? engine_plain(e, stream, list + taken, n - taken) : CU_OK;
 }
 
+/* --- bounce --- */
+
+/* Does it begin a copy across the bus of its own? */
+static bool is_apart(const struct copy *list, size_t i)
+{
+        return i == 0 || list[i - 1].from + list[i - 1].bytes != list[i].from;
+}
+
+/* How many copies from the host make up the list. */
+static size_t engine_runs(const struct copy *list, size_t n)
+{
+        size_t runs = 0;
+
+        for (size_t i = 0; i < n; i++)
+                runs += is_apart(list, i);
+        return runs;
+}
+
+/* Plans as many of the list as the part holds: what is copied into it, and from there. */
+static size_t engine_plan(struct engine *e, unsigned part, const struct copy *list, size_t n,
+                          size_t *ret_runs)
+{
+        cu_address base = e->bounce + part * e->bounce_part_bytes;
+        uint64_t end = 0;
+        size_t runs = 0, i;
+
+        for (i = 0; i < n; i++) {
+                bool apart = is_apart(list, i);
+                uint64_t at = !apart ? end
+                                     : round_up(end, ENGINE_BOUNCE_ALIGN) +
+                                               list[i].from % ENGINE_BOUNCE_ALIGN;
+
+                if (at > e->bounce_part_bytes || list[i].bytes > e->bounce_part_bytes - at)
+                        break;
+                if (apart)
+                        e->runs[runs++] = (struct copy){ base + at, list[i].from, list[i].bytes };
+                else
+                        e->runs[runs - 1].bytes += list[i].bytes;
+                e->rest[i] = (struct copy){ list[i].to, base + at, list[i].bytes };
+                end = at + list[i].bytes;
+        }
+        *ret_runs = runs;
+        return i;
+}
+
+static cu_result engine_into_bounce(struct engine *e, cu_stream stream, size_t runs)
+{
+        cu_result c = CU_OK;
+
+        e->bounces += runs;
+        if (runs > 1 && engine_has_batch(e) && engine_batch(e, stream, e->runs, runs) == CU_OK)
+                return CU_OK;
+        for (size_t i = 0; i < runs && c == CU_OK; i++)
+                c = e->d->copy(e->runs[i].to, e->runs[i].from, e->runs[i].bytes, stream);
+        return c;
+}
+
+static cu_result engine_bounce(struct engine *e, unsigned slot, uint32_t *used, unsigned part,
+                               cu_stream stream, const struct copy *list, size_t n)
+{
+        while (n > 0) {
+                size_t runs, taken = engine_plan(e, part, list, n, &runs);
+                cu_result c;
+
+                if (taken == 0) /* longer than a part */
+                        return CU_ERROR_NOT_SUPPORTED;
+                c = engine_into_bounce(e, stream, runs);
+                if (c == CU_OK)
+                        c = engine_kernel(e, slot, used, stream, e->rest, taken);
+                if (c != CU_OK)
+                        return c;
+                list += taken;
+                n -= taken;
+        }
+        return CU_OK;
+}
+
+/* --- the choice --- */
+
 bool engine_has_kernel(const struct engine *e)
 {
-        return e->kernel && e->forced <= KVCACHE_GPU_ENGINE_KERNEL;
+        return e->kernel &&
+               (e->forced <= KVCACHE_GPU_ENGINE_KERNEL || e->forced == KVCACHE_GPU_ENGINE_BOUNCE);
 }
 
-static bool engine_has_batch(const struct engine *e)
+static enum kvcache_gpu_engine engine_choose(const struct engine *e, uint64_t bytes,
+                                             const struct copy *list, size_t n, int part)
 {
-        return e->d->copy_batch_13 || e->d->copy_batch_12;
-}
+        bool bounces = part >= 0 && e->bounce;
 
-static enum kvcache_gpu_engine engine_choose(const struct engine *e, uint64_t bytes, size_t n)
-{
+        if (e->forced == KVCACHE_GPU_ENGINE_BOUNCE)
+                return bounces ? KVCACHE_GPU_ENGINE_BOUNCE : KVCACHE_GPU_ENGINE_KERNEL;
         if (e->forced != KVCACHE_GPU_ENGINE_AUTO)
                 return e->forced;
         if (e->kernel && n >= ENGINE_MIN_COPIES && bytes / n < ENGINE_KERNEL_BELOW)
-                return KVCACHE_GPU_ENGINE_KERNEL;
+                return bounces && bytes / engine_runs(list, n) >= ENGINE_BOUNCE_FROM
+                               ? KVCACHE_GPU_ENGINE_BOUNCE
+                               : KVCACHE_GPU_ENGINE_KERNEL;
         return engine_has_batch(e) && n > 1 ? KVCACHE_GPU_ENGINE_BATCH : KVCACHE_GPU_ENGINE_PLAIN;
 }
 
 cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct copy *list,
-                      size_t n, bool is_mapped)
+                      size_t n, bool is_mapped, int part)
 {
         enum kvcache_gpu_engine way;
         uint64_t bytes = 0;
+        uint32_t used = 0;
         cu_result c;
 
         e->counts.pieces += n;
@@ -216,18 +329,29 @@ cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct 
                 bytes += list[i].bytes;
         if (n == 0)
                 return CU_OK;
-        way = is_mapped ? engine_choose(e, bytes, n) : KVCACHE_GPU_ENGINE_PLAIN;
+        way = is_mapped ? engine_choose(e, bytes, list, n, part) : KVCACHE_GPU_ENGINE_PLAIN;
         e->counts.bytes += bytes;
+        if (way == KVCACHE_GPU_ENGINE_BOUNCE) {
+                c = engine_bounce(e, slot, &used, (unsigned)part, stream, list, n);
+                if (c == CU_OK)
+                        return c;
+                e->counts.kernel_failures++;
+                way = KVCACHE_GPU_ENGINE_KERNEL;
+        }
         if (way == KVCACHE_GPU_ENGINE_KERNEL) {
-                c = e->kernel ? engine_kernel(e, slot, stream, list, n) : CU_ERROR_NOT_SUPPORTED;
+                c = e->kernel ? engine_kernel(e, slot, &used, stream, list, n)
+                              : CU_ERROR_NOT_SUPPORTED;
                 if (c == CU_OK)
                         return c;
                 e->counts.kernel_failures++;
         }
         if (way != KVCACHE_GPU_ENGINE_PLAIN && engine_has_batch(e)) {
                 c = engine_batch(e, stream, list, n);
-                if (c == CU_OK)
+                if (c == CU_OK) {
+                        e->counts.batch_calls++;
+                        e->counts.batch_copies += n;
                         return c;
+                }
                 e->counts.batch_failures++;
         }
         return engine_plain(e, stream, list, n);

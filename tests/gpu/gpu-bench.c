@@ -12,7 +12,7 @@
 
 enum { MOST_ROUNDS = 7 };
 
-static const char *const engines[] = { "auto", "kernel", "batch", "plain" };
+static const char *const engines[] = { "auto", "kernel", "batch", "plain", "bounce" };
 
 static unsigned rounds = MOST_ROUNDS; /* of which the median counts */
 
@@ -157,12 +157,14 @@ void gpu_bench(struct rig *r, unsigned scale)
                 printf("\n");
                 rig_detach(r);
         }
-        for (unsigned k = 0; k < ARRAY_SIZE(sms); k++) {
+        for (unsigned k = 0; k < 2 * ARRAY_SIZE(sms); k++) {
+                enum kvcache_gpu_engine engine =
+                        k % 2 ? KVCACHE_GPU_ENGINE_BOUNCE : KVCACHE_GPU_ENGINE_KERNEL;
                 char what[64];
 
-                snprintf(what, sizeof(what), "get, kernel, %u SMs", sms[k]);
+                snprintf(what, sizeof(what), "get, %s, %u SMs", engines[engine], sms[k / 2]);
                 printf("%-28s", what);
-                rig_attach(r, KVCACHE_GPU_ENGINE_KERNEL, sms[k], 0);
+                rig_attach(r, engine, sms[k / 2], 0);
                 for (unsigned p = 0; p < ARRAY_SIZE(pieces); p++) {
                         struct load w;
 
@@ -175,7 +177,7 @@ void gpu_bench(struct rig *r, unsigned scale)
                 printf("\n");
                 rig_detach(r);
         }
-        for (unsigned engine = 0; engine < ARRAY_SIZE(engines); engine++) {
+        for (unsigned engine = 0; engine < KVCACHE_GPU_ENGINE_BOUNCE; engine++) {
                 char what[64];
                 size_t refused = 0;
 

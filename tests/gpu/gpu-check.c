@@ -260,12 +260,11 @@ void wait_until_written(struct rig *r)
 
 /* --- for interference.py: gets in a loop, in the primary context of this process --- */
 
-__attribute__((visibility("default"))) double gpu_check_loop(const char *socket_path,
-                                                             uint64_t piece, unsigned max_sms,
-                                                             unsigned flags, volatile int *ready,
-                                                             const volatile int *stop);
+__attribute__((visibility("default"))) double
+gpu_check_loop(const char *socket_path, uint64_t piece, unsigned max_sms, unsigned flags,
+               unsigned engine, volatile int *ready, const volatile int *stop);
 double gpu_check_loop(const char *socket_path, uint64_t piece, unsigned max_sms, unsigned flags,
-                      volatile int *ready, const volatile int *stop)
+                      unsigned engine, volatile int *ready, const volatile int *stop)
 {
         cu_context context;
         struct load w;
@@ -276,7 +275,7 @@ double gpu_check_loop(const char *socket_path, uint64_t piece, unsigned max_sms,
 
         MUST(has_gpu(&r), "no GPU");
         rig_open(&r, socket_path);
-        rig_attach(&r, KVCACHE_GPU_ENGINE_AUTO, max_sms, flags);
+        rig_attach(&r, (enum kvcache_gpu_engine)engine, max_sms, flags);
         load_open(&r, &w, piece, 0, UINT64_C(1) << 30);
         load_name(&w, 2000 + piece);
         load_fill(&r, &w);

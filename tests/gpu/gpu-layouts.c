@@ -200,6 +200,7 @@ void gpu_check(struct rig *r)
                 { "kernel", KVCACHE_GPU_ENGINE_KERNEL, 0 },
                 { "batch", KVCACHE_GPU_ENGINE_BATCH, 0 },
                 { "plain", KVCACHE_GPU_ENGINE_PLAIN, 0 },
+                { "bounce", KVCACHE_GPU_ENGINE_BOUNCE, 0 },
                 { "auto, through staging", KVCACHE_GPU_ENGINE_AUTO, KVCACHE_GPU_NO_POOL },
                 { "auto, in the current context", KVCACHE_GPU_ENGINE_AUTO,
                   KVCACHE_GPU_CURRENT_CONTEXT },
@@ -218,7 +219,7 @@ void gpu_check(struct rig *r)
                 info = rig_info(r);
                 printf("%-30s %zu layouts right in %.2f s; kernel %d batch %d pool %d buffer %d, "
                        "%llu blocks from the pool, %llu through staging, %llu launches, %llu batch "
-                       "calls, %llu plain copies, %llu failures\n",
+                       "calls, %llu plain copies, %llu into bounce memory, %llu failures\n",
                        ways[w].what, ARRAY_SIZE(shapes), now() - start,
                        !!(info.flags & KVCACHE_GPU_HAS_KERNEL),
                        !!(info.flags & KVCACHE_GPU_HAS_BATCH),
@@ -229,6 +230,7 @@ void gpu_check(struct rig *r)
                        (unsigned long long)info.counts.kernel_launches,
                        (unsigned long long)info.counts.batch_calls,
                        (unsigned long long)info.counts.plain_copies,
+                       (unsigned long long)info.bounce_copies,
                        (unsigned long long)(info.counts.kernel_failures +
                                             info.counts.batch_failures +
                                             info.counts.driver_errors));

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much does a model's work slow down while blocks come from the pool beside it?
 
-    interference.py BUILD SOCKET [SIZE]
+    interference.py BUILD SOCKET [SIZE [PIECE]]
 
 A loop of matrix products of SIZE rows and columns (default: 8192), in this process and on its GPU, is timed alone and beside gets
-in a loop. Needs PyTorch."""
+in a loop, or those of pieces of so many bytes. Needs PyTorch."""
 
 import ctypes
 import pathlib
@@ -17,6 +17,11 @@ import time
 import torch
 
 SIZE = int(sys.argv[3]) if len(sys.argv) > 3 else 8192
+URGENT = 4
+ENGINES = ("auto", "kernel", "batch", "plain", "bounce")
+RUNS = ((4096, 2, 0, "auto"), (4096, 2, 0, "kernel"), (4096, 1, 0, "auto"), (4096, 4, 0, "auto"), (4096, 16, 0, "auto"),
+        (4096, 2, URGENT, "auto"), (4096, 2, URGENT, "kernel"), (16384, 2, 0, "auto"), (16384, 2, 0, "kernel"),
+        (65536, 2, 0, "auto"), (65536, 2, 0, "bounce"), (2 << 20, 2, 0, "auto"))
 LOOPS, ROUNDS = max(1, round(20 * (8192 / SIZE) ** 3)), 25  # a round takes as long with each size
 
 
@@ -38,17 +43,18 @@ def main():
     build, socket = sys.argv[1:3]
     library = ctypes.CDLL(str(pathlib.Path(build) / "tests/gpu/libgpu-check.so"))
     library.gpu_check_loop.restype = ctypes.c_double
-    library.gpu_check_loop.argtypes = [ctypes.c_char_p, ctypes.c_uint64, ctypes.c_uint, ctypes.c_uint] + 2 * [ctypes.POINTER(ctypes.c_int)]
+    library.gpu_check_loop.argtypes = [ctypes.c_char_p, ctypes.c_uint64] + 3 * [ctypes.c_uint] + 2 * [ctypes.POINTER(ctypes.c_int)]
     torch.manual_seed(1)
     a, b = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     c = torch.empty_like(a)
     products(a, b, c)
-    print(f"{'matrix products beside gets':<28}{'GEMM alone':>12}{'beside':>12}{'slower':>9}{'GB/s':>8}")
-    for piece, sms, urgent in ((4096, 1, 0), (4096, 2, 0), (4096, 4, 0), (4096, 1, 4), (4096, 2, 4), (16384, 2, 0), (65536, 2, 0),
-                               (2 << 20, 2, 0)):
+    print(f"{'matrix products beside gets':<34}{'GEMM alone':>12}{'beside':>12}{'slower':>9}{'GB/s':>8}")
+    for piece, sms, flags, engine in RUNS:
+        if len(sys.argv) > 4 and piece != int(sys.argv[4]):
+            continue
         alone, ready, stop, rate = products(a, b, c), ctypes.c_int(0), ctypes.c_int(0), []
         thread = threading.Thread(
-            target=lambda: rate.append(library.gpu_check_loop(socket.encode(), piece, sms, urgent, ctypes.byref(ready),
+            target=lambda: rate.append(library.gpu_check_loop(socket.encode(), piece, sms, flags, ENGINES.index(engine), ctypes.byref(ready),
                                                               ctypes.byref(stop))))
         thread.start()
         while not ready.value and thread.is_alive():  # it attaches and puts its blocks
@@ -56,7 +62,7 @@ def main():
         beside = products(a, b, c)
         stop.value = 1
         thread.join()
-        print(f"{f'{piece >> 10} KiB, {sms} SMs' + (', urgent' if urgent else ''):<28}{alone * 1000:>9.2f} ms{beside * 1000:>9.2f} ms"
+        print(f"{f'{piece >> 10} KiB, {engine}, {sms} SMs' + (', urgent' if flags & URGENT else ''):<34}{alone * 1000:>9.2f} ms{beside * 1000:>9.2f} ms"
               f"{(beside / alone - 1) * 100:>7.1f} %{rate[0]:>8.1f}", flush=True)
 
 

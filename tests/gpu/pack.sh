@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Puts what on-gpu.sh, disk.py and written.py need of a build into a folder that can be carried to another machine: programs,
+# Puts what on-gpu.sh, disk.py, written.py and the benchmark (tests/bench) need of a build into a folder that can be carried to another machine: programs,
 # fio if there is one here, and the shared libraries that they need but for libc's.
 #
 #     pack.sh BUILD FOLDER
@@ -8,10 +8,12 @@ set -eu
 build=$1 folder=$2
 rm -rf "$folder"
 mkdir -p "$folder/daemon" "$folder/client/lib" "$folder/client/bench" "$folder/tests/gpu/cufile-shim" "$folder/tests/bench" \
+        "$folder/tests/campaigns" \
         "$folder/lib" "$folder/bin"
 cp "$build/daemon/kvcache-daemon" "$folder/daemon/"
 cp "$build/client/bench/kvcache-bench" "$folder/client/bench/"
-cp "$build/tests/bench/measure" "$folder/tests/bench/"
+cp "$build/tests/bench/measure" "$build/tests/bench/measure-echo" "$folder/tests/bench/"
+cp "$build/tests/campaigns/many-entries" "$folder/tests/campaigns/"
 
 # needed LIBRARIES FILE...: copies the libraries of the files there
 needed() {
@@ -44,9 +46,9 @@ mkdir "$folder/conf"
 cp -r "$(dirname "$0")/../../conf/models" "$(dirname "$0")/../../conf/deployments" "$folder/conf/"
 cp "$(dirname "$0")"/../bench/*.py "$folder/tests/bench/"
 for f in "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/tests/gpu/gpu-check" \
-        "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure"; do
+        "$folder/tests/gpu/libgpu-check.so" "$folder/client/bench/kvcache-bench" "$folder/tests/bench/measure" "$folder/tests/bench/measure-echo" "$folder/tests/campaigns/many-entries"; do
         strip --strip-debug "$f"
 done
 needed "$folder/lib" "$folder/daemon/kvcache-daemon" "$folder/client/lib/libkvcache.so.1" "$folder/client/bench/kvcache-bench" \
-        "$folder/tests/bench/measure"
+        "$folder/tests/bench/measure" "$folder/tests/bench/measure-echo" "$folder/tests/campaigns/many-entries"
 du -sh "$folder"

@@ -97,6 +97,75 @@ static void more_blocks_than_batches_hold_go_through_in_turn(void **state)
                 assert_true(block_is(f, i, 1200 - BLOCKS + i));
 }
 
+/* Ten times all blocks, which is more than a part of the bounce memory holds that was cut down to
+ * the least: each list takes several turns. */
+static void small_pieces_come_through_device_memory(void **state)
+{
+        static const struct {
+                uint32_t flags;
+                unsigned refused; /* requests for device memory */
+                uint64_t bounce_bytes;
+        } ways[] = {
+                { 0, 0, 64 << 20 }, { 0, 5, 2 << 20 }, { 0, 6, 0 }, { KVCACHE_GPU_NO_BOUNCE, 0, 0 }
+        };
+        struct fixture *f = *state;
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = 256 << 20 });
+        for (unsigned w = 0; w < ARRAY_SIZE(ways); w++) {
+                struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_BOUNCE);
+                struct kvcache_gpu_counts before;
+                struct kvcache_gpu_info info;
+                struct job *j;
+                unsigned launches;
+
+                stub.reset();
+                o.flags = ways[w].flags;
+                stub.fault("cuMemAlloc_v2", 1, ways[w].refused, CU_ERROR_OUT_OF_MEMORY);
+                assert_int_equal(kvcache_gpu_attach(&f->gpu, f->kv, &o, NULL, 0), 0);
+                put_keys(f, BLOCKS, 100 * w);
+                clear(f);
+                before = info_of(f).counts;
+                j = job_of(f, 10 * BLOCKS, 0, 0);
+                for (unsigned i = 0; i < 10 * BLOCKS; i++)
+                        j->blocks[i].key = rig_key(100 * w + i % BLOCKS);
+                assert_int_equal(get(f, j), 0);
+                assert_statuses(j, KVCACHE_OK);
+                for (unsigned i = 0; i < BLOCKS; i++)
+                        assert_true(block_is(f, i, 100 * w + i));
+                info = info_of(f);
+                launches = (unsigned)(info.counts.kernel_launches - before.kernel_launches);
+                assert_int_equal(info.bounce_bytes, ways[w].bounce_bytes);
+                assert_int_equal(info.bounce_copies > 0, ways[w].bounce_bytes > 0);
+                assert_int_equal(launches > 1, ways[w].bounce_bytes == 2 << 20);
+                assert_int_equal(info.counts.batch_copies + info.counts.plain_copies, 0);
+                assert_int_equal(kvcache_gpu_detach(f->gpu, 5000), 0);
+                f->gpu = NULL;
+        }
+}
+
+/* Long copies across the bus, or none: a layer of each block is not worth it. */
+static void what_lies_apart_in_the_pool_is_read_there(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_gpu_info before;
+        struct job *j;
+
+        begin(f);
+        put_keys(f, BLOCKS, 1);
+        clear(f);
+        j = job_of(f, BLOCKS, 1, 0);
+        assert_int_equal(get(f, j), 0);
+        before = info_of(f);
+        assert_true(before.bounce_copies > 0 && before.bounce_copies < BLOCKS);
+        j = job_of(f, BLOCKS, 1, 0);
+        j->q.n_layers = 1;
+        assert_int_equal(get(f, j), 0);
+        assert_int_equal(info_of(f).bounce_copies, before.bounce_copies);
+        assert_true(info_of(f).counts.kernel_launches > before.counts.kernel_launches);
+        for (unsigned i = 0; i < BLOCKS; i++)
+                assert_true(block_is(f, i, 1 + i));
+}
+
 static void each_block_has_its_own_status(void **state)
 {
         struct fixture *f = *state;
@@ -671,17 +740,18 @@ static void any_call_of_the_driver_may_fail(void **state)
                 CU_FUNCTIONS(X)
 #undef X
         };
-        static const enum kvcache_gpu_engine ways[] = { KVCACHE_GPU_ENGINE_KERNEL,
+        static const enum kvcache_gpu_engine ways[] = { KVCACHE_GPU_ENGINE_BOUNCE, /* then KERNEL */
                                                         KVCACHE_GPU_ENGINE_PLAIN };
+        enum { WAYS = ARRAY_SIZE(ways) };
         struct fixture *f = *state;
         uint64_t space = 1000;
         unsigned tried = 0;
 
         connect_to(f, &(struct fake_options){ .pool_bytes = 256 << 20 });
-        for (unsigned i = 0; i < 2 * ARRAY_SIZE(functions); i++)
+        for (unsigned i = 0; i < WAYS * ARRAY_SIZE(functions); i++)
                 for (unsigned nth = 0; nth < 12; nth++) {
-                        const char *function = functions[i / 2];
-                        struct kvcache_gpu_options o = options_of(ways[i % 2]);
+                        const char *function = functions[i / WAYS];
+                        struct kvcache_gpu_options o = options_of(ways[i % WAYS]);
                         struct job *j;
                         unsigned calls;
                         int r;
@@ -912,8 +982,8 @@ static void malformed_options_are_refused(void **state)
                 assert_null(f->gpu);                                                               \
         } while (0)
         REFUSE(o.size = 4, -EINVAL, "size");
-        REFUSE(o.flags = 8, -EINVAL, "flags");
-        REFUSE(o.engine = 4, -EINVAL, "engine");
+        REFUSE(o.flags = 16, -EINVAL, "flags");
+        REFUSE(o.engine = 5, -EINVAL, "engine");
         REFUSE(o.gds = 3, -EINVAL, "gds");
         REFUSE(o.gds_bytes = 4096, -EINVAL, "gds_bytes");
         REFUSE(o.gds_bytes = (1 << 20) + 1, -EINVAL, "gds_bytes");
@@ -998,6 +1068,8 @@ int main(void)
                 TEST(a_put_says_what_its_blocks_cost),
                 TEST(what_one_layout_stored_another_can_load),
                 TEST(more_blocks_than_batches_hold_go_through_in_turn),
+                TEST(small_pieces_come_through_device_memory),
+                TEST(what_lies_apart_in_the_pool_is_read_there),
                 TEST(each_block_has_its_own_status),
                 TEST(layers_and_tokens_are_moved_alone),
                 TEST(a_request_without_blocks_completes),
