@@ -99,13 +99,14 @@ static void borrow_take(struct kvcache_gpu *gpu, struct batch *b)
 /* --- reading --- */
 
 /* The last read goes on with these bytes of the same file, if they follow it. */
-static bool read_extend(struct batch *b, const struct gds_file *file, uint64_t offset, uint64_t at,
-                        uint64_t bytes, uint64_t needed)
+static bool read_extend(const struct kvcache_gpu *gpu, struct batch *b, const struct gds_file *file,
+                        uint64_t offset, uint64_t at, uint64_t bytes, uint64_t needed)
 {
+        uint64_t most = gpu->gds.cufile.is_compatible ? GDS_COPIED_READ_BYTES : GDS_READ_BYTES;
         struct gds_read *last = b->n_reads > 0 ? &b->reads[b->n_reads - 1] : NULL;
 
         if (!last || last->file != file || last->offset + last->bytes != offset ||
-            last->at + last->bytes != at || last->bytes + bytes > GDS_READ_BYTES)
+            last->at + last->bytes != at || last->bytes + bytes > most)
                 return false;
         last->needed = last->bytes + needed;
         last->bytes += bytes;
@@ -132,7 +133,7 @@ static void borrow_plan(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, ui
         if (!file)
                 return;
         length += borrowed->loan.offset + range - start;
-        if (read_extend(b, file, start, *at, bytes, length))
+        if (read_extend(gpu, b, file, start, *at, bytes, length))
                 gds_file_release(file);
         else
                 b->reads[b->n_reads++] = (struct gds_read){

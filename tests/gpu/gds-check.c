@@ -10,7 +10,7 @@
 #include "gpu-check.h"
 #include "gpu/cufile.h"
 
-enum { ROUNDS = 8, LOOP_THREADS = 8, MAX_FILES = 4096, CHECK_ROUNDS = 8 };
+enum { ROUNDS = 6, LOOP_THREADS = 8, MAX_FILES = 4096, CHECK_ROUNDS = 8 };
 
 /* A folder; else puts go as ever. */
 static const char *put_path(void)
