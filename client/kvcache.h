@@ -106,7 +106,7 @@ struct kvcache; /* a handle: a connection, its mappings, and what is in flight *
 
 struct kvcache_options {
         uint32_t size;           /* sizeof(struct kvcache_options) */
-        uint32_t flags;          /* KVCACHE_POPULATE, KVCACHE_NO_LOOKUP */
+        uint32_t flags;          /* KVCACHE_POPULATE, ... */
         const char *socket_path; /* NULL: $KVCACHE_SOCKET, else the default path */
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
@@ -120,6 +120,9 @@ enum {
         KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
                                       a page costs more than copying it */
         KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS and MATCH always ask the daemon: see there */
+        KVCACHE_NO_SPIN = 1 << 2,   /* a call that waits for an answer sleeps at once. Without it,
+                                       and on four processors or more, it polls for 50 us at most
+                                       first, as long as answers have come that soon of late */
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on

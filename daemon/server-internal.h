@@ -19,6 +19,7 @@
 #include "notify.h"
 #include "server.h"
 #include "session/session.h"
+#include "spin.h"
 #include "report/status.h"
 #include "report/collect.h"
 #include "report/health.h"
@@ -39,6 +40,9 @@ struct server {
         struct service service; /* whose parts are the server's */
         struct tenant tenants[CONFIG_MAX_TENANTS];
         const struct config_tenant *tenant_config[CONFIG_MAX_TENANTS]; /* [0]: may be NULL */
+        struct spin spin;                                              /* of the loop */
+        uint64_t wait_began_ns;                                        /* the loop's */
+        bool has_polled;                                               /* in vain, since then */
         unsigned sweep_turn; /* the tenant whose pool is swept next */
         struct sessions *sessions;
         struct listener *listener;

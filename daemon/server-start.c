@@ -196,6 +196,14 @@ static struct store_params store_params_of(struct server *s)
         };
 }
 
+/* io.spin */
+static uint32_t spin_limit(const struct config *c)
+{
+        if (strcmp(c->io.spin, "off") == 0)
+                return 0;
+        return strcmp(c->io.spin, "on") == 0 ? SPIN_LIMIT_NS : spin_limit_of_host();
+}
+
 int server_start_store(struct server *s)
 {
         const struct config *c = s->config;
@@ -210,6 +218,7 @@ int server_start_store(struct server *s)
                 .depth = (unsigned)c->io.depth,
                 .posix_threads = POSIX_THREADS,
                 .hang_ns = c->io.hang_ms * UINT64_C(1000000),
+                .spin_ns = spin_limit(c),
                 .pool = pool_base(s->tenants[0].pool),
                 .pool_bytes = pool_bytes(s->tenants[0].pool),
                 .piece_bytes = pool_slab_bytes(s->tenants[0].pool),
@@ -221,6 +230,7 @@ int server_start_store(struct server *s)
         char error[512] = "";
         int r;
 
+        s->spin.limit_ns = io.spin_ns;
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 const struct pool *pool = s->tenants[i].pool;
 

@@ -331,14 +331,39 @@ static bool turn(struct server *s)
         return more;
 }
 
+/* Sleeps until something happens, unless there is more to do. While it has not been long of late
+ * until a client or a worker had something, it only asks, for a moment; if that is in vain, the
+ * loop takes a turn, and what comes next is sleep. */
+static void wait_for_events(struct server *s, bool more)
+{
+        bool polls = !more && !s->has_polled && spin_budget(&s->spin) > 0;
+        uint64_t now = clock_mono_ns(), end;
+
+        if (!s->has_polled) {
+                sessions_poll_begins(s->sessions);
+                s->wait_began_ns = now;
+        }
+        end = s->wait_began_ns + spin_budget(&s->spin);
+        do
+                event_base_loop(s->base, EVLOOP_ONCE | (more || polls ? EVLOOP_NONBLOCK : 0));
+        while (polls && !sessions_woken_ns(s->sessions) && clock_mono_ns() < end);
+        s->has_polled = polls && !sessions_woken_ns(s->sessions);
+        if (more)
+                return;
+        now = clock_mono_ns();
+        if (polls)
+                s->sources.loop_spun_ns += now - s->wait_began_ns;
+        if (!s->has_polled)
+                spin_learn(&s->spin, now - s->wait_began_ns);
+}
+
 static void run_loop(struct server *s)
 {
         bool more = false;
 
         while (!s->draining ||
                ((caches_pending(s) > 0 || sessions_busy(s->sessions)) && !s->drain_late)) {
-                sessions_poll_begins(s->sessions);
-                event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
+                wait_for_events(s, more);
                 more = turn(s);
                 if (sessions_woken_ns(s->sessions))
                         histogram_add(&s->sources.loop[METRICS_LOOP_ITERATION],

@@ -73,7 +73,7 @@ SHOWN = {
 }
 
 # Of proto: the daemon's lower rooms know keys and helpers, not the wire.
-HELPERS = {"proto/copy.h", "proto/cleanup.h", "proto/checked.h", "proto/text.h", "proto/warm.h"}
+HELPERS = {"proto/copy.h", "proto/cleanup.h", "proto/checked.h", "proto/spin.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
     **{room: HELPERS for room in ("base", "slab", "evict")},
     "remote": HELPERS | {"proto/key.h"},

@@ -247,13 +247,32 @@ bool flow_has_ended(struct kvcache *kv)
 
 /* --- waiting --- */
 
+/* A reply, or -EAGAIN after the receive's own timeout. */
+static ssize_t await_reply(struct kvcache *kv, int fds[static WIRE_MAX_FDS], unsigned *n_fds)
+{
+        int64_t budget = (int64_t)spin_budget(&kv->spin);
+        int64_t began = kv->spin.limit_ns ? handle_now_ns() : 0, now = began;
+        ssize_t n = -EAGAIN;
+
+        while (now - began < budget && n == -EAGAIN) {
+                n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, n_fds);
+                now = handle_now_ns();
+        }
+        if (n == -EAGAIN) {
+                n = fdpass_wait(kv->conn->sock, kv->in, sizeof(kv->in), fds, n_fds);
+                now = kv->spin.limit_ns ? handle_now_ns() : 0;
+        }
+        spin_learn(&kv->spin, (uint64_t)(now - began));
+        return n;
+}
+
 /* The common wait: nothing to send, something to come, and the receive's own timeout is short
  * enough. One system call instead of a poll() and a receive. */
 static void wait_reply(struct kvcache *kv)
 {
         int fds[WIRE_MAX_FDS], r;
         unsigned n_fds = 0;
-        ssize_t n = fdpass_wait(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
+        ssize_t n = await_reply(kv, fds, &n_fds);
 
         if (n == -EAGAIN || n == -EINTR)
                 return;

@@ -13,6 +13,7 @@
 #include "lib/tally.h"
 #include "lib/transfers.h"
 #include "proto/lookup.h"
+#include "spin.h"
 #include "wire.h"
 
 struct message;
@@ -98,6 +99,7 @@ struct kvcache {
         char *socket_path; /* NULL: by environment and default */
         char client_name[WIRE_CLIENT_NAME];
         uint32_t flags;
+        struct spin spin; /* of waits for replies */
         int connect_timeout_ms, request_timeout_ms;
         uint64_t staging_bytes;
 

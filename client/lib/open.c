@@ -94,11 +94,12 @@ static int set_up(struct kvcache *kv, const struct kvcache_options *o)
         const char *name = o->client_name ? o->client_name : program_invocation_short_name;
         struct epoll_event e = { .events = EPOLLIN };
 
-        if (o->flags & ~(uint32_t)(KVCACHE_POPULATE | KVCACHE_NO_LOOKUP))
+        if (o->flags & ~(uint32_t)(KVCACHE_POPULATE | KVCACHE_NO_LOOKUP | KVCACHE_NO_SPIN))
                 return handle_fail(kv, -EINVAL, "unknown flags 0x%x", o->flags);
         if (o->connect_timeout_ms < 0 || o->request_timeout_ms < 0)
                 return handle_fail(kv, -EINVAL, "a negative timeout");
         kv->flags = o->flags;
+        kv->spin.limit_ns = o->flags & KVCACHE_NO_SPIN ? 0 : spin_limit_of_host();
         kv->connect_timeout_ms = o->connect_timeout_ms ? o->connect_timeout_ms : CONNECT_TIMEOUT_MS;
         kv->request_timeout_ms = o->request_timeout_ms ? o->request_timeout_ms : REQUEST_TIMEOUT_MS;
         kv->staging_bytes = o->staging_bytes;

@@ -121,6 +121,9 @@ struct kio_backend {
         /* Up to `max` finished ones. */
         unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);
         void (*wake)(struct kio_queue *q);
+        /* May be NULL. Is there something to reap? Cheap, and no system call: to be asked again and
+         * again. */
+        bool (*is_ready)(const struct kio_queue *q);
         /* May be NULL. So many of those in flight are at devices that hang: the others shall not
          * want for threads. */
         void (*relieve)(struct kio_queue *q, unsigned stuck);

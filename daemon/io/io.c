@@ -172,6 +172,7 @@ static int kio_start_workers(struct kio *io, const struct kio_params *params)
                 w->registration_error = &io->registration_error;
                 w->wanted_depth = io->depth;
                 w->hang_ns = params->hang_ns;
+                w->spin.limit_ns = params->spin_ns;
                 w->params = (struct kio_queue_params){
                         .depth = worker_queue_depth(io->depth),
                         .threads = params->posix_threads,
@@ -591,6 +592,7 @@ void kio_get_stats(const struct kio *io, struct kio_stats *ret)
                 s.busy_time_ns += counter_get(&w->busy_time_ns);
                 s.queued += w->submitted - begun;
                 s.wakeups += w->wakeups;
+                s.spun_ns += counter_get(&w->spun_ns);
         }
         *ret = s;
 }

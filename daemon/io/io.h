@@ -31,6 +31,7 @@ struct kio_params {
          * `depth`, so that the other volumes go on. It comes back when the device says so. 0: never
          */
         uint64_t hang_ns;
+        uint32_t spin_ns; /* how long a worker polls before it sleeps, at most */
 
         /* One registered buffer a piece: [pool + i * piece_bytes, ...). Registered later, piece by
          * piece, by kio_register_piece(). */
@@ -82,6 +83,7 @@ struct kio_stats {
                                       workers */
         uint64_t queued;           /* now, requests not yet given to a ring */
         uint64_t wakeups;
+        uint64_t spun_ns; /* time that workers have polled before they slept */
 };
 
 /* Starts the workers. Blocks until each has its queue or none can be had. "auto" falls back to

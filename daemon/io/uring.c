@@ -241,6 +241,15 @@ static unsigned uring_reap(struct kio_queue *base, struct kio_done *ret, unsigne
         return n_ret;
 }
 
+/* What the kernel has deferred to this thread counts: io_uring_peek_batch_cqe() has it done. */
+static bool uring_is_ready(const struct kio_queue *base)
+{
+        const struct uring_queue *q = container_of(base, const struct uring_queue, base);
+
+        return io_uring_cq_ready(&q->ring) > 0 || (IO_URING_READ_ONCE(*q->ring.sq.kflags) &
+                                                   (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW));
+}
+
 static int uring_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
 {
         struct uring_queue *q = uring_of(base);
@@ -535,6 +544,7 @@ const struct kio_backend kio_backend_uring = {
         .set_buffer = uring_set_buffer,
         .push = uring_push,
         .submit = uring_submit,
+        .is_ready = uring_is_ready,
         .reap = uring_reap,
         .wake = uring_wake,
 };

@@ -125,6 +125,7 @@ static bool worker_take_inbox(struct worker *w)
 
         pthread_mutex_lock(&w->lock);
         w->sleeping = false;
+        w->taken = atomic_load_explicit(&w->posted, memory_order_relaxed);
         stopping = w->stopping;
         for (unsigned c = 0; c < KIO_CLASS_END; c++)
                 list_splice(&taken, &w->inbox[c]);
@@ -505,12 +506,45 @@ static void worker_enter(struct worker *w, bool wait)
         counter_set(&w->in_device, 0);
 }
 
+/* Polls for a moment, with all that is ready given to the device. True: something has come. */
+static bool worker_spin(struct worker *w)
+{
+        uint64_t budget = spin_budget(&w->spin), began, now;
+        bool has_come;
+
+        if (budget == 0 || !w->queue->ops->is_ready)
+                return false;
+        worker_enter(w, false);
+        began = now = clock_mono_ns();
+        for (;;) {
+                has_come = atomic_load_explicit(&w->posted, memory_order_acquire) != w->taken ||
+                           w->queue->ops->is_ready(w->queue);
+                if (has_come || now - began >= budget)
+                        break;
+                spin_pause();
+                now = clock_mono_ns();
+        }
+        counter_add(&w->spun_ns, now - began);
+        if (has_come)
+                spin_learn(&w->spin, now - began);
+        return has_come;
+}
+
+static void worker_sleep(struct worker *w)
+{
+        uint64_t began = w->spin.limit_ns ? clock_mono_ns() : 0;
+
+        worker_enter(w, true);
+        if (began)
+                spin_learn(&w->spin, clock_mono_ns() - began);
+}
+
 static void worker_run(struct worker *w)
 {
         merge_init(&w->merge, w->params.depth);
         w->accounted_ns = clock_mono_ns();
         for (;;) {
-                bool stopping, wait;
+                bool stopping;
 
                 counter_add(&w->turns, 1);
                 stopping = worker_take_inbox(w);
@@ -519,8 +553,10 @@ static void worker_run(struct worker *w)
                 if (stopping && w->n_in_flight + w->n_stuck == 0 && classes_are_empty(w->ready) &&
                     classes_are_empty(w->compute))
                         break;
-                wait = classes_are_empty(w->compute) && worker_fall_asleep(w);
-                worker_enter(w, wait);
+                if (classes_are_empty(w->compute) && !worker_spin(w) && worker_fall_asleep(w))
+                        worker_sleep(w);
+                else
+                        worker_enter(w, false);
                 if (worker_reap(w) > 0 && !classes_are_empty(w->compute)) {
                         /* The device does not wait until the slice is computed. The loop does: so
                          * it is notified once for both. */
@@ -651,6 +687,7 @@ void worker_submit(struct worker *w, struct kio_request *req)
 {
         pthread_mutex_lock(&w->lock);
         list_append(&w->inbox[req->class], &req->node);
+        atomic_fetch_add_explicit(&w->posted, 1, memory_order_release);
         pthread_mutex_unlock(&w->lock);
         w->submitted++;
         w->dirty = true;

@@ -13,6 +13,7 @@
 #include "io/backend.h"
 #include "io/merge.h"
 #include "io/completion-queue.h"
+#include "spin.h"
 
 /* What a `call` that a worker runs itself may answer: call it again, in another turn. */
 enum { WORKER_AGAIN = 1 };
@@ -30,7 +31,8 @@ struct worker {
         enum worker_order order;
         int answer;
         struct list_node inbox[KIO_CLASS_END];
-        bool sleeping; /* has looked at the inbox for the last time: wake it */
+        _Atomic uint64_t posted; /* requests that it was ever given: written under the lock */
+        bool sleeping;           /* has looked at the inbox for the last time: wake it */
         bool stopping;
 
         /* orders' arguments and results */
@@ -53,6 +55,8 @@ struct worker {
         uint32_t busy, hanging; /* volumes with something in flight; volumes that hang: bits */
         uint32_t ready_turn, compute_turn;
         uint64_t accounted_ns;
+        uint64_t taken; /* of `posted` */
+        struct spin spin;
         struct list_node done;
         struct merge merge;
         int broken; /* -errno while the queue cannot be submitted */
@@ -66,7 +70,7 @@ struct worker {
         _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */
         _Atomic uint64_t ops[KIO_OP_END], joined[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
         _Atomic uint64_t resubmitted, wiped, registered_ops, transfers, transfers_time_ns,
-                busy_time_ns, begun, finished;
+                busy_time_ns, begun, finished, spun_ns;
 
         /* the loop's own */
         _Alignas(64) uint64_t submitted;

@@ -166,6 +166,7 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->deferred_requests = (double)sessions.deferred;
         for (unsigned i = 0; i < METRICS_LOOP; i++)
                 histogram_merge(&s->loop_duration[i], &from->loop[i]);
+        s->spin[METRICS_SPIN_LOOP] = (double)from->loop_spun_ns / 1e9;
         for (unsigned i = 0; i < METRICS_STAGES; i++)
                 histogram_merge(&s->stage_duration[i], &from->service->stages.time[i]);
         s->sessions_accepted = (double)sessions.accepted;
@@ -612,6 +613,7 @@ static void collect_io(const struct kio *io, struct metrics *s)
         s->io_inflight_seconds = (double)k.inflight_time_ns / 1e9;
         s->io_busy_seconds = (double)k.busy_time_ns / 1e9;
         s->io_wakeups = (double)k.wakeups;
+        s->spin[METRICS_SPIN_WORKERS] = (double)k.spun_ns / 1e9;
 }
 
 void status_collect(const struct status_sources *from, const struct tenant *only,

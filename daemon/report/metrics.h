@@ -84,6 +84,7 @@ enum metrics_degradation {
         METRICS_DEGRADATIONS
 };
 
+enum { METRICS_SPIN_LOOP, METRICS_SPIN_WORKERS, METRICS_SPIN };
 enum { METRICS_REGISTERED_POOL, METRICS_REGISTERED_REGION, METRICS_REGISTERED };
 /* What the loop did: all of an iteration but its sleep, and parts of it. */
 enum {

@@ -32,5 +32,6 @@ struct status_sources {
         uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
         bool ready, draining;      /* ready: it has started */
         struct histogram loop[METRICS_LOOP]; /* ns */
-        const uint8_t *instance;             /* WIRE_INSTANCE_BYTES */
+        uint64_t loop_spun_ns;
+        const uint8_t *instance; /* WIRE_INSTANCE_BYTES */
 };

@@ -18,6 +18,7 @@
 
 #include "../lib/rig.h"
 #include "checked.h"
+#include "lib/handle.h"
 #include "lib/staging.h"
 #include "lib/lease.h"
 
@@ -334,6 +335,30 @@ static void test_what_was_put_is_got(void **state)
                          KVCACHE_TOO_LARGE);
         assert_int_equal(kvcache_put(f->kv, f->ns, &other, back, 0, KVCACHE_ACCEPTED),
                          KVCACHE_INVALID);
+}
+
+/* Whether it polls for the answer or sleeps until then. */
+static void test_answers_that_are_polled_for_are_the_same(void **state)
+{
+        static const uint32_t limits_ns[] = { 0, 1000, 2000000000 };
+        struct rig *f = *state;
+        uint8_t back[9000];
+        size_t length = 0;
+
+        start(f, NULL);
+        for (unsigned i = 0; i < ARRAY_SIZE(limits_ns); i++) {
+                f->kv->spin = (struct spin){ .limit_ns = limits_ns[i] };
+                for (unsigned key = 20 * i; key < 20 * i + 20; key++) {
+                        struct kvcache_key k = rig_key(key);
+
+                        put_one(f, key, 9000);
+                        assert_int_equal(kvcache_get(f->kv, f->ns, &k, back, sizeof(back), &length),
+                                         KVCACHE_OK);
+                        assert_true(rig_filled(back, 9000, key));
+                }
+                assert_true(f->kv->spin.typical_ns <= 4 * (uint64_t)limits_ns[i]);
+        }
+        assert_true(f->kv->spin.typical_ns > 0);
 }
 
 static void test_releases_ride_and_end_once(void **state)

@@ -72,6 +72,7 @@ class Client:
     connect_timeout  in seconds: how long a call may take longer while a daemon is there and does not answer
     populate         fault the daemon's memory in at connect rather than at the first touch
     lookup           answer match() and exists() from the lookup index; False: ask the daemon
+    spin             poll for 50 us at most before sleeping, while answers come that soon; on four processors or more
     required         raise Error where no daemon answers now
 
     Calls of several threads run one after the other; a blocking call holds the client until it is answered, reap() does not.
@@ -79,7 +80,7 @@ class Client:
 
     def __init__(self, socket: str | os.PathLike[str] | None = None, name: str | None = None, staging_bytes: int = 0,
                  *, timeout: float = 30.0, connect_timeout: float = 1.0, populate: bool = False, lookup: bool = True,
-                 required: bool = False) -> None:
+                 required: bool = False, spin: bool = True) -> None:
         self._closed = True
         self._handle: Handle | None = None
         self._epoll: select.epoll | None = None
@@ -88,7 +89,7 @@ class Client:
         texts = (text("the socket's path", socket, 4096) if socket is not None else b"",
                  text("the client's name", name, 4096)[:31] + b"\0" if name is not None else b"")
         self._texts = texts  # the options point to them
-        flags = (c.POPULATE if populate else 0) | (0 if lookup else c.NO_LOOKUP)
+        flags = (c.POPULATE if populate else 0) | (0 if lookup else c.NO_LOOKUP) | (0 if spin else c.NO_SPIN)
         self._options = c.OPTIONS.pack(c.OPTIONS.size, flags, *(c.address_of(t) if t else 0 for t in texts),
                                        milliseconds(connect_timeout), milliseconds(timeout), staging_bytes)
         self._lock = threading.RLock()

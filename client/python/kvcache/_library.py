@@ -46,7 +46,7 @@ ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
 REMOTE = 1 << 4  # of struct kvcache_request's flags: the shared tier, too
 
-POPULATE, NO_LOOKUP = 1, 2
+POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4
 
 # struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it. What
 # a structure has at its end for chunks that are lent is not used here, and left out: libkvcache goes by the size.

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Polling for a moment before sleeping. To wake a thread costs whoever wakes it microseconds, and
+ * the thread itself tens of them; where what it waits for comes sooner than that, it had better
+ * stay awake. Each wait polls for the limit at most, and not at all while waits have been longer of
+ * late: so nothing that is idle, or waits for a disk, polls. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+        SPIN_LIMIT_NS = 50 * 1000,
+        SPIN_LEAST_CPUS = 4, /* with fewer it takes the processor from what it waits for */
+};
+
+struct spin {
+        uint32_t limit_ns;   /* 0: never */
+        uint32_t typical_ns; /* how long waits have lasted of late */
+};
+
+/* SPIN_LIMIT_NS; 0 where this process may use fewer than SPIN_LEAST_CPUS processors. */
+uint32_t spin_limit_of_host(void);
+
+/* Of the wait that begins: how long to poll. 0: sleep at once. */
+static inline uint64_t spin_budget(const struct spin *s)
+{
+        return s->typical_ns <= s->limit_ns ? s->limit_ns : 0;
+}
+
+/* A wait has lasted so long. A long one counts no more than four times the limit: a dozen short
+ * ones, and it polls again. */
+static inline void spin_learn(struct spin *s, uint64_t waited_ns)
+{
+        uint64_t most = UINT64_C(4) * s->limit_ns, ns = waited_ns < most ? waited_ns : most;
+
+        s->typical_ns = (uint32_t)((UINT64_C(7) * s->typical_ns + ns) / 8);
+}
+
+static inline void spin_pause(void)
+{
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+}

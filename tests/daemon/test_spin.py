@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""io.spin: threads that poll for a moment before they sleep."""
+
+import os
+
+import pytest
+
+import harness
+from harness import MIB, items, key_of
+from kvwire import Ack, Status, Tier
+
+
+def spun(daemon):
+    samples = daemon.metrics()
+    return {thread: samples[f'kvcache_spin_seconds_total{{thread="{thread}"}}'] for thread in ("loop", "workers")}
+
+
+def traffic(c, ns, name):
+    """Everything that a worker does, with bytes compared."""
+    pairs = items(name, 24, 70000)
+    harness.put_all(c, ns, pairs, ack=Ack.WRITTEN)
+    keys = [k for k, _ in pairs]
+    for tier in (None, Tier.MEMORY):
+        if tier:
+            c.evict(ns, keys, tier)
+        for result, (_, value) in zip(c.get_into(ns, keys[:8], 70000), pairs):
+            assert result.status == Status.OK and result.data == value
+        for key, value in pairs:
+            result = c.get(ns, [key])[0]
+            assert result.status == Status.OK and result.data == value
+            c.release([result.lease])
+    assert c.get(ns, [key_of("none")])[0].status == Status.MISS
+
+
+@pytest.mark.parametrize("backend", ["io_uring", "posix"])
+def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backend):
+    if backend == "io_uring" and not harness.has_io_uring():
+        pytest.skip("this host refuses io_uring")
+    daemon = make_daemon(settings={"io.spin": "on", "io.backend": backend}).start()
+    with daemon.client() as c:
+        ns = c.namespace("spin")
+        for round_ in range(5):
+            traffic(c, ns, f"on{round_}")
+    after = spun(daemon)
+    assert after["loop"] > 0
+    assert (after["workers"] > 0) == (backend == "io_uring")  # its threads sleep in the system's calls
+    daemon.assert_idle()
+
+
+@pytest.mark.parametrize("spin", ["off", "auto"])
+def test_threads_that_are_not_to_poll_do_not(make_daemon, spin):
+    """auto: with fewer than four processors."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:2])
+    try:
+        daemon = make_daemon(settings={"io.spin": spin}).start()
+    finally:
+        os.sched_setaffinity(0, before)
+    with daemon.client() as c:
+        traffic(c, c.namespace("spin"), spin)
+    assert spun(daemon) == {"loop": 0, "workers": 0}
+
+
+def test_a_stop_ends_threads_that_poll(make_daemon):
+    daemon = make_daemon(settings={"io.spin": "on"}).start()
+    with daemon.client() as c:
+        harness.put_all(c, c.namespace("spin"), items("stop", 8, MIB // 4), ack=Ack.ACCEPTED)
+    daemon.stop()
+    daemon.start()
+    with daemon.client() as c:
+        ns = c.namespace("spin")
+        assert all(c.get(ns, [k])[0].status == Status.OK for k, _ in items("stop", 8, MIB // 4))
