@@ -45,7 +45,7 @@ static const struct op_info {
                        .result_bytes = sizeof(struct wire_get_result),
                        .batch = true,
                        .parent = true },
-        [WIRE_RELEASE] = { .name = "RELEASE", .batch = true },
+        [WIRE_RELEASE] = { .name = "RELEASE", .flags = WIRE_F_NO_REPLY, .batch = true },
         [WIRE_EXISTS] = { .name = "EXISTS",
                           .flags = WIRE_F_REMOTE,
                           .entry_bytes = sizeof(struct key),

@@ -93,8 +93,9 @@ enum wire_flag {
         WIRE_F_FILE = 1 << 10,  /* REGISTER: a file on a disk; for WIRE_FEATURE_FILES */
         WIRE_F_SET = 1 << 11,   /* NAMESPACE: opens none, but sets the lifetime of one; for
                                    WIRE_FEATURE_LIFETIME */
-        WIRE_F_REMOTE = 1 << 12, /* EXISTS, MATCH, STAT, PURGE: the shared tier, too; for
-                                    WIRE_FEATURE_REMOTE */
+        WIRE_F_REMOTE = 1 << 12,   /* EXISTS, MATCH, STAT, PURGE: the shared tier, too; for
+                                      WIRE_FEATURE_REMOTE */
+        WIRE_F_NO_REPLY = 1 << 13, /* RELEASE: is not answered; for WIRE_FEATURE_NO_REPLY */
 };
 
 /* Of a message, and of each key. Stable numbers: append only. */
@@ -499,6 +500,7 @@ enum wire_feature {
         WIRE_FEATURE_STAGES = 1 << 16,    /* REPORT of the stages */
         WIRE_FEATURE_LEASE_INTO = 1 << 17, /* GET with WIRE_F_INTO and WIRE_F_LEASE */
         WIRE_FEATURE_REMOTE = 1 << 18,     /* there is a shared tier: WIRE_F_REMOTE, SWEEP */
+        WIRE_FEATURE_NO_REPLY = 1 << 19,   /* RELEASE with WIRE_F_NO_REPLY */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -5,9 +5,10 @@
  * (kvcache.inflight).
  *
  * Messages leave in order while fewer than max_inflight are unanswered and the socket takes them;
- * pending releases ride on every batch. A tag is a running number with the window's slot in its low
- * bits, so a reply finds its message without a search. A reply is checked whole before anything of
- * it is used.
+ * pending releases ride on every batch. A RELEASE of their own is not answered, where the daemon
+ * can do that: it needs no place in the window and wakes nothing up here. A tag is a running number
+ * with the window's slot in its low bits, so a reply finds its message without a search. A reply is
+ * checked whole before anything of it is used.
  *
  * Failures: when the socket ends, or when the daemon says something that it may not, the session
  * ends: what was in flight is lost, and sent messages that name the client's memory stay as ghosts
@@ -110,10 +111,31 @@ static bool may_go(const struct kvcache *kv, const struct message *m)
         const struct conn *c = kv->conn;
         bool spare = (c->features & WIRE_FEATURE_CANCEL) && c->max_inflight > 1;
 
+        if (m->is_unanswered)
+                return true;
         if (!spare || m->op == WIRE_CANCEL)
                 return kv->n_inflight < c->max_inflight;
         return kv->n_inflight < c->max_inflight - 1 &&
                (kv->keys_inflight == 0 || kv->keys_inflight + m->count < WIRE_MAX_KEYS_INFLIGHT);
+}
+
+/* `m`, the first of the queue, has gone out. */
+static void sent(struct kvcache *kv, struct message *m, unsigned slot)
+{
+        kv->sent++;
+        TAILQ_REMOVE(&kv->queue, m, link);
+        if (m->op == WIRE_RELEASE)
+                kv->release_queued = false;
+        if (m->is_unanswered) {
+                message_free(m);
+                return;
+        }
+        kv->inflight[slot] = m;
+        kv->n_inflight++;
+        kv->keys_inflight += wire_op_is_batch(m->op) ? m->count : 0;
+        kv->n_background += m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS;
+        if (m->request)
+                request_sent(m->request);
 }
 
 int flow_send(struct kvcache *kv)
@@ -134,7 +156,7 @@ int flow_send(struct kvcache *kv)
                         message_free(m);
                         continue;
                 }
-                while (kv->inflight[slot])
+                while (!m->is_unanswered && kv->inflight[slot])
                         slot++;
                 m->tag = ((kv->sent + 1) * WIRE_MAX_INFLIGHT) | slot;
                 ((struct wire_hdr *)m->data)->tag = m->tag;
@@ -155,16 +177,7 @@ int flow_send(struct kvcache *kv)
                         flow_session_lost(kv, -ECONNRESET);
                         return -ECONNRESET;
                 }
-                kv->sent++;
-                kv->inflight[slot] = m;
-                kv->n_inflight++;
-                kv->keys_inflight += wire_op_is_batch(m->op) ? m->count : 0;
-                kv->n_background += m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS;
-                TAILQ_REMOVE(&kv->queue, m, link);
-                if (m->op == WIRE_RELEASE)
-                        kv->release_queued = false;
-                if (m->request)
-                        request_sent(m->request);
+                sent(kv, m, slot);
                 drop_releases(kv, n_releases);
         }
         return 0;

@@ -136,6 +136,10 @@ int message_flush_releases(struct kvcache *kv)
         m = message_new(WIRE_RELEASE, sizeof(struct wire_batch));
         if (!m)
                 return -ENOMEM;
+        if (kv->conn->features & WIRE_FEATURE_NO_REPLY) {
+                ((struct wire_hdr *)m->data)->flags |= WIRE_F_NO_REPLY;
+                m->is_unanswered = true;
+        }
         kv->release_queued = true;
         message_queue(kv, m);
         return 0;

@@ -35,6 +35,7 @@ struct message {
         int fd;             /* to go with it: borrowed; -1: none */
         uint32_t region;    /* REGISTER, UNREGISTER: the handle's number for it */
         bool cancelled;     /* a CANCEL for it has been queued */
+        bool is_unanswered; /* nothing comes back: it is over once it is sent */
         uint64_t tag;
         _Alignas(8) uint8_t data[]; /* struct wire_hdr and what follows */
 };

@@ -12,7 +12,8 @@
 #include "base/clock.h"
 #include "checked.h"
 
-/* Counts the answer, sends it unless the client's session has ended, and lets the client go on. */
+/* Counts the answer, sends it unless the client's session has ended or the client wants none, and
+ * lets the client go on. */
 static void answer(const struct request *req, struct wire_reply *reply, size_t bytes,
                    const int *fds, unsigned n_fds)
 {
@@ -26,7 +27,7 @@ static void answer(const struct request *req, struct wire_reply *reply, size_t b
         assert(client->inflight > 0);
         client->inflight--;
         quota_settle(&client->holds, QUOTA_REQUESTS, client->inflight);
-        if (!client->ended)
+        if (!client->ended && !(req->header.flags & WIRE_F_NO_REPLY))
                 client->send(client, reply, bytes, fds, n_fds);
         client->idle(client);
 }

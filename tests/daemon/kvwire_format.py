@@ -30,6 +30,7 @@ FEATURE_RELOAD = 4096
 FEATURE_STAGES = 65536
 FEATURE_LEASE_INTO = 131072
 FEATURE_REMOTE = 262144
+FEATURE_NO_REPLY = 524288
 MATCH_SEARCHING = 1 << 63
 
 TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
@@ -89,6 +90,7 @@ class Flag(enum.IntFlag):
     FILE = 1024
     SET = 2048
     REMOTE = 4096
+    NO_REPLY = 8192
 
 
 class Status(enum.IntEnum):

@@ -35,7 +35,7 @@ def namespace(name=b"n", fingerprint=b"", chunk=0, reserved=0, lengths=None, fla
 
 
 ALLOWED = {Op.PUT: 7, Op.GET: 1 | 2 | 8 | 512, Op.TOUCH: 1, Op.PREFETCH: 1, Op.NAMESPACE: 16 | 2048, Op.PURGE: 32 | 4096,
-           Op.NAMESPACE_REMOVE: 256, Op.EXISTS: 4096, Op.MATCH: 4096, Op.STAT: 4096}
+           Op.NAMESPACE_REMOVE: 256, Op.EXISTS: 4096, Op.MATCH: 4096, Op.STAT: 4096, Op.RELEASE: 8192}
 
 
 def unknown_flags():

@@ -52,6 +52,19 @@ def test_releases_ride_on_any_batch(daemon, client):
     assert leases_of(daemon) == 0
 
 
+def test_a_release_without_a_reply_ends_leases_and_nothing_comes_back(daemon, client):
+    assert client.features & kvwire.FEATURE_NO_REPLY
+    pairs = items("silent", 4, 1000)
+    ns = client.namespace("silent")
+    leases = [r.lease for r in client.put(ns, pairs, lease=True)]
+    # More than a session may have unanswered, most of them stale.
+    tags = [client.submit_batch(Op.RELEASE, 0, releases=leases[i % 4:i % 4 + 1], flags=Flag.NO_REPLY) for i in range(200)]
+    client.ping()
+    assert not any(client.answered(tag) for tag in (tags[0], tags[4], tags[199]))
+    assert leases_of(daemon) == 0
+    assert client.release(leases) == 4
+
+
 def test_a_stale_lease_is_counted_and_does_nothing(daemon, client):
     (key, value), = items("stale", 1, 5000)
     ns = client.namespace("stale")

@@ -367,6 +367,8 @@ static void do_batch(struct fake_daemon *d, unsigned session, const struct wire_
                 refuse(d, session, &b->hdr, WIRE_NO_NAMESPACE, "no such namespace");
                 return;
         }
+        if (b->hdr.flags & WIRE_F_NO_REPLY)
+                return;
         reply->count = result > 0 ? b->count : 0;
         if (b->hdr.op == WIRE_MATCH)
                 reply->value = 0;
@@ -503,6 +505,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
                 (d->o.lends ? WIRE_FEATURE_LEND | WIRE_FEATURE_LENDS : 0) |
                 (d->o.takes_files ? WIRE_FEATURE_FILES : 0) |
                 (d->o.lease_into ? WIRE_FEATURE_LEASE_INTO : 0) |
+                (d->o.no_reply ? WIRE_FEATURE_NO_REPLY : 0) |
                 (d->o.is_old ? 0
                              : WIRE_FEATURE_PREFETCH | WIRE_FEATURE_NAMESPACES | WIRE_FEATURE_HINT |
                                        WIRE_FEATURE_PIN | WIRE_FEATURE_COST | WIRE_FEATURE_BENCH |

@@ -59,6 +59,7 @@ struct fake_options {
         bool takes_files;       /* on a disk, as regions for puts */
         bool lease_into;        /* GETs with INTO may ask for leases: of the first `in_memory` */
         uint64_t lease_lie;     /* added to where a leased chunk is */
+        bool no_reply;          /* RELEASEs need no answer */
 
         /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
          * go out. In the daemon's thread, under the lock. */

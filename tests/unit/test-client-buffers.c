@@ -358,10 +358,36 @@ static void test_much_is_copied_by_the_daemon(void **state)
         assert_true(rig_filled(base, 1000, 1));
 }
 
-/* The answers to the release that follows a copy hide no end of the session. */
-static void test_a_restart_is_noticed_behind_a_release(void **state)
+/* What follows a copy needs no answer, nor a place among the messages that have none yet. */
+static void test_the_release_after_a_copy_is_not_answered(void **state)
 {
-        struct fake_options o = { .lease_into = true, .in_memory = 1 };
+        struct fake_options o = {
+                .lease_into = true, .in_memory = 1, .no_reply = true, .max_inflight = 1
+        };
+        struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
+        struct rig *f = *state;
+        struct kvcache_result r;
+        uint32_t region = 0;
+
+        start(f, &o, 5000);
+        put_one(f, 1, 5000);
+        e.data = register_buffer(f, &region);
+        for (unsigned i = 0; i < 100; i++) {
+                memset(e.data, 0x33, 5000);
+                assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e, 1, &r), 0);
+                assert_int_equal(r.status, KVCACHE_OK);
+                assert_true(rig_filled(e.data, 5000, 1));
+                wait_for_leases_to_go_back(f);
+                assert_int_equal(logged_before(f, 0).op, WIRE_RELEASE);
+                assert_int_equal(logged_before(f, 0).flags, WIRE_F_NO_REPLY);
+        }
+        assert_int_equal(f->d->stale_releases, 0);
+}
+
+/* The answers to the release that follows a copy, if it has any, hide no end of the session. */
+static void a_restart_is_noticed(void **state, bool no_reply)
+{
+        struct fake_options o = { .lease_into = true, .in_memory = 1, .no_reply = no_reply };
         struct kvcache_entry e = { .key = rig_key(1), .length = 5000 };
         struct kvcache_info info = { .size = sizeof(info) };
         struct rig *f = *state;
@@ -377,6 +403,16 @@ static void test_a_restart_is_noticed_behind_a_release(void **state)
         f->d = fake_daemon_start(f->path, &o);
         assert_int_equal(kvcache_get_info(f->kv, &info), 0);
         assert_int_equal(info.reconnects, 1);
+}
+
+static void test_a_restart_is_noticed_behind_a_release(void **state)
+{
+        a_restart_is_noticed(state, false);
+}
+
+static void test_a_restart_is_noticed_behind_an_unanswered_release(void **state)
+{
+        a_restart_is_noticed(state, true);
 }
 
 static void test_a_lease_outside_of_the_pool_is_not_copied_from(void **state)
@@ -1263,7 +1299,9 @@ int main(void)
                 TEST(puts_and_gets_name_the_region_and_need_no_staging),
                 TEST(the_library_copies_a_little_that_is_in_memory),
                 TEST(much_is_copied_by_the_daemon),
+                TEST(the_release_after_a_copy_is_not_answered),
                 TEST(a_restart_is_noticed_behind_a_release),
+                TEST(a_restart_is_noticed_behind_an_unanswered_release),
                 TEST(memory_that_may_go_away_is_filled_by_the_daemon),
                 TEST(a_lease_outside_of_the_pool_is_not_copied_from),
                 TEST(a_chunk_longer_than_the_staging_goes_from_a_region),

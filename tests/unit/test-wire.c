@@ -134,6 +134,8 @@ static unsigned flags_of(unsigned op)
                 return WIRE_F_FILE;
         case WIRE_NAMESPACE_REMOVE:
                 return WIRE_F_PURGE;
+        case WIRE_RELEASE:
+                return WIRE_F_NO_REPLY;
         default:
                 return 0;
         }
