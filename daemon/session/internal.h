@@ -51,6 +51,7 @@ struct session {
         char name[WIRE_CLIENT_NAME + 1];
         struct event *readable, *writable, *deadline;
         bool reading;
+        bool running;            /* its requests are being started: session_iterate() goes on */
         bool unclosed;           /* ended, but its socket holds descriptors that no one receives */
         struct list_node out;    /* what the socket would not take yet */
         unsigned fd_replies;     /* with descriptors, since the peer was seen to have read all */

@@ -212,9 +212,14 @@ static void session_chain_opened(struct client *client)
         sessions_chain_opened(container_of(client, struct session, client)->sessions);
 }
 
+/* What is answered as it starts needs no other iteration: the loop would poll once more, and not
+ * wait, for each request of a client that has one at a time. */
 static void session_idle(struct client *client)
 {
-        session_activate(container_of(client, struct session, client));
+        struct session *s = container_of(client, struct session, client);
+
+        if (!s->running)
+                session_activate(s);
 }
 
 /* --- in --- */
@@ -500,9 +505,12 @@ void session_begin(struct session *s, struct tenant *tenant, const struct quota_
 bool session_iterate(struct session *s)
 {
         struct sessions *all = s->sessions;
-        bool started = request_run(&s->client), left;
-        bool idle = started && s->client.inflight == 0 && !s->deferred;
+        bool started, idle, left;
 
+        s->running = true;
+        started = request_run(&s->client);
+        s->running = false;
+        idle = started && s->client.inflight == 0 && !s->deferred;
         if (idle) {
                 if (s->client.tenant->service->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);

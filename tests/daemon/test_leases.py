@@ -65,6 +65,19 @@ def test_a_release_without_a_reply_ends_leases_and_nothing_comes_back(daemon, cl
     assert client.release(leases) == 4
 
 
+def test_a_client_with_a_request_at_a_time_takes_an_iteration_of_the_loop_for_each(daemon, client):
+    (key, value), = items("turns", 1, 1000)
+    ns = client.namespace("turns")
+    client.put(ns, [(key, value)], ack=Ack.WRITTEN)
+    turns, requests, releases = 'kvcache_loop_duration_seconds_count{part="iteration"}', 500, []
+    before = daemon.metric(turns)
+    for _ in range(requests):
+        result, = client.get(ns, [key], releases=releases)
+        assert result.data == value
+        releases = [result.lease]
+    assert daemon.metric(turns) - before < 1.5 * requests
+
+
 def test_a_stale_lease_is_counted_and_does_nothing(daemon, client):
     (key, value), = items("stale", 1, 5000)
     ns = client.namespace("stale")
