@@ -4,7 +4,7 @@
  *
  * A loop iteration: libevent calls what is readable (sessions read and handle requests, completions
  * of workers are reaped), then store, sessions and cache do what they deferred to the end of the
- * iteration, then the workers are woken once for all that was submitted.
+ * iteration, then the workers are woken for what was submitted; for much they are woken earlier.
  *
  * A clean stop (SIGTERM, SIGINT): the daemon accepts and reads nothing new, answers the requests
  * that it has read and writes the chunks that it has accepted, for at most limits.drain; then it

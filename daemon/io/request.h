@@ -191,5 +191,5 @@ struct kio_region {
  * all of them, reads, writes and syncs with the same `affinity` go to the same one. */
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity);
 
-/* Submits wake-ups once for all kio_submit() since the last: call at the end of a loop turn. */
+/* Wakes the workers for what kio_submit() has not: call at the end of a loop turn. */
 void kio_flush(struct kio *io);

@@ -616,7 +616,9 @@ int worker_init(struct worker *w, unsigned index, struct completion_queue *compl
         char name[16];
         int r;
 
-        *w = (struct worker){ .index = index, .completion_queue = completion_queue };
+        *w = (struct worker){ .index = index,
+                              .completion_queue = completion_queue,
+                              .flush_bytes = KIO_JOINED_MAX };
         classes_init(w->inbox);
         classes_init(w->ready);
         classes_init(w->compute);
@@ -683,23 +685,12 @@ int worker_wait_answer(struct worker *w)
         return r;
 }
 
-void worker_submit(struct worker *w, struct kio_request *req)
-{
-        pthread_mutex_lock(&w->lock);
-        list_append(&w->inbox[req->class], &req->node);
-        atomic_fetch_add_explicit(&w->posted, 1, memory_order_release);
-        pthread_mutex_unlock(&w->lock);
-        w->submitted++;
-        w->dirty = true;
-}
-
-void worker_flush(struct worker *w)
+static void worker_wake(struct worker *w)
 {
         bool wake;
 
-        if (!w->dirty)
-                return;
         w->dirty = false;
+        w->unflushed_bytes = 0;
         pthread_mutex_lock(&w->lock);
         wake = w->sleeping && !classes_are_empty(w->inbox);
         if (wake)
@@ -709,6 +700,32 @@ void worker_flush(struct worker *w)
                 w->wakeups++;
                 w->queue->ops->wake(w->queue);
         }
+}
+
+/* The device begins while the loop still prepares the rest, but not before there is enough for the
+ * largest merged operation; and then for twice as much each time, as each may be a wake-up. */
+void worker_submit(struct worker *w, struct kio_request *req)
+{
+        pthread_mutex_lock(&w->lock);
+        list_append(&w->inbox[req->class], &req->node);
+        atomic_fetch_add_explicit(&w->posted, 1, memory_order_release);
+        pthread_mutex_unlock(&w->lock);
+        w->submitted++;
+        w->dirty = true;
+        if (!is_transfer(req))
+                return;
+        w->unflushed_bytes += req->length;
+        if (w->unflushed_bytes < w->flush_bytes)
+                return;
+        worker_wake(w);
+        w->flush_bytes *= 2;
+}
+
+void worker_flush(struct worker *w)
+{
+        w->flush_bytes = KIO_JOINED_MAX;
+        if (w->dirty)
+                worker_wake(w);
 }
 
 int worker_register_piece(struct kio_request *req)

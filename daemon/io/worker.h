@@ -79,6 +79,7 @@ struct worker {
         } load; /* what it has been given and the loop has not got back */
         uint64_t seen_turns;
         bool dirty;
+        uint64_t unflushed_bytes, flush_bytes; /* of transfers; see worker_submit() */
         uint64_t wakeups;
         struct kio_request registration; /* op CALL: registers `piece` with the queue */
         unsigned piece;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* io/completion-queue.c: the way back to the loop, through the workers and alone. */
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -7,6 +8,7 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "cleanup.h"
 #include "io-fixture.h"
 #include "io/completion-queue.h"
 
@@ -45,6 +47,38 @@ static void what_is_done_makes_the_descriptor_readable_until_it_is_reaped(void *
                 /* The last one's notification may come after it: then it is readable for nothing,
                  * once. */
                 kio_reap(t.io);
+                assert_int_equal(kio_pending(t.io), 0);
+        }
+}
+
+/* Enough for the largest merged operation does not wait for the end of the iteration, which may yet
+ * submit much more; what comes after it is not forgotten. */
+static void a_worker_is_woken_before_all_is_submitted(void **state)
+{
+        enum { EACH = 64 * 1024, N = 2 * KIO_JOINED_MAX / EACH + 1 };
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p = params_of(t.backend);
+        static struct kio_request reqs[N];
+        struct pollfd done;
+        unsigned n = 0;
+
+        skip_unless_possible();
+        fd = open_file("early", O_RDWR | O_TRUNC);
+        start(&p);
+        for (unsigned round = 0; round < 3; round++) {
+                for (unsigned i = 0; i < KIO_JOINED_MAX / EACH; i++) {
+                        reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * EACH, EACH, i * EACH);
+                        kio_submit(t.io, &reqs[i], 0);
+                }
+                done = (struct pollfd){ .fd = kio_fd(t.io), .events = POLLIN };
+                assert_int_equal(poll(&done, 1, WAIT_MS), 1);
+                for (unsigned i = KIO_JOINED_MAX / EACH; i < N; i++) {
+                        reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * EACH, EACH, i * EACH);
+                        kio_submit(t.io, &reqs[i], 0);
+                }
+                kio_flush(t.io);
+                for (n = kio_reap(t.io); n < N; n += kio_reap(t.io))
+                        assert_int_equal(poll(&done, 1, WAIT_MS), 1);
                 assert_int_equal(kio_pending(t.io), 0);
         }
 }
@@ -280,6 +314,7 @@ int main(void)
 {
         const struct CMUnitTest everywhere[] = {
                 IO_TEST(what_is_done_makes_the_descriptor_readable_until_it_is_reaped),
+                IO_TEST(a_worker_is_woken_before_all_is_submitted),
                 IO_TEST(no_wake_up_is_lost_and_none_is_left_over),
         };
         const struct CMUnitTest once[] = {
