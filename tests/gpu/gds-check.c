@@ -24,6 +24,7 @@ static bool attach_as(struct rig *r, enum kvcache_gpu_gds_option gds, char *why)
                 .size = sizeof(o),
                 .gds = gds,
                 .gds_put_path = put_path(),
+                .staging_bytes = r->staging_bytes,
         };
 
         return kvcache_gpu_attach(&r->gpu, r->kv, &o, why, CUFILE_TEXT) == 0;

@@ -90,9 +90,8 @@ static double bench_put(struct rig *r, struct load *w, uint64_t *space, size_t *
 }
 
 /* What the bus gives: one copy at a time, as large as can be. */
-static double bench_bus(struct rig *r, bool to_device)
+static double bench_bus(struct rig *r, bool to_device, size_t bytes)
 {
-        const size_t bytes = 256 << 20;
         void *host = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
         cu_address device, at = (cu_address)(uintptr_t)host;
@@ -198,7 +197,8 @@ void gpu_bench(struct rig *r, unsigned scale)
                 printf("   %zu blocks refused\n", refused);
                 rig_detach(r);
         }
-        printf("%-28s%12.1f\n%-28s%12.1f\n", "the bus, to the device", bench_bus(r, true),
-               "the bus, to the host", bench_bus(r, false));
+        printf("%-28s%12.1f\n%-28s%12.1f\n", "the bus, to the device",
+               bench_bus(r, true, bytes / 4), "the bus, to the host",
+               bench_bus(r, false, bytes / 4));
         printf("%-28s%12.1f\n", "memcpy, 4 threads", bench_memcpy(4, bytes / 2));
 }

@@ -18,7 +18,14 @@
 #include "checked.h"
 #include "gpu-check.h"
 
-enum { SKIPPED = 77 };
+enum {
+        SKIPPED = 77,
+        LEAST_BLOCKS = 4,
+        /* For checks, and for a table of little data, where populating the default for each
+         * attachment takes longer than the rest. A block may have an eighth of it. */
+        CHECK_STAGING_BYTES = 16 << 20,
+        SCALED_STAGING_BYTES = 40 << 20,
+};
 
 double now(void)
 {
@@ -71,7 +78,8 @@ void rig_attach(struct rig *r, enum kvcache_gpu_engine engine, uint32_t max_sms,
                                          .engine = engine,
                                          .max_sms = max_sms,
                                          .flags = flags,
-                                         .gds = KVCACHE_GPU_GDS_NEVER };
+                                         .gds = KVCACHE_GPU_GDS_NEVER,
+                                         .staging_bytes = r->staging_bytes };
         char why[512];
 
         MUST(kvcache_gpu_attach(&r->gpu, r->kv, &o, why, sizeof(why)) == 0, "%s", why);
@@ -152,10 +160,13 @@ void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, u
 {
         uint64_t block;
 
-        if (layers == 0)
-                layers = (uint32_t)MIN((uint64_t)MAX_LAYERS, (UINT64_C(16) << 20) / 2 / piece);
+        if (layers == 0) {
+                uint64_t most = MIN(UINT64_C(16) << 20, MAX(bytes / LEAST_BLOCKS, 2 * piece));
+
+                layers = (uint32_t)MIN((uint64_t)MAX_LAYERS, most / 2 / piece);
+        }
         block = piece * 2 * layers;
-        *w = (struct load){ .count = MAX(bytes / block, UINT64_C(4)) };
+        *w = (struct load){ .count = MAX(bytes / block, (uint64_t)LEAST_BLOCKS) };
         w->l = (struct kvcache_layout){
                 .size = sizeof(w->l),
                 .kind = KVCACHE_LAYOUT_OUTER_FIRST,
@@ -308,14 +319,20 @@ int main(int argc, char **argv)
         if (!has_gpu(&r))
                 return SKIPPED;
         rig_open(&r, argv[1]);
-        if (strcmp(argv[2], "check") == 0)
+        if (strcmp(argv[2], "check") == 0) {
+                r.staging_bytes = CHECK_STAGING_BYTES;
                 gpu_check(&r);
-        else if (strcmp(argv[2], "gds") == 0)
+        } else if (strcmp(argv[2], "gds") == 0) {
+                r.staging_bytes = CHECK_STAGING_BYTES;
                 gds_check(&r, argc > 3 ? argv[3] : NULL);
-        else if (strcmp(argv[2], "gds-bench") == 0)
+        } else if (strcmp(argv[2], "gds-bench") == 0) {
                 gds_bench(&r, argc > 3 ? (unsigned)atoi(argv[3]) : 1);
-        else
-                gpu_bench(&r, argc > 3 ? (unsigned)atoi(argv[3]) : 1);
+        } else {
+                unsigned scale = argc > 3 ? (unsigned)atoi(argv[3]) : 1;
+
+                r.staging_bytes = scale > 1 ? SCALED_STAGING_BYTES : 0;
+                gpu_bench(&r, scale);
+        }
         kvcache_close(r.kv);
         return 0;
 }

@@ -21,6 +21,7 @@ struct rig {
         struct kvcache *kv;
         uint32_t ns;
         struct kvcache_gpu *gpu;
+        uint64_t staging_bytes; /* of each attachment; 0: the library's default */
 };
 
 #define MUST(condition, ...)                                                                       \
