@@ -261,14 +261,14 @@ def test_a_trace_is_hit_as_often_with_a_restart_in_its_middle(make_daemon, direc
         parts[i].write_text("".join(lines[i * len(lines) // 2:(i + 1) * len(lines) // 2]))
 
     def run(restarts):
-        daemon = make_daemon(settings={"store.limit": 32 * KIB * blocks, "memory.pool": "56MiB",
+        daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB",
                                        "eviction.save_interval": "1s"}).start()
-        first = replay(daemon, parts[0], "--block-bytes", "32KiB")
+        first = replay(daemon, parts[0], "--block-bytes", "16KiB")
         if restarts:
             saved_since(daemon, daemon.metric(SAVES) + (1 if kill else 0))
             daemon.restart(kill=kill)
             assert daemon.metric(RESTORED) > 0.9 * blocks
-        second = replay(daemon, parts[1], "--block-bytes", "32KiB")
+        second = replay(daemon, parts[1], "--block-bytes", "16KiB")
         assert first["wrong_bytes"] == second["wrong_bytes"] == 0
         daemon.stop()
         return (first["blocks_hit"] + second["blocks_hit"]) / (first["blocks_asked"] + second["blocks_asked"])

@@ -210,8 +210,8 @@ def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, par
     blocks = int(182790 * part)
     short = []
     for _ in range(3):
-        daemon = make_daemon(settings={"store.limit": 32 * KIB * blocks, "memory.pool": "56MiB"}).start()
-        said = replay(daemon, trace_path(), "--block-bytes", "32KiB")
+        daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB"}).start()
+        said = replay(daemon, trace_path(), "--block-bytes", "16KiB")
         assert said["wrong_bytes"] == 0 and said["errors"] == 0
         assert daemon.metric('kvcache_evict_ghost_hits_total{tier="disk"}') > 10000
         stored = int(daemon.metric("kvcache_store_chunks"))
@@ -228,8 +228,8 @@ def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, par
 def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon):
     """The hint reaches the policy through library, protocol, pool and store. The study has 24.78 % for LRU at 5 %."""
     blocks = int(182790 * 0.05)
-    daemon = make_daemon(settings={"store.limit": 32 * KIB * blocks, "memory.pool": "56MiB"}).start()
-    said = replay(daemon, trace_path(), "--block-bytes", "32KiB", "--announce-ends", "50%")
+    daemon = make_daemon(settings={"store.limit": 16 * KIB * blocks, "memory.pool": "28MiB"}).start()
+    said = replay(daemon, trace_path(), "--block-bytes", "16KiB", "--announce-ends", "50%")
     assert said["wrong_bytes"] == 0 and said["errors"] == 0 and said["ends_announced"] > 3000
     stored = int(daemon.metric("kvcache_store_chunks"))
     simulated = [f["hit_ratio"] for f in json.loads(bench("simulate", "--json", str(trace_path()), "-p", "cq", "-c", f"{blocks},{stored}",
