@@ -406,9 +406,9 @@ VICTIMS = {"directory": ["daemon"], "rados": ["daemon", "osd.0", "mon", "daemon"
 
 
 def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, directory):
-    """Each round one host replays a trace anew and the other the one of the round before, which is on the engine by then, while
-    a daemon or a part of the engine is killed and started again."""
-    path = write_trace(directory / "trace", 300)
+    """Each round the first host replays a trace anew and the second the one of the round before, which is on the engine by then,
+    while a daemon or a part of the engine is killed and started again."""
+    path = write_trace(directory / "trace", 100 if engine.name == "s3" else 300)  # S3: fewer, as it takes ten times as long for each
     hosts = [make_host(engine, **{"remote.timeout": "1s"}) for _ in range(2)]
     rng = random.Random(SEED)
     victims, done, meanwhile, hit = [], {}, 0, 0
@@ -418,7 +418,7 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
         running = [begin_replay(h, path, f"r{max(number - i, 0)}") for i, h in enumerate(hosts)]
         for host, process, was in zip(hosts, running, before):
             wait_until(lambda: process.poll() is not None or activity(host) > was, "the replay is under way", 60)
-        time.sleep(rng.uniform(0, 2))  # of the three seconds that they take
+        time.sleep(rng.uniform(0, 2))  # of the three or more seconds that they take
         victim = victims.pop()
         done[victim] = done.get(victim, 0) + 1
         meanwhile += all(process.poll() is None for process in running)
@@ -434,7 +434,6 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
             said = json.loads(out)
             assert said["wrong_bytes"] == 0
             hit += said["blocks_hit_remote"]
-        hosts.reverse()
     if engine.cluster:
         engine.cluster.run("wait")
     for host in hosts:
@@ -444,4 +443,4 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
            f"replays went on: 0 wrong, 0 hung; {hit:.0f} blocks hit on the engine meanwhile; a new host then hits "
            f"{last['blocks_hit_remote']:.0f} of {last['blocks_asked']:.0f}")
     assert last["wrong_bytes"] == 0
-    assert hit + last["blocks_hit_remote"] > 0
+    assert hit > 0
