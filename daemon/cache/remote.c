@@ -257,6 +257,7 @@ bool cache_remote_get(struct cache *c, struct cache_request *req)
         else
                 f = begin(c, &(struct fetch){
                                      .remote = { .namespace_id = req->namespace_id,
+                                                 .tenant = c->params.tenant,
                                                  .key = req->key,
                                                  .hash = req->hash,
                                                  .deadline_ns = req->deadline_ns },
@@ -276,6 +277,7 @@ enum cache_status cache_remote_prefetch(struct cache *c, uint32_t user, uint32_t
 {
         const struct fetch as = {
                 .remote = { .namespace_id = namespace_id,
+                            .tenant = c->params.tenant,
                             .key = *key,
                             .hash = hash,
                             .deadline_ns = UINT64_MAX },

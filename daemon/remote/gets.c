@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads of chunks, each for one get. Loop thread.
  *
- * A get waits for a buffer if all are in use, then the engine has it. It is completed once: as what
- * was found, or a miss, at its deadline at the latest. A chunk that is larger than any of its
+ * A get waits while all buffers are in use, or the engine has enough to do, then the engine has it.
+ * Those of a tenant wait in order, the tenants by fair queueing. It is completed once: as what was
+ * found, or a miss, at its deadline at the latest. A chunk that is larger than any of its
  * namespace before is read for a second time, into a buffer that it fits into. */
 #include <errno.h>
 #include <stdlib.h>
@@ -28,15 +29,14 @@ static void on_deadline(struct deadline *d, uint64_t now_ns);
 
 static void set_waiting(struct reading *rd, bool waits)
 {
-        struct remote *r = rd->remote;
+        struct fair *waiting = &rd->remote->waiting;
 
         if (waits == rd->waits)
                 return;
         if (waits)
-                list_append(&r->waiting, &rd->node);
+                fair_append(waiting, rd->get->tenant, &rd->node, 0);
         else
-                list_unlink(&rd->node);
-        r->n_waiting += waits ? 1u : -1u;
+                fair_remove(waiting, rd->get->tenant, &rd->node, 0);
         rd->waits = waits;
 }
 
@@ -71,11 +71,9 @@ static void on_deadline(struct deadline *d, uint64_t now_ns)
 
 void gets_fail_waiting(struct remote *r)
 {
-        struct list_node failed = LIST_INIT(failed), *node;
+        struct list_node *node;
 
-        /* Those that come meanwhile are refused, or wait for their own reasons. */
-        list_splice(&failed, &r->waiting);
-        while ((node = failed.next) != &failed) {
+        while ((node = fair_first(&r->waiting, 0))) { /* those that come meanwhile are refused */
                 r->stats.refused[0]++;
                 complete(container_of(node, struct reading, node), false);
         }
@@ -94,13 +92,13 @@ static void remember(struct operation *o, bool there)
                      there ? r->params.presence_ns : r->params.absence_ns, now_ns);
 }
 
-static void start(struct reading *rd);
+static int start(struct reading *rd);
 
 static void read_again(struct reading *rd, uint64_t bytes)
 {
         rd->operation = NULL;
         rd->bytes = bytes;
-        start(rd);
+        (void)start(rd);
 }
 
 /* Is it what was asked for? `*ret_more`: the bytes that it has, if the buffer was too small. */
@@ -173,29 +171,57 @@ static void on_done(struct operation *o, int result)
 
 /* --- on the way there --- */
 
-/* Waits, if there is no buffer. */
-static void start(struct reading *rd)
+/* At a time: the engine always has some more that wait for it, but those of another tenant do not
+ * wait behind all of one's. */
+static unsigned reads_most(const struct remote *r)
+{
+        return MAX(2 * r->params.backend.depth, 1u);
+}
+
+/* A chunk that was found keeps its buffer until there is room for it in its tenant's pool. So a
+ * tenant whose pool is full must not have all buffers, where there are others. */
+static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
+{
+        uint64_t held = r->held[fair_number(tenant)], bound = r->read_buffers.bound;
+        bool alone = (r->asking & (r->asking - 1)) == 0;
+
+        return alone || held == 0 || held + bytes <= bound - bound / 4;
+}
+
+/* 0: the engine has it, or it is about to be a miss. Otherwise it waits: -EAGAIN: all others do,
+ * too; -EDQUOT: those of its tenant. */
+static int start(struct reading *rd)
 {
         struct remote *r = rd->remote;
         struct namespace *ns = remote_namespace_find(r, rd->get->namespace_id);
         struct operation *o;
         uint64_t bytes;
-        int e;
+        int e = 0;
 
         if (!ns || ns->epoch != rd->epoch || r->breaker.state != REMOTE_CLOSED) {
                 (void)deadlines_add(&r->deadlines, &rd->deadline, 1); /* it is in */
                 set_waiting(rd, false);
-                return;
+                return 0;
         }
         if (rd->bytes > 0)
                 ns->longest = MAX(ns->longest, (uint32_t)(rd->bytes - REMOTE_HEADER_BYTES));
         bytes = (uint64_t)REMOTE_HEADER_BYTES +
                 (ns->longest > 0 ? ns->longest : FIRST_READ - REMOTE_HEADER_BYTES);
-        e = operation_new(r, OPERATION_GET, &r->read_buffers, MAX(rd->bytes, bytes), &o);
+        bytes = MAX(rd->bytes, bytes);
+        if (r->reading >= reads_most(r))
+                e = -EAGAIN;
+        else if (!may_hold(r, rd->get->tenant, bytes))
+                e = -EDQUOT;
+        else if (operation_new(r, OPERATION_GET, &r->read_buffers, bytes, &o) < 0)
+                e = -EAGAIN;
         if (e < 0) {
                 set_waiting(rd, true);
-                return;
+                return e;
         }
+        o->tenant = rd->get->tenant;
+        r->held[fair_number(o->tenant)] += o->buffer.size;
+        if (rd->waits)
+                fair_charge(&r->waiting, o->tenant, o->buffer.size);
         set_waiting(rd, false);
         rd->operation = o;
         o->owner = rd;
@@ -208,17 +234,23 @@ static void start(struct reading *rd)
         };
         remote_object_name(r->prefix, ns->generation, &ns->identity, &rd->get->key, o->op.name);
         operation_submit(o, BACKEND_READ);
+        return 0;
 }
 
 void gets_iterate(struct remote *r, uint64_t now_ns)
 {
-        buffers_trim(&r->read_buffers, now_ns);
-        while (!list_empty(&r->waiting)) {
-                struct reading *rd = container_of(r->waiting.next, struct reading, node);
+        struct list_node *node;
+        uint64_t full = 0; /* tenants with as many buffers as they may have */
 
-                start(rd);
-                if (rd->waits)
+        buffers_trim(&r->read_buffers, now_ns);
+        while ((node = fair_first(&r->waiting, full))) {
+                struct reading *rd = container_of(node, struct reading, node);
+                int e = start(rd);
+
+                if (e == -EAGAIN)
                         return;
+                if (e == -EDQUOT)
+                        full |= UINT64_C(1) << fair_number(rd->get->tenant);
         }
 }
 
@@ -245,12 +277,14 @@ bool remote_get(struct remote *r, struct remote_get *get)
                 r->stats.misses++;
                 return false;
         }
-        rd = r->n_waiting < GETS_WAITING_MAX ? calloc(1, sizeof(*rd)) : NULL;
+        rd = fair_flow(&r->waiting, get->tenant)->n < GETS_WAITING_MAX ? calloc(1, sizeof(*rd))
+                                                                       : NULL;
         if (!rd) {
                 r->stats.refused[1]++;
                 return false;
         }
         *rd = (struct reading){ .remote = r, .get = get, .epoch = ns->epoch };
+        list_init(&rd->node);
         rd->deadline.expire = on_deadline;
         if (deadlines_add(&r->deadlines, &rd->deadline,
                           MIN(get->deadline_ns, now_ns + r->params.timeout_ns)) < 0) {
@@ -260,8 +294,9 @@ bool remote_get(struct remote *r, struct remote_get *get)
         }
         get->found = false;
         get->private_data = rd;
-        if (list_empty(&r->waiting))
-                start(rd);
+        r->asking |= UINT64_C(1) << fair_number(get->tenant);
+        if (fair_is_empty(&r->waiting))
+                (void)start(rd);
         else
                 set_waiting(rd, true);
         return true;

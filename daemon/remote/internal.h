@@ -10,6 +10,7 @@
 #include "remote/buffers.h"
 #include "remote/completions.h"
 #include "remote/deadlines.h"
+#include "remote/fair.h"
 #include "remote/generations.h"
 #include "remote/job.h"
 #include "remote/presence.h"
@@ -19,7 +20,7 @@
 
 enum {
         PRESENCE_KEYS = 1 << 20,
-        GETS_WAITING_MAX = 65536, /* for a buffer */
+        GETS_WAITING_MAX = 65536, /* of a tenant */
         SMALL_MAX = 256,  /* operations without a buffer of the bounded ones, hung included */
         DELETES_MAX = 32, /* of these */
         WRITES_MAX = 128, /* of generations, besides SMALL_MAX */
@@ -56,7 +57,8 @@ struct operation {
 
         /* Of gets and probes: the object that is to be there. */
         struct remote_object want;
-        uint64_t hash; /* with the namespace's salt */
+        uint64_t hash;   /* with the namespace's salt */
+        uint16_t tenant; /* of a get */
 };
 
 struct namespace
@@ -117,8 +119,9 @@ struct remote {
         struct rate probe_rate;
 
         struct buffers read_buffers, write_buffers;
-        struct list_node waiting; /* struct reading, for a buffer */
-        unsigned n_waiting;
+        struct fair waiting;       /* struct reading */
+        uint64_t held[FAIR_FLOWS]; /* bytes of read_buffers, of each tenant */
+        uint64_t asking;           /* a bit for each tenant that has asked for anything */
 
         struct queue queue;
         struct rate write_rate;

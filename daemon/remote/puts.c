@@ -53,7 +53,7 @@ void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, cons
         if (queue_has(&r->queue, known_as) ||
             presence_get(&r->presence, known_as, now_ns) == PRESENCE_THERE)
                 return;
-        if (reason == REMOTE_LEAVING && !queue_has_room(&r->queue, length)) {
+        if (reason == REMOTE_LEAVING && !queue_has_room(&r->queue, tenant, length)) {
                 r->stats.dropped[DROPPED_FULL_QUEUE]++;
                 return;
         }
@@ -177,7 +177,7 @@ static void load(struct remote *r, struct queue_entry *e, const struct namespace
         o->op.pieces[1] = (struct iovec){ w->put.buffer, e->length };
         remote_object_name(r->prefix, ns->generation, &ns->identity, &e->key, o->op.name);
         rate_take(&r->write_rate, e->length, r->params.write_rate, now_ns);
-        queue_take(&r->queue, e);
+        queue_serve(&r->queue, e);
         r->writing++;
         r->loading++;
         r->params.load(r->params.userdata, &w->put);
@@ -189,11 +189,18 @@ static void drop(struct remote *r, struct queue_entry *e)
         queue_end(&r->queue, e);
 }
 
+/* At a time: the engine has places left for reads, which do not wait behind these. */
+static unsigned writes_most(const struct remote *r)
+{
+        return MAX(r->params.backend.depth / 4 * 3, 1u);
+}
+
 /* May one go now? */
 static bool may_write(const struct remote *r, uint64_t now_ns)
 {
         if (r->stopping || r->breaker.state != REMOTE_CLOSED ||
-            r->params.write == REMOTE_WRITE_NEVER || rate_next(&r->write_rate, 0) > now_ns)
+            r->params.write == REMOTE_WRITE_NEVER || rate_next(&r->write_rate, 0) > now_ns ||
+            r->writing >= writes_most(r))
                 return false;
         return r->paused_until_ns == 0 || (now_ns >= r->paused_until_ns && r->writing == 0);
 }

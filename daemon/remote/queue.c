@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See queue.h. Entries are on the heap, each in the list of those that wait, and in the bucket of
- * its hash. */
+/* See queue.h. Entries are on the heap, each in the flow of its tenant while it waits, and in the
+ * bucket of its hash. */
 #include "remote/queue.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ int queue_init(struct queue *q, uint64_t bound)
         if (!buckets)
                 return -ENOMEM;
         *q = (struct queue){ .buckets = buckets, .bound = bound };
-        list_init(&q->waiting);
+        fair_init(&q->waiting);
         return 0;
 }
 
@@ -44,17 +44,27 @@ bool queue_has(const struct queue *q, uint64_t hash)
         return false;
 }
 
+static struct queue_entry *entry_of(struct list_node *node)
+{
+        return node ? container_of(node, struct queue_entry, node) : NULL;
+}
+
 struct queue_entry *queue_first(const struct queue *q)
 {
-        return list_empty(&q->waiting) ? NULL
-                                       : container_of(q->waiting.next, struct queue_entry, node);
+        return entry_of(fair_first(&q->waiting, 0));
 }
 
 void queue_take(struct queue *q, struct queue_entry *e)
 {
-        list_unlink(&e->node);
+        fair_remove(&q->waiting, e->tenant, &e->node, e->length);
         q->n--;
         q->bytes -= e->length;
+}
+
+void queue_serve(struct queue *q, struct queue_entry *e)
+{
+        fair_charge(&q->waiting, e->tenant, e->length);
+        queue_take(q, e);
 }
 
 void queue_end(struct queue *q, struct queue_entry *e)
@@ -67,14 +77,23 @@ void queue_end(struct queue *q, struct queue_entry *e)
         free(e);
 }
 
-bool queue_has_room(const struct queue *q, uint32_t length)
+static bool fits(const struct queue *q, uint32_t length)
 {
         return q->n < QUEUE_MAX && length <= q->bound && q->bytes <= q->bound - length;
 }
 
+bool queue_has_room(const struct queue *q, uint16_t tenant, uint32_t length)
+{
+        const struct fair_flow *own = fair_flow(&q->waiting, tenant);
+        const struct fair_flow *longest = fair_longest(&q->waiting, q->bound, QUEUE_MAX);
+
+        return fits(q, length) || (length <= q->bound && longest && longest != own &&
+                                   longest->bytes >= own->bytes + length);
+}
+
 unsigned queue_put(struct queue *q, const struct queue_entry *e)
 {
-        struct queue_entry *new, *oldest;
+        struct queue_entry *new;
         unsigned dropped = 0;
 
         if (e->length > q->bound)
@@ -82,15 +101,18 @@ unsigned queue_put(struct queue *q, const struct queue_entry *e)
         new = malloc(sizeof(*new));
         if (!new)
                 return 1;
-        while ((oldest = queue_first(q)) && !queue_has_room(q, e->length)) {
+        for (; !fits(q, e->length); dropped++) {
+                const struct fair_flow *longest = fair_longest(&q->waiting, q->bound, QUEUE_MAX);
+                struct queue_entry *oldest = entry_of(longest->waiting.next);
+
                 queue_take(q, oldest);
                 queue_end(q, oldest);
-                dropped++;
         }
         *new = *e;
         new->next = *bucket(q, e->hash);
         *bucket(q, e->hash) = new;
-        list_append(&q->waiting, &new->node);
+        list_init(&new->node);
+        fair_append(&q->waiting, e->tenant, &new->node, e->length);
         q->n++;
         q->bytes += e->length;
         return dropped;

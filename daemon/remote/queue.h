@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that wait to be written to the shared tier: first come, first served, each once, bounded
- * by bytes and by number; the oldest are dropped. Loop thread. */
+/* Chunks that wait to be written to the shared tier, each once: those of a tenant in order, the
+ * tenants by fair queueing. Bounded by bytes and by number; of the tenant that has most waiting the
+ * oldest are dropped. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,6 +9,7 @@
 
 #include "base/list.h"
 #include "key.h"
+#include "remote/fair.h"
 
 struct queue_entry {
         struct list_node node;    /* of those that wait */
@@ -23,7 +25,7 @@ struct queue_entry {
 enum { QUEUE_MAX = 65536, QUEUE_BUCKETS = 16384 };
 
 struct queue {
-        struct list_node waiting;
+        struct fair waiting;
         struct queue_entry **buckets;
         uint64_t n, bytes, bound; /* of those that wait */
 };
@@ -32,13 +34,15 @@ struct queue {
 int queue_init(struct queue *q, uint64_t bound);
 void queue_fini(struct queue *q); /* none may be taken */
 bool queue_has(const struct queue *q, uint64_t hash);
-/* Would one more drop none? */
-bool queue_has_room(const struct queue *q, uint32_t length);
+/* Would one more of this tenant's drop none, but of a tenant that has more waiting? */
+bool queue_has_room(const struct queue *q, uint16_t tenant, uint32_t length);
 /* Copies the entry. How many had to be dropped for it, itself included if it alone is larger than
  * the bound, or there is no memory. */
 unsigned queue_put(struct queue *q, const struct queue_entry *e);
-/* The oldest; NULL: none waits. */
+/* The one to be written next; NULL: none waits. */
 struct queue_entry *queue_first(const struct queue *q);
-/* It does not wait any more, but is still known, until queue_end(). */
+/* It does not wait any more, but is still known, until queue_end(). queue_serve(): it is written,
+ * which counts as its tenant's turn. */
 void queue_take(struct queue *q, struct queue_entry *e);
+void queue_serve(struct queue *q, struct queue_entry *e);
 void queue_end(struct queue *q, struct queue_entry *e);

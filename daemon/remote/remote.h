@@ -101,6 +101,7 @@ void remote_purged(struct remote *r, uint32_t namespace_id);
 
 struct remote_get {
         uint32_t namespace_id;
+        uint16_t tenant;
         struct key key;
         uint64_t hash;        /* cache_hash()'s */
         uint64_t deadline_ns; /* CLOCK_MONOTONIC; the tier's own timeout if that is earlier */
@@ -120,8 +121,9 @@ struct remote_get {
 
 /* True: complete() follows, not from within. False: it is a miss at once, as the namespace is local
  * or not known yet, the key known to be absent, or the breaker open. Where the buffers are all in
- * use it waits for one, first come, first served, until its deadline; or is a miss at once if too
- * many do. */
+ * use, or the engine has enough to do, it waits until its deadline: tenants take turns, by the
+ * bytes that they get, and those of a tenant go in order. It is a miss at once if too many of its
+ * tenant's wait. */
 bool remote_get(struct remote *r, struct remote_get *get);
 /* After complete(), where something was found. `bad`: the payload did not match its checksum; it is
  * counted, and the object is deleted. */
@@ -141,8 +143,8 @@ int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash
 
 /* A chunk that may be worth writing: it was put (which counts with REMOTE_WRITE_ALL alone), used
  * again (with _REUSED, too), or is about to be evicted though it is expected to be used again
- * (likewise; where the queue is full, nothing is dropped for it). Cheap, and does nothing for what
- * is known to be there, or is in the queue. */
+ * (likewise; where the queue is full, nothing is dropped for it, unless of a tenant that has more
+ * in it). Cheap, and does nothing for what is known to be there, or is in the queue. */
 enum remote_reason { REMOTE_PUT, REMOTE_USED_AGAIN, REMOTE_LEAVING, REMOTE_REASONS };
 void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, const struct key *key,
                   uint64_t hash, uint32_t length, enum remote_reason reason);

@@ -172,6 +172,7 @@ static void on_complete(struct remote_get *get)
 bool get(struct asked *a, unsigned i, uint64_t timeout_ns)
 {
         *a = (struct asked){ .get = { .namespace_id = NS,
+                                      .tenant = rig.tenant,
                                       .key = key_of(i),
                                       .hash = hash_of(i),
                                       .deadline_ns = now_ns() + timeout_ns,
@@ -254,6 +255,7 @@ int rig_setup(void **state)
         unlink(rig.state);
         rig.params = (struct remote_params){
                 .ops = &fake_backend,
+                .backend.depth = 64,
                 .prefix = "kvcache",
                 .write = REMOTE_WRITE_REUSED,
                 .read_inflight = 64 << 20,

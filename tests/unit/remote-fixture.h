@@ -17,6 +17,7 @@ enum { NS = 7 /* a namespace */, CHUNK = 64 << 10, KEYS = 20000 };
 struct rig {
         struct remote *r;
         struct remote_params params; /* of make() and make_again() */
+        uint16_t tenant;             /* of gets */
         unsigned purged;             /* calls of purged() */
         bool keep_purges;            /* remote_purged() is not called from within */
         bool end_within;             /* gets are ended from within complete() */

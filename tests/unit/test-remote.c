@@ -322,6 +322,83 @@ static void a_later_get_does_not_overtake_those_that_wait(void **state)
         get_end(&third);
 }
 
+static bool get_as(struct asked *a, uint16_t tenant, unsigned i)
+{
+        bool r;
+
+        rig.tenant = tenant;
+        r = get(a, i, 4 * SECOND);
+        rig.tenant = 0;
+        return r;
+}
+
+static void a_get_of_one_tenant_does_not_wait_behind_all_of_anothers(void **state)
+{
+        enum { N = 1000 };
+        static struct asked many[N];
+        struct asked one;
+        unsigned before = 0;
+
+        make();
+        for (unsigned i = 0; i <= N; i++)
+                put_object(i, 4096);
+        assert_true(finds(N, 4096)); /* reads are as large as that from now on */
+        fake_set_end(BACKEND_READ, FAKE_HELD);
+        for (unsigned i = 0; i < N; i++)
+                assert_true(get_as(&many[i], 1, i));
+        assert_true(get_as(&one, 2, N));
+        step();
+        assert_int_equal(fake_held(),
+                         2 * rig.params.backend.depth); /* the engine has them in order */
+        while (one.completed == 0) {
+                assert_int_equal(fake_release(1), 1);
+                step();
+                before++;
+        }
+        assert_true(one.get.found);
+        get_end(&one);
+        assert_in_range(before, 1, 2 * rig.params.backend.depth + 2);
+        fake_set_end(BACKEND_READ, FAKE_WITHIN);
+        (void)fake_release(N);
+        step();
+        for (unsigned i = 0; i < N; i++) {
+                assert_int_equal(many[i].completed, 1);
+                get_end(&many[i]);
+        }
+}
+
+static void a_tenant_whose_pool_is_full_does_not_have_all_buffers(void **state)
+{
+        enum { N = 12 };
+        struct asked first[N], one, last;
+
+        rig.params.read_inflight = 8 << 20;
+        make();
+        for (unsigned i = 0; i <= N; i++)
+                put_object(i, CHUNK);
+        assert_true(get_as(&one, 2, N));
+        step();
+        assert_int_equal(one.completed, 1);
+        get_end(&one);
+        put_object(N + 1, (1 << 20) - REMOTE_HEADER_BYTES);
+        assert_true(finds(N + 1, (1 << 20) - REMOTE_HEADER_BYTES)); /* so large are all buffers */
+        for (unsigned i = 0; i < N; i++)
+                assert_true(get_as(&first[i], 1, i));
+        step();
+        for (unsigned i = 0; i < N; i++) /* found, and not ended: they wait for room */
+                assert_int_equal(first[i].completed, i < 6);
+        assert_true(get_as(&last, 2, N));
+        step();
+        assert_int_equal(last.completed, 1);
+        assert_true(last.get.found);
+        get_end(&last);
+        for (unsigned i = 0; i < N; i++) {
+                get_end(&first[i]);
+                step();
+        }
+        assert_int_equal(stats().reading_bytes, 0);
+}
+
 static void an_engine_that_hangs_takes_no_more_than_the_buffers(void **state)
 {
         enum { N = 40 };
@@ -793,6 +870,25 @@ static void writes_stay_within_their_buffers(void **state)
         assert_int_equal(fake_objects(), 3 + 7 + 1);
 }
 
+static void writes_leave_the_engine_room_for_reads(void **state)
+{
+        make();
+        put_object(5000, 4096);
+        fake_set_end(BACKEND_CREATE, FAKE_HELD);
+        for (unsigned i = 0; i < 1000; i++) {
+                struct key k = key_of(i);
+
+                remote_offer(rig.r, NS, 0, &k, hash_of(i), 4096, REMOTE_USED_AGAIN);
+        }
+        step();
+        assert_int_equal(fake_held(), rig.params.backend.depth / 4 * 3);
+        assert_true(finds(5000, 4096));
+        fake_set_end(BACKEND_CREATE, FAKE_WITHIN);
+        (void)fake_release(1000);
+        step();
+        assert_int_equal(stats().puts, 1000);
+}
+
 static void a_write_that_came_late_is_no_trouble(void **state)
 {
         make();
@@ -1036,6 +1132,8 @@ int main(void)
                 TEST(a_deadline_that_has_passed_reads_nothing),
                 TEST(gets_wait_for_a_buffer_in_their_order),
                 TEST(a_later_get_does_not_overtake_those_that_wait),
+                TEST(a_get_of_one_tenant_does_not_wait_behind_all_of_anothers),
+                TEST(a_tenant_whose_pool_is_full_does_not_have_all_buffers),
                 TEST(an_engine_that_hangs_takes_no_more_than_the_buffers),
                 TEST(errors_open_the_breaker_and_trials_close_it),
                 TEST(after_a_long_time_generations_are_read_as_soon_as_the_breaker_closes),
@@ -1056,6 +1154,7 @@ int main(void)
                 TEST(the_queue_drops_the_oldest),
                 TEST(what_is_about_to_be_evicted_is_queued_where_there_is_room),
                 TEST(writes_stay_within_their_buffers),
+                TEST(writes_leave_the_engine_room_for_reads),
                 TEST(a_write_that_came_late_is_no_trouble),
                 TEST(rate_and_latency_are_those_of_lately),
                 TEST(a_stop_waits_for_nothing),

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See fair.h. Start-time fair queueing (Goyal, Vin, Cheng, 1996): each flow has the virtual time at
+ * which its next is due, which goes on by the bytes that it is served; the earliest goes first. A
+ * flow that had nothing waiting begins at the time of the one served last: it has no credit for
+ * the past. */
+#include "remote/fair.h"
+
+#include <stddef.h>
+
+#include "checked.h"
+
+void fair_init(struct fair *f)
+{
+        *f = (struct fair){ .busy = 0 };
+        for (unsigned i = 0; i < FAIR_FLOWS; i++)
+                list_init(&f->flows[i].waiting);
+}
+
+static uint64_t bit(uint16_t tenant)
+{
+        return UINT64_C(1) << fair_number(tenant);
+}
+
+void fair_append(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes)
+{
+        struct fair_flow *flow = &f->flows[fair_number(tenant)];
+
+        if (flow->n == 0)
+                flow->start = MAX(flow->start, f->now);
+        list_append(&flow->waiting, node);
+        flow->n++;
+        flow->bytes += bytes;
+        f->busy |= bit(tenant);
+}
+
+void fair_remove(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes)
+{
+        struct fair_flow *flow = &f->flows[fair_number(tenant)];
+
+        list_unlink(node);
+        flow->n--;
+        flow->bytes -= bytes;
+        if (flow->n == 0)
+                f->busy &= ~bit(tenant);
+}
+
+struct list_node *fair_first(const struct fair *f, uint64_t except)
+{
+        const struct fair_flow *first = NULL;
+
+        for (uint64_t left = f->busy & ~except; left; left &= left - 1) {
+                const struct fair_flow *flow = &f->flows[__builtin_ctzll(left)];
+
+                if (!first || flow->start < first->start)
+                        first = flow;
+        }
+        return first ? first->waiting.next : NULL;
+}
+
+void fair_charge(struct fair *f, uint16_t tenant, uint64_t bytes)
+{
+        struct fair_flow *flow = &f->flows[fair_number(tenant)];
+
+        f->now = MAX(f->now, flow->start);
+        flow->start += bytes;
+}
+
+static double share_of(const struct fair_flow *flow, uint64_t bytes, uint64_t n)
+{
+        return MAX((double)flow->bytes / (double)bytes, (double)flow->n / (double)n);
+}
+
+const struct fair_flow *fair_longest(const struct fair *f, uint64_t bytes, uint64_t n)
+{
+        const struct fair_flow *longest = NULL;
+
+        for (uint64_t left = f->busy; left; left &= left - 1) {
+                const struct fair_flow *flow = &f->flows[__builtin_ctzll(left)];
+
+                if (!longest || share_of(flow, bytes, n) > share_of(longest, bytes, n))
+                        longest = flow;
+        }
+        return longest;
+}
