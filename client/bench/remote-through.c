@@ -15,6 +15,7 @@
 #include "checked.h"
 #include "common.h"
 #include "kvbench/embedded.h"
+#include "kvbench/rest.h"
 #include "kvcache-admin.h"
 
 #define NAMESPACE   "kvcache-bench-remote"
@@ -191,6 +192,36 @@ static int wait_for_number(struct through *t, const char *name, double wanted, c
         }
 }
 
+/* A host's daemon has its memory and its first data files for long, and its processors for what it
+ * is asked for. */
+static int wait_for_rest(struct through *t)
+{
+        struct rest rest = { 0 };
+        uint64_t begun = latency_now_ns();
+
+        for (;;) {
+                int r = rest_look(&rest, t->kv);
+
+                if (r < 0)
+                        return complain(EXIT_REFUSED, "the daemon does not tell its statistics: %s",
+                                        kvcache_error(t->kv));
+                if (r > 0 || latency_now_ns() - begun > STUCK_MS * UINT64_C(1000000))
+                        return EXIT_OK; /* or it is measured as it is */
+                if (*t->job->interrupted)
+                        return EXIT_INTERRUPTED;
+                clock_nanosleep(CLOCK_MONOTONIC, 0,
+                                &(struct timespec){ .tv_nsec = REST_LOOK_MS * 1000000 }, NULL);
+        }
+}
+
+static int wait_until_ready(struct through *t)
+{
+        int status =
+                wait_for_number(t, "unknown_namespaces", 0, "namespaces whose generation is known");
+
+        return status == EXIT_OK ? wait_for_rest(t) : status;
+}
+
 /* --- the client --- */
 
 static int begin(struct through *t, uint64_t object)
@@ -309,8 +340,7 @@ static int write_side(const struct remote_job *job, struct remote_figures *ret)
         uint64_t begun;
 
         if (status == EXIT_OK)
-                status = wait_for_number(&t, "unknown_namespaces", 0,
-                                         "namespaces whose generation is known");
+                status = wait_until_ready(&t);
         begun = latency_now_ns();
         if (status == EXIT_OK)
                 status = move(&t);
@@ -330,8 +360,7 @@ static int read_side(const struct remote_job *job, struct remote_figures *ret)
         uint64_t begun;
 
         if (status == EXIT_OK)
-                status = wait_for_number(&t, "unknown_namespaces", 0,
-                                         "namespaces whose generation is known");
+                status = wait_until_ready(&t);
         begun = latency_now_ns();
         if (status == EXIT_OK)
                 status = move(&t);

@@ -14,12 +14,11 @@
 #include "common.h"
 #include "checked.h"
 #include "human.h"
+#include "rest.h"
 #include "units.h"
 
 enum {
         CALL_KEYS = 1024,
-        REST_LOOK_MS = 5,     /* between two looks at whether the daemon is at rest */
-        REST_QUIET = 3,       /* so many looks without anything moving */
         REST_OWN_MS = 60000,  /* how long to wait for that: our own daemon */
         REST_OTHER_MS = 2000, /* another one, which may have other work */
 };
@@ -78,33 +77,6 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
         return 0;
 }
 
-struct activity {
-        double operations, busy, unpopulated;
-};
-
-static int look_at_activity(struct kvcache *kv, struct activity *ret)
-{
-        _cleanup_(freep) char *text = NULL;
-        _cleanup_(cJSON_Deletep) cJSON *stats = NULL;
-        const cJSON *item;
-        int r = kvcache_report(kv, KVCACHE_REPORT_STATS, &text);
-
-        if (r < 0)
-                return r;
-        stats = cJSON_Parse(text);
-        *ret = (struct activity){
-                .busy = number_at(stats, "kvcache_io_inflight") +
-                        number_at(stats, "kvcache_io_queued") +
-                        number_at(stats, "kvcache_pool_unwritten_bytes"),
-                .unpopulated = number_at(stats, "kvcache_pool_size_bytes") -
-                               number_at(stats, "kvcache_pool_populated_bytes"),
-        };
-        cJSON_ArrayForEach(item,
-                           cJSON_GetObjectItemCaseSensitive(stats, "kvcache_io_operations_total"))
-                ret->operations += item->valuedouble;
-        return 0;
-}
-
 static int lost(struct through *t, struct profile *p, int r, const char *what)
 {
         if (errno_unreachable(r))
@@ -113,26 +85,23 @@ static int lost(struct through *t, struct profile *p, int r, const char *what)
         return profile_fail(p, "%s: %s", what, kvcache_error(t->options.kv));
 }
 
-/* What it does in the background (its memory, new data files) is not what is measured. A daemon
- * that others use may never rest: then it is measured as it is. */
+/* A daemon that others use may never rest: then it is measured as it is. */
 static int wait_for_rest(struct through *t, struct profile *p)
 {
         uint64_t deadline = profile_now_ns() +
                             (t->options.own_daemon ? REST_OWN_MS : REST_OTHER_MS) * 1000000ull;
         struct timespec pause = { .tv_nsec = REST_LOOK_MS * 1000000 };
-        struct activity before = { .operations = -1 }, now;
+        struct rest rest = { 0 };
 
-        for (unsigned quiet = 0; quiet < REST_QUIET && profile_now_ns() < deadline;) {
-                int r = look_at_activity(t->options.kv, &now);
+        while (profile_now_ns() < deadline) {
+                int r = rest_look(&rest, t->options.kv);
 
                 if (r < 0)
                         return lost(t, p, r, "statistics");
                 if (profile_should_stop(p))
                         return -ECANCELED;
-                quiet = now.operations == before.operations && now.busy == 0 && now.unpopulated <= 0
-                                ? quiet + 1
-                                : 0;
-                before = now;
+                if (r > 0)
+                        break;
                 clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL);
         }
         return 0;
