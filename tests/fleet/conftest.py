@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures: those of tests/daemon, and the engines.
 
-    KVCACHE_FLEET_DIR      where Ceph keeps its data (default: a new folder in /var/tmp, removed at the end)
+    KVCACHE_FLEET_DIR      where Ceph keeps its data (default: a new folder in /var/tmp, removed at the end); in memory, a slow disk
+                           measures nothing
     KVCACHE_FLEET_ROUNDS   of the test that kills things (default: 5)
     KVCACHE_FLEET_SEED     what it kills when (default: 1)
 """
@@ -66,8 +67,8 @@ def ceph_engine(request, engine_of):
 @pytest.fixture
 def make_host(make_daemon):
     """make_host(engine, ...): a daemon on it, that runs."""
-    def make(engine, start=True, **settings):
-        daemon = make_daemon(settings={
+    def make(engine, start=True, env=None, **settings):
+        daemon = make_daemon(env=env, settings={
             **engine.settings(), "remote.write": "all", "remote.write_rate": "0", "remote.generation_interval": "1s",
             "remote.absence_lifetime": "100ms", "remote.timeout": "2s", "store.limit": "1GiB", "memory.pool": "64MiB",
             **{k.replace("__", "."): v for k, v in settings.items()}})

@@ -15,6 +15,8 @@ import tempfile
 
 import pytest
 
+import harness
+
 CEPH_SH = pathlib.Path(__file__).resolve().parent / "ceph.sh"
 NEEDED = ("ceph-mon", "ceph-mgr", "ceph-osd", "ceph", "rados", "radosgw", "radosgw-admin", "curl")
 ROOM = 12 << 30  # for the data of one run; the disks are sparse
@@ -100,9 +102,16 @@ class Engine:
         """{key in hex: name}"""
         return {name.rsplit("/", 1)[-1]: name for name in self.names() if re.search(r"/[0-9a-f]{64}$", name)}
 
+    def is_in_memory(self):
+        return harness.filesystem_of(self.cluster.folder if self.cluster else self.path) == "tmpfs"
+
     def check_arguments(self):
         """Of backend-check."""
         return [self.name] + [f"{k}={v}" for k, v in self.parameters().items()] + [f"prefix={self.prefix}"]
+
+    def bench_arguments(self):
+        """Of kvcache-bench remote."""
+        return [self.name] + [f"--{'ceph-conf' if k == 'conf' else k}={v}" for k, v in self.parameters().items()]
 
 
 class Directory(Engine):

@@ -76,10 +76,16 @@ def test_the_back_end_keeps_its_contract(engine):
     assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
 
 
-def backend_rates(engine, depth, seconds):
-    """(write, read) in MB/s."""
-    words = command(CHECK, "rates", *engine.check_arguments(), f"depth={depth}", f"seconds={seconds}", timeout=200).decode().split()
-    return float(words[2]), float(words[words.index("read") + 1])
+def apart_from(engine):
+    """Where the daemons' stores are: on another disk than the engine's, as they are on a host."""
+    return "/var/tmp" if engine.is_in_memory() else "/dev/shm"
+
+
+def our_rates(engine, depth):
+    """{"bare": (write, read), "daemon": (write, read)} in MB/s."""
+    report = json.loads(bench("remote", *engine.bench_arguments(), "--json", "--block-bytes", "2MiB", "--depth", str(depth), "--objects",
+                              str(OBJECTS[engine.name]), env={"TMPDIR": apart_from(engine)}, timeout=300, check=0).stdout)
+    return {side: tuple(report[way][side]["bytes_per_second"] / 1e6 for way in ("write", "read")) for side in ("bare", "daemon")}
 
 
 def rados_bench(engine, depth, seconds):
@@ -111,7 +117,7 @@ def curl_loop(engine, depth, seconds):
     path = engine.directory / "object"
     path.write_bytes(os.urandom(2 * MIB))
     keys = [f"{engine.endpoint}/kvcache/{engine.prefix}/curl/{i}" for i in range(depth)]
-    rounds = 6
+    rounds = OBJECTS[engine.name] // depth
 
     def run(arguments):
         began = time.monotonic()
@@ -123,26 +129,35 @@ def curl_loop(engine, depth, seconds):
             run(lambda key: engine.curl(*(["-o", "/dev/null", key] * rounds))))
 
 
-YARDSTICKS = {"rados": (rados_bench, "rados bench", 0.8, 0.9), "directory": (fio, "fio", 0.8, 0.9), "s3": (curl_loop, "curl", 0.8, 0.8)}
+OBJECTS = {"rados": 512, "directory": 512, "s3": 256}  # of 2 MiB: a second or more
+YARDSTICKS = {"rados": (rados_bench, "rados bench", 0.8, 0.9), "directory": (fio, "fio", 0.9, 0.9), "s3": (curl_loop, "curl", 0.8, 0.8)}
 
 
 @pytest.mark.serial
 def test_it_is_as_fast_as_the_engines_own_tool(engine):
-    """Three rounds of each, one after the other; the best ratio counts, as other things run here."""
+    """The engine by the daemon's code alone, and through a daemon. Three rounds of each, one after the other; the best ratio counts, as
+    other things run here."""
     tool, name, least_write, least_read = YARDSTICKS[engine.name]
     if engine.name == "directory" and not harness.shutil.which("fio"):
         pytest.skip("fio is not installed")
-    write, read = [], []
+    if harness.shutil.disk_usage(apart_from(engine)).free < 6 << 30:
+        pytest.skip(f"{apart_from(engine)} has less than 6 GiB free")
+    rounds = []
     for _ in range(3):
-        theirs, ours = tool(engine, 16, 4), backend_rates(engine, 16, 4)
-        write.append((ours[0] / theirs[0], ours[0], theirs[0]))
-        read.append((ours[1] / theirs[1], ours[1], theirs[1]))
+        rounds.append((tool(engine, 16, 3), our_rates(engine, 16)))
         for f in getattr(engine, "path", engine.directory).glob("fio"):
             harness.shutil.rmtree(f)
-    for what, all_of in ("write", write), ("read", read):
-        figure(f"{engine.name}, 2 MiB, 16 at a time, {what}: " + ", ".join(f"{o:.0f} of {t:.0f} MB/s ({r:.2f})" for r, o, t in all_of) +
-               f" of {name}")
-    assert max(write)[0] >= least_write and max(read)[0] >= least_read
+    best = {}
+    for i, what in enumerate(("write", "read")):
+        for side in ("bare", "daemon"):
+            ratios = [(ours[side][i] / theirs[i], ours[side][i], theirs[i]) for theirs, ours in rounds]
+            best[what, side] = max(ratios)[0]
+            figure(f"{engine.name}, 2 MiB, 16 at a time, {what}, {side}: " + ", ".join(f"{o:.0f} of {t:.0f} MB/s ({r:.2f})" for r, o, t in ratios)
+                   + f" of {name}")
+    # A Ceph on this host has the same processors. With few, it lacks what the daemon takes: that is a figure, and nothing to insist on.
+    sides = ("bare",) if engine.name == "rados" and os.cpu_count() < 8 else ("bare", "daemon")
+    assert min(best["write", side] for side in sides) >= least_write
+    assert min(best["read", side] for side in sides) >= least_read
 
 
 # --- 1: what one host has stored, the others hit ---
@@ -164,10 +179,21 @@ def test_a_second_host_hits_what_the_first_has_stored(engine, make_host, directo
 
 # --- 3: an engine in trouble costs local traffic nothing ---
 
+def switch_of(engine):
+    """While it is there, reads and writes of the shared directory hang, of daemons with can_hang() in their environment."""
+    return engine.directory / "hang"
+
+
+def can_hang(engine):
+    return {"LD_PRELOAD": harness.preload("tests/daemon/hang.so"), "SHARED_SWITCH": str(switch_of(engine))} if not engine.cluster else None
+
+
 @contextlib.contextmanager
 def trouble(engine, what):
     c = engine.cluster
-    if what == "hung":
+    if not c:
+        switch_of(engine).touch()
+    elif what == "hung":
         c.run("hang", "osds")
     elif what == "full":
         c.set_quota(1)
@@ -179,7 +205,9 @@ def trouble(engine, what):
     try:
         yield
     finally:
-        if what == "hung":
+        if not c:
+            switch_of(engine).unlink()
+        elif what == "hung":
             c.run("resume", "osds")
         elif what == "full":
             c.set_quota(0)
@@ -187,22 +215,27 @@ def trouble(engine, what):
             figure(f"{c.lose(0)} packets were lost")
         else:
             c.start()
-        c.run("wait")
+        if c:
+            c.run("wait")
         if engine.name == "s3":
             wait_until(lambda: command("curl", "-s", "-m", "5", engine.endpoint, check=False), "the gateway answers", 60)
 
 
-def hit_times(daemon, keys, n):
-    """Seconds of each of n gets of one key that is in memory."""
-    times = []
-    with daemon.client() as c:
-        ns = c.namespace("n", FINGERPRINT)
+def hit_times(daemons, keys, n):
+    """Seconds of 4 n gets of what is in memory, of each daemon; in turns of a few, so that what else runs here is the same."""
+    times = [[] for _ in daemons]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(d.client()) for d in daemons]
+        namespaces = [c.namespace("n", FINGERPRINT) for c in clients]
         for i in range(n):
-            began = time.perf_counter()
-            (result,) = c.get(ns, [keys[i % len(keys)]])
-            times.append(time.perf_counter() - began)
-            assert result.status == Status.OK
-            c.release([result.lease])
+            turn = list(zip(clients, namespaces, times))
+            for c, ns, taken in turn if i % 2 else turn[::-1]:
+                for key in keys[:4]:
+                    began = time.perf_counter()
+                    (result,) = c.get(ns, [key])
+                    taken.append(time.perf_counter() - began)
+                    assert result.status == Status.OK
+                    c.release([result.lease])
     return times
 
 
@@ -224,11 +257,13 @@ def ask_and_put(daemon, what, stop, ret_slowest, ret_n):
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("name,what", [("rados", "hung"), ("rados", "full"), ("rados", "killed"), ("rados", "lossy"), ("s3", "lossy")])
+@pytest.mark.parametrize("name,what", [("directory", "hung"), ("rados", "hung"), ("rados", "full"), ("rados", "killed"), ("rados", "lossy"),
+                                       ("s3", "lossy")])
 def test_local_hits_are_as_fast_while_the_engine_is(engine_of, make_host, make_daemon, name, what):
     """Against a daemon without a shared tier, in turns. Each has another client besides that puts, and asks for what is not there."""
     engine = engine_of(name)
-    a, alone = make_host(engine, **{"remote.timeout": "1s"}), make_daemon(settings={"memory.pool": "64MiB"}).start()
+    a = make_host(engine, env=can_hang(engine), **{"remote.timeout": "1s"})
+    alone = make_daemon(settings={"memory.pool": "64MiB"}, env=can_hang(engine)).start()
     pairs = items(f"local {what}", 16, 64 * KIB)
     keys = [k for k, _ in pairs]
     store(a, pairs)
@@ -245,7 +280,7 @@ def test_local_hits_are_as_fast_while_the_engine_is(engine_of, make_host, make_d
             wait_until(lambda: asked.value > 0, "the other client asks", 30)
             ratios = []
             for _ in range(7):
-                here, there = p99(hit_times(a, keys, 1500)), p99(hit_times(alone, keys, 1500))
+                here, there = map(p99, hit_times((a, alone), keys, 375))
                 ratios.append((here / there, here, there))
         finally:
             stop.set()
@@ -396,9 +431,14 @@ def kill_and_revive(engine, hosts, victim, rng):
 
 
 def in_use(daemon):
-    """It may have closed the breaker by a trial, and have no call left that hangs."""
+    """It may have closed the breaker by a trial."""
     state = remote(daemon)
-    return state["breaker"] == "closed" and state["unknown_namespaces"] == 0 and daemon.metrics()["kvcache_remote_inflight_operations"] == 0
+    return state["breaker"] == "closed" and state["unknown_namespaces"] == state["queued"] == 0
+
+
+def is_at_rest(daemon):
+    """And has no call left that hangs."""
+    return in_use(daemon) and daemon.metrics()["kvcache_remote_inflight_operations"] == 0
 
 
 VICTIMS = {"directory": ["daemon"], "rados": ["daemon", "osd.0", "mon", "daemon", "osd.1", "mgr", "osd.2"],
@@ -409,11 +449,14 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
     """Each round the first host replays a trace anew and the second the one of the round before, which is on the engine by then,
     while a daemon or a part of the engine is killed and started again."""
     path = write_trace(directory / "trace", 100 if engine.name == "s3" else 300)  # S3: fewer, as it takes ten times as long for each
-    hosts = [make_host(engine, **{"remote.timeout": "1s"}) for _ in range(2)]
+    # Each round has namespaces of its own, whose generations are read.
+    hosts = [make_host(engine, **{"remote.timeout": "1s", "remote.generation_interval": "30s"}) for _ in range(2)]
     rng = random.Random(SEED)
     victims, done, meanwhile, hit = [], {}, 0, 0
     for number in range(ROUNDS):
         victims = victims or rng.sample(VICTIMS[engine.name], len(VICTIMS[engine.name]))
+        for host in hosts:
+            wait_until(lambda: in_use(host), lambda: f"the engine is in use again before round {number}: {remote(host)}", 60)
         before = [activity(h) for h in hosts]
         running = [begin_replay(h, path, f"r{max(number - i, 0)}") for i, h in enumerate(hosts)]
         for host, process, was in zip(hosts, running, before):
@@ -437,7 +480,7 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
     if engine.cluster:
         engine.cluster.run("wait")
     for host in hosts:
-        wait_until(lambda: in_use(host), lambda: f"the engine is in use again: {remote(host)}", 60)
+        wait_until(lambda: is_at_rest(host), lambda: f"the engine is in use again, and nothing hangs: {remote(host)}", 60)
     last = replay(make_host(engine), path, "--block-bytes", "16KiB", "--namespace", f"r{ROUNDS - 1}")
     figure(f"{engine.name}: {ROUNDS} rounds of kills ({', '.join(f'{n} {v}' for v, n in sorted(done.items()))}), {meanwhile} of them while both "
            f"replays went on: 0 wrong, 0 hung; {hit:.0f} blocks hit on the engine meanwhile; a new host then hits "

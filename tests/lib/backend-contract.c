@@ -105,26 +105,6 @@ bool operation_has_ended(struct operation *o)
         return ended;
 }
 
-static unsigned find_ended(struct operation *const *o, unsigned n)
-{
-        unsigned i = 0;
-
-        while (i < n && !(*o[i]->op.name && o[i]->ended))
-                i++;
-        return i;
-}
-
-unsigned operation_wait_any(struct operation *const *o, unsigned n)
-{
-        unsigned i;
-
-        pthread_mutex_lock(&lock);
-        while ((i = find_ended(o, n)) == n)
-                pthread_cond_wait(&changed, &lock);
-        pthread_mutex_unlock(&lock);
-        return i;
-}
-
 int backend_write(const struct backend_ops *ops, struct backend *b, enum backend_op_kind kind,
                   const char *name, uint64_t bytes, uint64_t seed)
 {

@@ -29,8 +29,6 @@ bool operation_holds(const struct operation *o, uint64_t bytes, uint64_t seed);
 /* Waits for its end; its result. */
 int operation_wait(struct operation *o);
 bool operation_has_ended(struct operation *o);
-/* Waits until one of these that has a name has ended; which. */
-unsigned operation_wait_any(struct operation *const *o, unsigned n);
 
 /* Each is submitted and waited for; the result. `ret_error` may be NULL. */
 int backend_write(const struct backend_ops *ops, struct backend *b, enum backend_op_kind kind,
