@@ -200,7 +200,7 @@ unit_status=0
 if [ $unit = 1 ]; then
         echo "Running the unit tests"
         # shellcheck disable=SC2086 # a list of options
-        meson test -C "$build" --no-rebuild --timeout-multiplier $multiplier $left_out >"$log" 2>&1 </dev/null
+        meson test -C "$build" --no-rebuild --num-processes $(($(nproc) + 1)) --timeout-multiplier $multiplier $left_out >"$log" 2>&1 </dev/null
         unit_status=$?
 fi
 
