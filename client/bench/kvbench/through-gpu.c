@@ -148,9 +148,10 @@ static int client_attach(struct client *c)
         struct kvcache_gpu_options options = {
                 .size = sizeof(options),
                 .device = t->options.gpu->device,
-                .staging_bytes = round_up(MAX((uint64_t)STAGING_BYTES / p->job->clients,
-                                              STAGING_PARTS * part + STAGING_PAGE),
-                                          STAGING_PAGE),
+                .staging_bytes = round_up(
+                        MAX(MIN((uint64_t)STAGING_BYTES / p->job->clients, p->job->n_blocks * part),
+                            STAGING_PARTS * part + STAGING_PAGE),
+                        STAGING_PAGE),
                 .gds = t->options.gds ? KVCACHE_GPU_GDS_REQUIRED : KVCACHE_GPU_GDS_AUTO,
         };
         char error[512] = "";
