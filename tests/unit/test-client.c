@@ -2411,6 +2411,7 @@ int main(void)
                 TEST(an_old_daemon_is_not_asked_for_namespaces),
                 TEST(namespace_mismatch_names_the_field),
                 TEST(what_was_put_is_got),
+                TEST(answers_that_are_polled_for_are_the_same),
                 TEST(releases_ride_and_end_once),
                 TEST(many_releases_go_by_themselves),
                 TEST(exists_match_touch_stat_evict_list_purge),
