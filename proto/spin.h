@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Polling for a moment before sleeping. To wake a thread costs whoever wakes it microseconds, and
- * the thread itself tens of them; where what it waits for comes sooner than that, it had better
+/* Polling for a moment before sleeping. Waking a thread costs the one that does it microseconds,
+ * and the thread itself tens of them; where what it waits for comes sooner than that, it had better
  * stay awake. Each wait polls for the limit at most, and not at all while waits have been longer of
  * late: so nothing that is idle, or waits for a disk, polls. */
 #pragma once
