@@ -5,12 +5,14 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "checked.h"
 #include "cleanup.h"
 #include "io-fixture.h"
 #include "io/completion-queue.h"
+#include "spin.h"
 
 static bool is_readable(int fd)
 {
@@ -95,14 +97,17 @@ static void submit_in_complete(struct kio_request *req)
 
 /* Workers and the blocking-call thread notify while the loop reaps, sometimes unasked: whatever the
  * timing, the loop that sleeps is woken, and not for ever. */
-static void no_wake_up_is_lost_and_none_is_left_over(void **state)
+static void wake_ups(uint32_t spin_ns)
 {
         struct kio_params p = params_of(t.backend);
         static struct kio_request reqs[12];
+        _cleanup_(closep) int fd = -1;
         unsigned idle = 0;
 
         skip_unless_possible();
+        fd = open_file("wake-ups", O_RDWR | O_TRUNC);
         p.workers = 3;
+        p.spin_ns = spin_ns;
         start(&p);
         for (unsigned i = 0; i < 12; i++) {
                 reqs[i] = transfer(KIO_COPY, -1, t.pool + i * 8192, 64 + i * 600, 0);
@@ -110,15 +115,19 @@ static void no_wake_up_is_lost_and_none_is_left_over(void **state)
                 if (i % 4 == 3) {
                         reqs[i].op = KIO_CALL;
                         reqs[i].call = note_nothing;
+                } else if (i % 4 == 2) {
+                        reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * 8192, 4096, i * 8192);
                 }
                 reqs[i].complete = submit_in_complete;
                 kio_submit(t.io, &reqs[i], i);
         }
         while (kio_pending(t.io) > 0) {
-                struct pollfd fd = { .fd = kio_fd(t.io), .events = POLLIN };
+                struct pollfd ready = { .fd = kio_fd(t.io), .events = POLLIN };
 
+                for (unsigned k = 0; spin_ns > 0 && k < completed % 64 * 64; k++)
+                        spin_pause(); /* work comes before polling ends, as it ends, and after */
                 kio_flush(t.io);
-                if (poll(&fd, 1, WAIT_MS) != 1)
+                if (poll(&ready, 1, WAIT_MS) != 1)
                         fail_msg("%u came back, %u did not", completed,
                                  (unsigned)kio_pending(t.io));
                 idle += kio_reap(t.io) == 0;
@@ -135,6 +144,22 @@ static void no_wake_up_is_lost_and_none_is_left_over(void **state)
                 assert_in_range(i, 0, 100);
         }
         assert_false(is_readable(kio_fd(t.io)));
+}
+
+static void no_wake_up_is_lost_and_none_is_left_over(void **state)
+{
+        (void)state;
+        wake_ups(0);
+}
+
+static void workers_that_poll_before_they_sleep_lose_none_either(void **state)
+{
+        struct kio_stats stats;
+
+        (void)state;
+        wake_ups(20000);
+        kio_get_stats(t.io, &stats);
+        assert_int_equal(stats.spun_ns > 0, t.backend && strcmp(t.backend, "io_uring") == 0);
 }
 
 /* ---- the completion queue alone ---- */
@@ -316,6 +341,7 @@ int main(void)
                 IO_TEST(what_is_done_makes_the_descriptor_readable_until_it_is_reaped),
                 IO_TEST(a_worker_is_woken_before_all_is_submitted),
                 IO_TEST(no_wake_up_is_lost_and_none_is_left_over),
+                IO_TEST(workers_that_poll_before_they_sleep_lose_none_either),
         };
         const struct CMUnitTest once[] = {
                 IO_TEST(a_notification_that_comes_late_is_taken_back),
