@@ -188,6 +188,7 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
         const struct driver *d = &gpu->driver;
         cu_result c = CU_OK;
 
+        b->stream = stream;
         if (before)
                 c = d->stream_wait_event(stream, before, 0);
         b->is_timed = c == CU_OK && b->begun && d->event_record(b->begun, stream) == CU_OK;
@@ -636,8 +637,12 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
                 c = gpu->driver.event_query(b->done);
                 if (c == CU_ERROR_NOT_READY)
                         return false;
-                if (c != CU_OK && !b->is_failed)
-                        batch_fail(gpu, b, "blocks were not copied", c);
+                if (c != CU_OK) {
+                        /* Their memory is given up next: nothing may still copy there. */
+                        (void)gpu->driver.stream_synchronize(b->stream);
+                        if (!b->is_failed)
+                                batch_fail(gpu, b, "blocks were not copied", c);
+                }
                 count_copies(gpu, b);
                 if (b->writes)
                         write_copied(gpu, b);

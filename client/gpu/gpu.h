@@ -115,6 +115,7 @@ struct batch {
         bool is_failed;   /* a driver call was refused */
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
+        cu_stream stream;     /* that its copies are in */
         cu_event done, begun; /* of its copies; NULL: the driver cannot say how long they took */
         bool is_timed;        /* `begun` is recorded */
         struct moved moved[MOVED_SIDES];

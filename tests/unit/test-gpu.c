@@ -641,6 +641,28 @@ static void without_a_kernel_the_driver_copies(void **state)
         }
 }
 
+/* Whether copies are done cannot be learned: then they are over when their blocks have failed. */
+static void nothing_is_copied_after_a_block_has_failed(void **state)
+{
+        struct fixture *f = *state;
+        struct job *j;
+
+        begin(f);
+        put_keys(f, 4, 1);
+        clear(f);
+        stub.run(false);
+        stub.fault("cuEventQuery", 0, 1, CU_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        j = job_of(f, 4, 1, 0);
+        assert_true(get(f, j) < 0);
+        assert_statuses(j, KVCACHE_FAILED);
+        clear(f); /* it is another's by now */
+        stub.run(true);
+        assert_int_equal(kvcache_gpu_detach(f->gpu, 5000), 0);
+        f->gpu = NULL;
+        for (unsigned i = 0; i < 4; i++)
+                assert_false(block_is(f, i, 1 + i));
+}
+
 static void a_pool_that_is_not_registered_is_read_through_staging(void **state)
 {
         struct fixture *f = *state;
@@ -1084,6 +1106,7 @@ int main(void)
                 TEST(detaching_waits_for_what_is_under_way),
                 TEST(a_way_that_fails_is_followed_by_the_next),
                 TEST(without_a_kernel_the_driver_copies),
+                TEST(nothing_is_copied_after_a_block_has_failed),
                 TEST(a_pool_that_is_not_registered_is_read_through_staging),
                 TEST(staging_that_the_driver_does_not_register_is_slow_and_right),
                 TEST(a_device_that_has_failed_leaves_the_handle_usable),
