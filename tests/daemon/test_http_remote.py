@@ -217,7 +217,7 @@ def test_a_file_of_another_user_is_refused(make_daemon, directory, token_file):
 
 
 def test_more_pages_than_the_rate_are_refused_and_counted(make_daemon):
-    daemon = remote(make_daemon, **{"limits.http_rate": 5}).start()
+    daemon = remote(make_daemon, **{"limits.http_rate": 1}).start()
     port = port_of(daemon)
     replies = [ask(port) for _ in range(30)]
     refused = [headers for status, headers, _ in replies if status == 429]
