@@ -56,7 +56,10 @@ void status_print_writes(cJSON *status, bool detail)
         seconds = section_count(writes, "day_seconds");
         units_bytes(day, a);
         human_seconds((double)seconds, b);
-        section_line("written", "%s in the last %s", a, b);
+        if (seconds > 0)
+                section_line("written", "%s in the last %s", a, b);
+        else
+                section_line("written", "%s in the first second", a);
         units_bytes(budget, a);
         human_percent(day, budget, b);
         if (budget > 0)
