@@ -106,7 +106,7 @@ struct kvcache; /* a handle: a connection, its mappings, and what is in flight *
 
 struct kvcache_options {
         uint32_t size;           /* sizeof(struct kvcache_options) */
-        uint32_t flags;          /* KVCACHE_POPULATE, ... */
+        uint32_t flags;          /* KVCACHE_POPULATE, KVCACHE_NO_LOOKUP, KVCACHE_NO_SPIN */
         const char *socket_path; /* NULL: $KVCACHE_SOCKET, else the default path */
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
