@@ -337,8 +337,14 @@ static bool turn(struct server *s)
 static void wait_for_events(struct server *s, bool more)
 {
         bool polls = !more && !s->has_polled && spin_budget(&s->spin) > 0;
-        uint64_t now = clock_mono_ns(), end;
+        uint64_t now, end;
 
+        if (s->spin.limit_ns == 0) {
+                sessions_poll_begins(s->sessions);
+                event_base_loop(s->base, EVLOOP_ONCE | (more ? EVLOOP_NONBLOCK : 0));
+                return;
+        }
+        now = clock_mono_ns();
         if (!s->has_polled) {
                 sessions_poll_begins(s->sessions);
                 s->wait_began_ns = now;

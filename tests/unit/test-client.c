@@ -359,6 +359,17 @@ static void test_answers_that_are_polled_for_are_the_same(void **state)
                 assert_true(f->kv->spin.typical_ns <= 4 * (uint64_t)limits_ns[i]);
         }
         assert_true(f->kv->spin.typical_ns > 0);
+
+        struct kvcache_options o = { .size = sizeof(o),
+                                     .flags = KVCACHE_NO_SPIN,
+                                     .socket_path = f->path };
+        struct kvcache *kv;
+
+        assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), 0);
+        assert_int_equal(kv->spin.limit_ns, 0);
+        kvcache_close(kv);
+        o.flags = KVCACHE_NO_SPIN << 1;
+        assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), -EINVAL);
 }
 
 static void test_releases_ride_and_end_once(void **state)
