@@ -6,15 +6,9 @@
 #include <stdlib.h>
 
 #include "common.h"
+#include "json.h"
 
 enum { REST_QUIET = 3 /* so many looks without anything moving */ };
-
-static double number_at(const cJSON *object, const char *name)
-{
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-        return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 int rest_look(struct rest *rest, struct kvcache *kv)
 {
@@ -31,11 +25,11 @@ int rest_look(struct rest *rest, struct kvcache *kv)
         cJSON_ArrayForEach(item,
                            cJSON_GetObjectItemCaseSensitive(stats, "kvcache_io_operations_total"))
                 operations += item->valuedouble;
-        works = operations != rest->operations || number_at(stats, "kvcache_io_inflight") > 0 ||
-                number_at(stats, "kvcache_io_queued") > 0 ||
-                number_at(stats, "kvcache_pool_unwritten_bytes") > 0 ||
-                number_at(stats, "kvcache_pool_size_bytes") >
-                        number_at(stats, "kvcache_pool_populated_bytes");
+        works = operations != rest->operations || json_number(stats, "kvcache_io_inflight") > 0 ||
+                json_number(stats, "kvcache_io_queued") > 0 ||
+                json_number(stats, "kvcache_pool_unwritten_bytes") > 0 ||
+                json_number(stats, "kvcache_pool_size_bytes") >
+                        json_number(stats, "kvcache_pool_populated_bytes");
         rest->quiet = works ? 0 : rest->quiet + 1;
         rest->operations = operations;
         return rest->quiet >= REST_QUIET;

@@ -14,6 +14,7 @@
 #include "common.h"
 #include "checked.h"
 #include "human.h"
+#include "json.h"
 #include "rest.h"
 #include "units.h"
 
@@ -24,13 +25,6 @@ enum {
 };
 
 /* --- what the daemon says --- */
-
-static double number_at(const cJSON *object, const char *name)
-{
-        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);
-
-        return cJSON_IsNumber(item) ? item->valuedouble : 0;
-}
 
 static void text_at(const cJSON *object, const char *name, char *ret, size_t room)
 {
@@ -66,8 +60,8 @@ int through_facts(struct kvcache *kv, struct through_facts *ret, char *ret_error
                 .direct = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(io, "direct")),
                 .pool_bytes = info.pool_bytes,
                 .max_chunk_bytes = info.max_chunk_bytes,
-                .limit_bytes = (uint64_t)number_at(store, "limit_bytes"),
-                .depth = (unsigned)MIN(number_at(io, "workers") * number_at(io, "depth"),
+                .limit_bytes = (uint64_t)json_number(store, "limit_bytes"),
+                .depth = (unsigned)MIN(json_number(io, "workers") * json_number(io, "depth"),
                                        (double)PROFILE_MAX_DEPTH),
         };
         text_at(io, "backend", ret->backend, sizeof(ret->backend));
