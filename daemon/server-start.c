@@ -22,6 +22,7 @@
 
 enum {
         POSIX_THREADS = 8, /* of one worker */
+        SPREAD_BYTES = 256 * 1024,
 };
 
 static int exit_status_of(int r)
@@ -204,6 +205,13 @@ static uint32_t spin_limit(const struct config *c)
         return strcmp(c->io.spin, "on") == 0 ? SPIN_LIMIT_NS : spin_limit_of_host();
 }
 
+/* Twice as many as the daemon's threads and two clients: then workers that wait for their part of a
+ * batch keep nobody from his. */
+static bool has_cores_for_all(const struct config *c)
+{
+        return spin_cpus() >= 2 * (c->io.workers + 2);
+}
+
 int server_start_store(struct server *s)
 {
         const struct config *c = s->config;
@@ -219,6 +227,7 @@ int server_start_store(struct server *s)
                 .posix_threads = POSIX_THREADS,
                 .hang_ns = c->io.hang_ms * UINT64_C(1000000),
                 .spin_ns = spin_limit(c),
+                .spread_bytes = has_cores_for_all(c) ? SPREAD_BYTES : 0,
                 .pool = pool_base(s->tenants[0].pool),
                 .pool_bytes = pool_bytes(s->tenants[0].pool),
                 .piece_bytes = pool_slab_bytes(s->tenants[0].pool),

@@ -4,12 +4,16 @@
 
 #include <sched.h>
 
-uint32_t spin_limit_of_host(void)
+unsigned spin_cpus(void)
 {
         cpu_set_t set;
 
-        /* It fails where there are more processors than a set holds. */
-        if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) < SPIN_LEAST_CPUS)
-                return 0;
-        return SPIN_LIMIT_NS;
+        /* It fails where there are more than a set holds. */
+        return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set)
+                                                            : CPU_SETSIZE;
+}
+
+uint32_t spin_limit_of_host(void)
+{
+        return spin_cpus() < SPIN_LEAST_CPUS ? 0 : SPIN_LIMIT_NS;
 }

@@ -18,6 +18,8 @@ struct spin {
         uint32_t typical_ns; /* how long waits have lasted of late */
 };
 
+/* Processors that this process may use. */
+unsigned spin_cpus(void);
 /* SPIN_LIMIT_NS; 0 where this process may use fewer than SPIN_LEAST_CPUS processors. */
 uint32_t spin_limit_of_host(void);
 

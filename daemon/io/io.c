@@ -42,6 +42,7 @@ struct kio {
         unsigned n_workers; /* initialized ones */
         unsigned depth;
         unsigned places; /* reads and writes that a worker has at the device at a time */
+        uint64_t spread_bytes;
         struct blocking_call
                 blocking_calls[KIO_VOLUMES_MAX]; /* those that have had a call, and the first */
         struct completion_queue completion_queue;
@@ -220,6 +221,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         }
         io->stages = params->stages ? params->stages : &io->no_stages;
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
+        io->spread_bytes = params->spread_bytes ? params->spread_bytes : KIO_TRANSFER_BYTES;
         r = blocking_call_init(&io->blocking_calls[0], 0, &io->completion_queue);
         if (r == 0)
                 r = kio_start_workers(io, params);
@@ -337,10 +339,13 @@ static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
 }
 
 /* Each worker that is woken wants a core, next to the loop's and the client's, and a batch ends
- * when the last of them has had one. So the first one that is not busy takes the request. One that
- * fails has nothing to do, and is to have no more than its share for that. */
+ * when the last of them has had one. So the first one that is not busy takes the request. Where
+ * there are cores enough, reads are spread earlier: a batch ends when the last checksum is
+ * compared, and a device answers many reads at about the same time. One that fails has nothing to
+ * do, and is to have no more than its share for that. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
+        uint64_t most = req->op == KIO_READ ? io->spread_bytes : KIO_TRANSFER_BYTES;
         struct worker *least = &io->workers[0];
 
         for (unsigned i = 0; i < io->n_workers; i++) {
@@ -348,9 +353,9 @@ static struct worker *kio_choose(struct kio *io, const struct kio_request *req, 
 
                 if (counter_get(&w->failing))
                         continue;
-                if (req->op == KIO_COPY ? w->load.copy_bytes < KIO_COPY_BYTES
-                                        : w->load.transfers < io->places &&
-                                                  w->load.transfer_bytes < KIO_TRANSFER_BYTES)
+                if (req->op == KIO_COPY
+                            ? w->load.copy_bytes < KIO_COPY_BYTES
+                            : w->load.transfers < io->places && w->load.transfer_bytes < most)
                         return w;
                 if (w->load.copy_bytes < least->load.copy_bytes)
                         least = w;

@@ -200,6 +200,38 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
         }
 }
 
+static void reads_are_spread_where_there_are_cores_for_it(void **state)
+{
+        enum { WORKERS = 3, DEPTH = 16, EACH = 2, N = WORKERS * EACH };
+        static struct kio_request reads[N], write;
+        struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 26);
+        p = params_of(t.backend);
+        p.workers = WORKERS;
+        p.depth = DEPTH;
+        p.spread_bytes = EACH * 4096;
+        start_on(&p, fault_wrap(backend_of_group()));
+        completed = 0;
+        fault_set(&never);
+        for (unsigned i = 0; i < N; i++) {
+                reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
+                kio_submit(t.io, &reads[i], i);
+                assert_int_equal(reads[i].worker, i / EACH);
+        }
+        /* What is written is compared with nothing. */
+        write = transfer(KIO_WRITE, fd, t.pool + POOL_PIECE, 4096, 32768);
+        kio_submit(t.io, &write, 2);
+        assert_int_equal(write.worker, 0);
+        kio_flush(t.io);
+        fault_set(NULL);
+        fault_release();
+        wait_completed(N + 1);
+}
+
 /* How many operations of these classes are at the device together, if it answers none of them. */
 static void expect_in_flight(const unsigned submitted[static KIO_CLASS_END],
                              const unsigned expected[static KIO_CLASS_END])
@@ -466,6 +498,7 @@ int main(void)
                 IO_TEST(what_holds_up_calls_holds_up_nothing_else),
                 IO_TEST(many_requests_stay_within_the_depth),
                 IO_TEST(as_few_workers_take_a_burst_as_it_needs),
+                IO_TEST(reads_are_spread_where_there_are_cores_for_it),
                 IO_TEST(either_kind_gets_its_depth_and_the_other_a_place),
                 IO_TEST(gets_find_a_place_when_puts_fill_the_device),
                 IO_TEST(gets_overtake_puts_but_do_not_starve_them),
