@@ -596,17 +596,12 @@ int main(int argc, char **argv)
                 TEST(the_limit_holds_while_filling_over_and_over),
                 TEST(the_coldest_leaves_first),
                 TEST(after_a_restart_the_later_of_a_second_leave_first),
-                TEST(a_class_takes_the_segment_of_another),
                 TEST(another_model_reaches_its_share_of_a_full_store),
                 TEST(what_is_pinned_stays_whatever_else_is_put),
                 TEST(pins_never_refuse_a_put),
-                TEST(what_is_pinned_is_not_taken_first_by_other_tenants),
-                TEST(small_chunks_may_fill_a_store_of_large_ones),
                 TEST(a_bound_on_entries_evicts),
                 TEST(when_everything_is_read_nothing_is_evicted),
                 TEST(a_lowered_limit_is_enforced_at_start_and_a_raised_one_used),
-                TEST(there_are_never_more_data_files_than_there_may_be),
-                TEST(a_lowered_limit_makes_a_large_ring_smaller),
                 TEST(a_little_too_much_costs_a_little),
                 TEST(a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing),
                 TEST(a_store_that_is_left_alone_writes_a_third_of_its_limit_ahead),
@@ -614,6 +609,11 @@ int main(int argc, char **argv)
         };
         /* Long ones, once. */
         static const struct CMUnitTest long_tests[] = {
+                TEST(a_class_takes_the_segment_of_another),
+                TEST(what_is_pinned_is_not_taken_first_by_other_tenants),
+                TEST(small_chunks_may_fill_a_store_of_large_ones),
+                TEST(there_are_never_more_data_files_than_there_may_be),
+                TEST(a_lowered_limit_makes_a_large_ring_smaller),
                 TEST(small_limits_lose_little_to_tables),
                 TEST(pins_gain_no_room_from_other_tenants),
         };
