@@ -4,15 +4,19 @@ sanitizer's build leaves out."""
 
 import pytest
 
+from left_out import LEFT_OUT, RUNS_ALL
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "serial: measures time or processor time, or needs what all others have left: runs alone, after them")
-    config.addinivalue_line("markers", "figures: is about hit ratios, shares or rates over minutes of what shorter tests do, too: not under a sanitizer")
+    for marker, why in LEFT_OUT.items():
+        config.addinivalue_line("markers", f"{marker}: {why}: not with a sanitizer")
 
 
 def pytest_runtest_setup(item):
-    if item.get_closest_marker("figures"):
+    marker = next((marker for marker in LEFT_OUT if item.get_closest_marker(marker)), None)
+    if marker and not RUNS_ALL:
         import harness
 
         if harness.is_sanitized():
-            pytest.skip("its figures are the same with a sanitizer, and what it runs is in shorter tests")
+            pytest.skip(f"with a sanitizer: it {LEFT_OUT[marker]} (--all)")

@@ -8,7 +8,9 @@ usage() {
         cat <<'END'
 usage: tests/run.sh [OPTIONS]
 
-  --sanitize asan|tsan   build with AddressSanitizer and UBSan, or with ThreadSanitizer
+  --sanitize asan|tsan   build with AddressSanitizer and UBSan, or with ThreadSanitizer; the daemon's tests of which a sanitizer
+                         sees nothing new (tests/left_out.py) do not run
+  --all                  they do
   --long                 the long form of tests that have one, then every campaign with its long count: days
   --campaign NAME        run a campaign instead (tests/campaigns/run.sh lists them); its last line is
                          "campaign NAME: N runs, 0 wrong, 0 lost, 0 hung", or it says what failed
@@ -51,6 +53,7 @@ while [ $# -gt 0 ]; do
         case $1 in
         --sanitize) [ $# -gt 1 ] || wrong_usage "--sanitize needs asan or tsan"; sanitize=$2; shift ;;
         --sanitize=*) sanitize=${1#*=} ;;
+        --all) export KVCACHE_TEST_ALL=1 ;;
         --long) long=1 ;;
         --gpu) gpu=1 ;;
         --engines) engines=1 ;;

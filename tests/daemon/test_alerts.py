@@ -350,6 +350,7 @@ def scaled_rules():
     return scale(RULES.read_text(), SCALE)
 
 
+@pytest.mark.documents
 def test_each_alert_fires_on_its_fault_and_no_other_and_none_in_an_hour_of_replay(faults, directory):
     jobs = {}
     for fault in faults:

@@ -50,6 +50,7 @@ def test_a_client_of_the_old_interface_is_refused_by_the_linker(tmp_path):
     assert refused.returncode != 0 and "LIBKVCACHE_0.1" in refused.stderr, refused
 
 
+@pytest.mark.documents
 @needs_cc
 @pytest.mark.parametrize("language", ["-std=c99", "-std=c11", "-xc++ -std=c++11", "-xc++ -std=c++20"])
 @pytest.mark.parametrize("header", ["kvcache.h", "kvcache-admin.h", "kvcache-gpu.h", "kvcache-layout.h", "kvcache-transfer.h"])
@@ -129,6 +130,7 @@ def names_of(page):
     return re.search(r"^\.SH NAME\n(.*) \\- ", page.read_text(), re.M).group(1).split(", ")
 
 
+@pytest.mark.documents
 @pytest.mark.skipif(shutil.which("man") is None, reason="no man")
 @pytest.mark.parametrize("page", sorted(p.name for p in MAN.glob("*.[37]") if not p.read_text().startswith(".so ")))
 def test_man_pages_are_well_formed(page):
@@ -167,6 +169,7 @@ def test_the_program_of_the_tutorial_runs(daemon, tmp_path):
         assert (done.returncode, done.stdout, done.stderr) == (0, says, ""), done
 
 
+@pytest.mark.documents
 @needs_cc
 @pytest.mark.parametrize("page,n,text", [pytest.param(*e, id=f"{e[0]}-{e[1]}") for e in man_examples()])
 def test_examples_of_man_pages_compile_and_link(daemon, tmp_path, page, n, text):

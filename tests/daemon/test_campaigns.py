@@ -12,18 +12,20 @@ import sys
 
 import pytest
 
-from harness import BUILD, SOURCE, slow
+from harness import BUILD, SOURCE, is_sanitized, slow
+from left_out import RUNS_ALL
 
 LONG = os.environ.get("KVCACHE_TEST_LONG") == "1"
 CAMPAIGNS = [("kill", 16, 200), ("admin", 30, 600), ("clientkill", 50, 2000), ("settled", 10, 100), ("hostile", 28, 2800), ("parity", 1, 20),
              ("restart", 2, 20), ("filesystems", 2, 70)]
+SHORTENED = ("kill", "admin", "settled", "cost")  # with a sanitizer, to a third: a run of these takes a second or more
 MEASURING = [("flood", 64, 4000), ("fairness", 17, 170), ("slow", 20, 500), ("overload", 5, 60), ("cost", 30, 300)]
 
 
 @pytest.mark.parametrize("name, count, long_count", CAMPAIGNS +
                          [pytest.param(*row, marks=[pytest.mark.serial] + [pytest.mark.figures] * (row[0] == "fairness")) for row in MEASURING])
 def test_campaign(directory, name, count, long_count):
-    count = long_count if LONG else count // 3 if name == "cost" and slow() > 1 else count
+    count = long_count if LONG else count // 3 if name in SHORTENED and is_sanitized() and not RUNS_ALL else count
     command = [sys.executable, SOURCE / "tests/campaigns/daemon_campaigns.py", name, "--count", str(count),
                "--build", BUILD]
     env = dict(os.environ, KVCACHE_TEST_DIR=str(directory))
@@ -38,6 +40,7 @@ def test_campaign(directory, name, count, long_count):
     assert result.returncode == 0
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("statuses, failed, skipped, named", [
     ({"kill": 1, "powerloss": 1, "fuzz": 77}, 2, 1,
      ["Campaigns that failed: powerloss kill", "Campaigns that were skipped: fuzz"]),

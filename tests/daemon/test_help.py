@@ -38,6 +38,7 @@ def section_of(page, command):
     return "".join(page[start:end] for (start, of), end in zip(tags, ends) if of == command)
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("name", PAGES)
 def test_man_page_and_help_name_the_same_options(name):
     tool, path = PAGES[name]
@@ -67,6 +68,7 @@ def test_man_page_and_help_name_the_same_options(name):
         assert option in page and option in tool("--help", check=0).stdout, option
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("name", PAGES)
 def test_options_in_help_are_accepted(name, tmp_path, monkeypatch):
     """Each is parsed: what a command complains about is something else."""

@@ -317,6 +317,7 @@ def test_a_cost_goes_with_the_chunk_to_disk_and_back_and_over_a_restart(small):
         assert [bytes(r.data) for r in c.get(c.namespace("n"), keys)] == [v for _, v in pairs]
 
 
+@pytest.mark.figures
 def test_of_two_models_the_one_that_costs_more_keeps_more(small):
     """As often used, a chunk that takes twenty times as long to compute: most of the room is for those."""
     with small.client() as c:

@@ -44,6 +44,7 @@ def configuration(root):
     return found[0] if found else None
 
 
+@pytest.mark.documents
 def test_the_configuration_is_installed_once_and_never_again(root):
     template = (harness.SOURCE / "conf/kvcache.yaml").read_text()
     install(root)
@@ -63,6 +64,7 @@ def test_the_configuration_is_installed_once_and_never_again(root):
     assert not copies[0].exists()
 
 
+@pytest.mark.documents
 def test_a_link_in_the_configurations_place_is_kept(root):
     install(root)
     path = configuration(root)
@@ -72,11 +74,13 @@ def test_a_link_in_the_configurations_place_is_kept(root):
     assert path.is_symlink()
 
 
+@pytest.mark.documents
 def test_a_dry_run_installs_nothing(root):
     assert "kvcache.yaml" in install(root, "--dry-run")
     assert configuration(root) is None
 
 
+@pytest.mark.documents
 def test_completion_is_where_each_shell_looks(root, directory):
     install(root)
     found = {str(path.relative_to(root)) for path in root.rglob("*") if "complet" in str(path) or "site-functions" in str(path)}

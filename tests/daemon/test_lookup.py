@@ -398,7 +398,7 @@ def test_no_chunk_that_is_there_is_called_absent_under_load(running):
     """Puts, gets, evicts and evictions by the daemon; an oracle of its own keys beside each writer."""
     daemon = running({"store.limit": "64MiB", "memory.pool": "8MiB"})
     stop, problems = threading.Event(), []
-    seconds = 4 * harness.slow()
+    seconds = 4
 
     def work(number):
         draw = random.Random(number)

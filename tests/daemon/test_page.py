@@ -268,6 +268,7 @@ def seen(start, directory):
     return daemon
 
 
+@pytest.mark.documents
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
 def test_a_browser_shows_it_and_has_no_complaint(seen, browser, width, dark):
@@ -283,6 +284,7 @@ def test_a_browser_shows_it_and_has_no_complaint(seen, browser, width, dark):
     assert browser.complaints == []
 
 
+@pytest.mark.documents
 def test_what_a_browser_shows_is_the_status(seen, browser):
     def get_status():
         return json.loads(urllib.request.urlopen(seen.url + "status", timeout=20).read())
@@ -301,6 +303,7 @@ def test_what_a_browser_shows_is_the_status(seen, browser):
     assert reserved[0] == pytest.approx(pool["used_bytes"] / pool["bytes"], abs=0.01)
 
 
+@pytest.mark.documents
 def test_it_reloads_where_it_was_scrolled_to(seen, browser):
     browser.open(seen.url, height=300)
     browser.evaluate("window.scrollTo(0, 400); window.first = true")

@@ -88,6 +88,7 @@ def hit_ratios(trace, requests):
             for size in (1000, 4000, 10000, 30000)]
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("clients", [1, 8])
 def test_a_recording_of_the_real_trace_simulates_as_the_trace_does(make_daemon, directory, clients):
     """A cache that is far too small, so that what is recorded is full of misses of what was there before. With several clients the

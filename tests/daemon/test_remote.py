@@ -820,6 +820,7 @@ def test_a_second_host_hits_what_the_first_has_stored(host, directory):
     assert second["blocks_hit_remote"] >= 0.99 * distinct
 
 
+@pytest.mark.figures
 def test_a_second_host_hits_what_the_first_has_stored_of_the_real_trace(host):
     path = trace_path()
     asked, _, distinct = expected_hits(path, 100)

@@ -188,6 +188,7 @@ def test_replay_goes_on_over_a_restart(make_daemon, directory):
     assert said["requests"] == 1500 and said["wrong_bytes"] == 0 and said["reconnects"] >= 1
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("backend", ["auto", "posix"])
 def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
     if backend != "auto" and not LONG:
@@ -222,6 +223,12 @@ def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, par
             return
         short.append((said["hit_ratio"], simulated))
     pytest.fail(f"hits and what was simulated: {short}")
+
+
+def test_ends_are_announced(daemon, directory):
+    path = write_trace(directory / "trace", 60)
+    said = replay(daemon, path, "--block-bytes", "4KiB", "--announce-ends", "50%")
+    assert said["wrong_bytes"] == 0 and said["errors"] == 0 and 0 < said["ends_announced"] < 60
 
 
 @pytest.mark.figures

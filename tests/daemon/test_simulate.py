@@ -87,6 +87,7 @@ def test_a_cache_for_everything_misses_each_block_once(tmp_path):
         assert figure["blocks_asked"] - figure["blocks_hit"] == distinct
 
 
+@pytest.mark.figures
 def test_the_published_figures_of_the_conversation_trace(tmp_path):
     figures = simulate(trace_path(), "--capacity", "1%,5%,10%,20%,50%")
     by_policy = {p: [100 * f["hit_ratio"] for f in figures if f["policy"] == p] for p in ("lru", "cq", "opt")}
@@ -97,6 +98,7 @@ def test_the_published_figures_of_the_conversation_trace(tmp_path):
     assert [f["capacity"] for f in figures if f["policy"] == "cq"] == [0.01, 0.05, 0.1, 0.2, 0.5]
 
 
+@pytest.mark.figures
 def test_announced_ends_are_worth_more_than_any_policy():
     """The study's figure for LRU with half of the ends announced is 24.78 % at 5 %."""
     def hits(*arguments):
@@ -109,6 +111,14 @@ def test_announced_ends_are_worth_more_than_any_policy():
     assert hits("--announce-ends", "50%") == half
 
 
+def test_announced_ends_of_a_short_trace():
+    arguments = ["--synthetic", "chat", "-r", 1500, "-p", "cq", "-c", "10%"]
+    plain, none, half = (simulate(*arguments, *more)[0]["blocks_hit"]
+                         for more in ([], ["--announce-ends", "0%"], ["--announce-ends", "50%"]))
+    assert plain == none < half
+
+
+@pytest.mark.figures
 @pytest.mark.parametrize("seed", range(4))
 def test_learning_costs_little_where_there_is_nothing_to_learn(seed):
     """Chat sessions whose return does not depend on what they have done: there LRU is hard to beat."""
@@ -125,6 +135,7 @@ def trace_ms(path):
     return stamps[-1] - stamps[0]
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("policy", ["lru", "cq"])
 @pytest.mark.parametrize("scale", [1, 60])
 def test_a_quarter_of_the_writes_keeps_most_of_the_hits(policy, scale, tmp_path):
@@ -144,6 +155,7 @@ def test_a_quarter_of_the_writes_keeps_most_of_the_hits(policy, scale, tmp_path)
     assert some["refused_first"] > 100000
 
 
+@pytest.mark.figures
 def test_a_budget_that_suffices_changes_little():
     plain, = simulate(trace_path(), "-p", "cq", "-c", "5%", "-b", "16KiB")
     most, = simulate(trace_path(), "-p", "cq", "-c", "5%", "-b", "16KiB", "--write-budget", "10TB")

@@ -211,6 +211,7 @@ def workload(request):
 HOSTS = "1,2,4,8,16,32,64"
 
 
+@pytest.mark.figures
 def test_a_tier_of_everything_is_as_good_as_one_cache_for_everything(workload):
     for route in ("session", "random"):
         figures = simulate(*workload, "--hosts", HOSTS, "--remote-write", "all", "--route", route)
@@ -220,6 +221,7 @@ def test_a_tier_of_everything_is_as_good_as_one_cache_for_everything(workload):
             assert f["blocks_written"] == f["blocks_stored"] == most["capacity_blocks"] and f["shared_evictions"] == 0
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("policy", ["lru", "cq"])
 def test_one_host_has_the_hits_of_a_cache_of_that_size(workload, policy):
     alone, = simulate(*workload, "-p", policy, "-c", "3%", "--announce-ends", "40%")
@@ -228,6 +230,7 @@ def test_one_host_has_the_hits_of_a_cache_of_that_size(workload, policy):
     assert 0 < figure["hit_ratio_local"] < figure["hit_ratio"] < figure["hit_ratio_bound"]
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("route", ["session", "random"])
 @pytest.mark.parametrize("write", ["all", "reused"])
 def test_a_shared_tier_only_adds_hits(workload, write, route):
@@ -266,6 +269,7 @@ def test_the_same_arguments_give_the_same_figures(workload):
         < simulate(*workload, "--hosts", 3)[0]["blocks_hit_local"]
 
 
+@pytest.mark.figures
 def test_the_figures_of_the_guide():
     """conf/sizing.md has them."""
     def percent(name, *arguments):
@@ -278,6 +282,7 @@ def test_the_figures_of_the_guide():
     assert percent("hit_ratio", "--route", "random") == pytest.approx([24.9, 20.5, 13.4, 8.2], abs=0.1)
 
 
+@pytest.mark.figures
 @pytest.mark.parametrize("route", ["session", "random"])
 def test_the_plots_of_the_guide_are_what_the_command_draws(tmp_path, route):
     figures = simulate(trace_path(), "--hosts", HOSTS, "-b", "64MiB", "--prefill-rate", 30000, "--remote-write", "all", "--route", route, "--svg",

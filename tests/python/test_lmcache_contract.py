@@ -21,6 +21,9 @@ import kvcache  # noqa: E402
 import lmcache_scenarios  # noqa: E402
 from kvcache.lmcache import identity  # noqa: E402
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 PLACE = 16384
 
 

@@ -24,6 +24,8 @@ from kvcache import _library, bench
 PACKAGE = pathlib.Path(build_backend.__file__).parent
 README = (PACKAGE / "README.md").read_text()
 
+pytestmark = pytest.mark.documents
+
 needs_compiler = pytest.mark.skipif(not shutil.which(os.environ.get("CC", "cc").split()[0]), reason="there is no C compiler")
 
 

@@ -19,6 +19,9 @@ import pytest
 
 import kvcache
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 BLOCK = 4
 
 

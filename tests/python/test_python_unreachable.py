@@ -16,6 +16,9 @@ import kvcache
 import pytest
 from harness import in_threads, key_of, value_of, wait_until
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 LENGTH = 8192
 KEYS = [key_of("away", i) for i in range(16)]
 VALUES = [value_of(k, LENGTH) for k in KEYS]

@@ -19,6 +19,9 @@ import kvcache  # noqa: E402
 import sglang_scenarios  # noqa: E402
 from kvcache.sglang import identity, pages  # noqa: E402
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 
 @pytest.fixture
 def module():

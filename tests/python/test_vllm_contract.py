@@ -18,6 +18,9 @@ import vllm_scenarios  # noqa: E402
 from kvcache import vllm as adapter  # noqa: E402
 from kvcache.vllm import identity  # noqa: E402
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 
 @pytest.fixture(params=[(0, 26), (0, 33)], ids=["0.26", "0.33"])
 def version(request):

@@ -19,6 +19,9 @@ import vllm_scenarios  # noqa: E402
 from harness import wait_until  # noqa: E402
 from kvcache.vllm import policy, shared  # noqa: E402
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 
 @pytest.fixture
 def daemons(make_daemon, directory):

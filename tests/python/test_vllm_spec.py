@@ -11,6 +11,9 @@ import sys
 import harness
 import pytest
 
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
 
 @pytest.fixture(params=["0.26", "0.33"])
 def start(request, source):
