@@ -33,7 +33,7 @@ from oracle import Finding
 FLOOD, OTHER = 20001, 20002
 PROCESSES, SESSIONS, IN_FLIGHT = 4, 4, 8
 TIMES, NOISE = 5, 0.002
-SLICES, SECONDS, SETTLE = 20, 0.1, 0.03  # of a flood, and of the busy processes; each; for what a signal changes
+SLICES, SECONDS, SETTLE = 10, 0.1, 0.03  # of a flood, and of the busy processes; each; for what a signal changes
 CHUNKS = 20000  # of the store, so that walking it takes time
 OPERATIONS = ["PURGE", "LIST", "REPORT", "NAMESPACE", "PUT", "EXISTS", "GET", "EVICT", "PREFETCH", "MATCH", "TOUCH", "STAT", "PING",
               *cold.OPERATIONS]

@@ -20,7 +20,6 @@ from buffers import sealed_memfd
 from left_out import first_of
 from test_tenants import ALICE, BOB, client_as, user
 
-pytestmark = pytest.mark.serial
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
 REPORT = struct.pack("<II", 1, 0)
 
