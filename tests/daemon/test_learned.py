@@ -9,7 +9,7 @@ import pytest
 from harness import KIB, bench, get_all, items, put_all, wait_until
 from kvwire import Ack, Tier
 from test_hints import standing
-from test_replay import replay, trace_path
+from test_replay import LONG, replay, trace_path
 
 SAVES, ERRORS = "kvcache_eviction_saves_total", "kvcache_eviction_save_errors_total"
 RESTORED = "kvcache_eviction_restored_chunks"
@@ -251,7 +251,7 @@ def hits_without_a_restart():
 
 
 @pytest.mark.figures
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [True] + [False] * LONG)
 def test_a_trace_is_hit_as_often_with_a_restart_in_its_middle(make_daemon, directory, hits_without_a_restart, kill):
     """At 5 %. Two replays of it differ by up to 0.2 points: the best of three. With the file deleted it is 0.8 less."""
     lines, blocks = trace_path().read_text().splitlines(True), int(182790 * 0.05)

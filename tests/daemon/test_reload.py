@@ -67,9 +67,9 @@ def test_a_wrong_configuration_changes_nothing_and_each_error_is_named(configure
 
 def test_many_errors_are_counted_and_the_answer_is_bounded(configured):
     daemon, path = configured
-    path.write_text("store:\n" + "".join(f"  nokey{i}: 1\n" for i in range(20000)))
+    path.write_text("store:\n" + "".join(f"  nokey{i}: 1\n" for i in range(5000)))
     said = json.loads(ctl("--json", "reload", daemon=daemon, check=4).stdout)
-    assert len(said["errors"]) == 100 and said["n_errors"] >= 20000
+    assert len(said["errors"]) == 100 and said["n_errors"] >= 5000
     ctl("ping", daemon=daemon, check=0)
 
 

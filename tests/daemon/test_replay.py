@@ -204,7 +204,7 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
 
 
 @pytest.mark.figures
-@pytest.mark.parametrize("part", [0.05, 0.1])
+@pytest.mark.parametrize("part", [0.05] + [0.1] * LONG)
 def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, part):
     """With the limit's bytes for blocks, and with what the tables leave of it. When the pool's chunks reach the disk depends on
     the disk, so that one replay differs from the next by up to 0.2 points: the best of three."""
