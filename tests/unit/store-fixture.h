@@ -116,6 +116,7 @@ int teardown(void **state);
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
-/* On each backend and on tmpfs; the long ones once. An argument is a filter by name. */
+/* On each backend and on tmpfs, with a sanitizer on io_uring and on tmpfs; the long ones once. An
+ * argument is a filter by name. */
 int run_store_tests(int argc, char **argv, const struct CMUnitTest *tests, size_t n,
                     const struct CMUnitTest *long_tests, size_t n_long);
