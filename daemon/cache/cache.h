@@ -168,6 +168,9 @@ void cache_get(struct cache *c, struct cache_request *req);
  * or its bytes are still to come; nothing is counted. */
 bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key *key,
                         uint64_t hash, uint32_t *ret_chunk, struct cache_place *ret_place);
+/* What a client has got from memory by itself: so many keys; and where one of them is. */
+void cache_count_hits(struct cache *c, uint64_t keys);
+struct cache_place cache_place_used(struct cache *c, uint32_t chunk);
 /* cache_get() right after that was false, of what it found: the pool is not asked twice. */
 void cache_get_rest(struct cache *c, struct cache_request *req, uint32_t chunk);
 /* From disk, or the shared tier, to the pool, for a get of this user that will come; no request

@@ -253,6 +253,17 @@ bool cache_get_resident(struct cache *c, uint32_t namespace_id, const struct key
         return true;
 }
 
+void cache_count_hits(struct cache *c, uint64_t keys)
+{
+        c->stats.hits_memory += keys;
+}
+
+struct cache_place cache_place_used(struct cache *c, uint32_t chunk)
+{
+        note_asked(c, pool_chunk(c->params.pool, chunk));
+        return cache_place_of(c, chunk);
+}
+
 /* --- out of the pool --- */
 
 static void on_copied(struct kio_request *copy)

@@ -95,6 +95,11 @@ struct leases *leases_free(struct leases *l)
         return NULL;
 }
 
+uint64_t leases_bytes_most(const struct leases *l)
+{
+        return l->limits.bytes_all;
+}
+
 void leases_set_limits(struct leases *l, const struct lease_limits *limits)
 {
         l->limits = *limits;

@@ -52,6 +52,8 @@ struct leases;
 int leases_new(struct leases **ret, struct pool *pool, uint32_t max,
                const struct lease_limits *limits);
 struct leases *leases_free(struct leases *l);
+/* Bytes that may be leased. */
+uint64_t leases_bytes_most(const struct leases *l);
 void leases_set_limits(struct leases *l, const struct lease_limits *limits);
 
 /* A connection of this user. 0, -ENOMEM. */

@@ -39,6 +39,9 @@ struct pool {
         struct pool_stats stats;
         struct histogram evicted_ages;
         const struct pool_watch *watch; /* NULL: none */
+        const struct pool_guard *guard; /* likewise */
+        uint32_t first_held, n_held;    /* by pool_chunk.next: dropped, and pinned for this alone */
+        bool holds_more, met_held, held_up; /* met: by what looked for room */
 
         struct list_node purges; /* struct pool_purge, in order */
         /* Of these, the last of each namespace, by its id. */
@@ -63,8 +66,28 @@ void pool_table_insert(struct pool *p, uint32_t chunk);
 uint32_t pool_take_record(struct pool *p);
 void pool_tell(const struct pool *p, uint32_t chunk, bool is_there);
 
+/* --- pool-held.c --- */
+
+/* While it lasts clients find nothing by themselves. */
+void pool_suspend_clients(struct pool *p, bool suspend);
+
+/* Before some of these are asked for: what is known to be held costs no more than a pin then. */
+void pool_look_at_clients(struct pool *p);
+bool pool_is_known_held(struct pool *p, uint32_t chunk);
+/* What is to be evicted is no client's from now on. False: a client holds it, and nothing has
+ * changed. */
+bool pool_take_from_clients(struct pool *p, uint32_t chunk);
+/* The same of all chunks of the slab, none of which is pinned. */
+bool pool_take_slab_from_clients(struct pool *p, uint32_t slab);
+/* It was to leave, and stays. */
+void pool_return_to_clients(struct pool *p, uint32_t chunk);
+/* Of a dropped chunk without pins: keeps it, with a pin, if there are clients that may hold it. */
+bool pool_keep_for_clients(struct pool *p, uint32_t chunk);
+
 /* Is it older than a purge of it that is under way? */
 bool pool_is_purged(const struct pool *p, const struct pool_chunk *c);
+/* No pin is left, and no client holds it: its slot and its record are free. */
+void pool_free_chunk(struct pool *p, uint32_t chunk);
 
 /* In the table, but to be dropped. */
 static inline bool pool_is_dead(const struct pool *p, const struct pool_chunk *c)

@@ -5,7 +5,8 @@
  * before it, so what is older than a purge of its namespace is dead, and found no more. The records
  * themselves are walked a step at a time, in a circle that all purges share: each ends where it
  * began. What else reaches a dead chunk before that drops it: a commit, the eviction, or a new
- * chunk of its key, so that the table never has two of one key. */
+ * chunk of its key, so that the table never has two of one key. Meanwhile clients find nothing by
+ * themselves, since they do not know what is dead. */
 #include "cache/pool-internal.h"
 
 #include "checked.h"
@@ -61,6 +62,8 @@ void pool_purge(struct pool *p, struct pool_purge *purge)
                 purge->complete(purge);
                 return;
         }
+        if (list_empty(&p->purges))
+                pool_suspend_clients(p, true);
         purge->number = ++p->n_purges;
         purge->stop = p->sweep_at;
         purge->wrapped = false;
@@ -99,6 +102,8 @@ uint32_t pool_sweep(struct pool *p)
                 if ((first->wrapped && p->sweep_at >= first->stop) || has_nothing(p, first)) {
                         list_unlink(&first->node);
                         list_unlink(&first->mark);
+                        if (list_empty(&p->purges))
+                                pool_suspend_clients(p, false);
                         first->complete(first);
                         cost += END_COST;
                         continue;

@@ -90,7 +90,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->buckets = pages_map(n_buckets * sizeof(*p->buckets));
         if (!p->chunks || !p->buckets)
                 return -ENOMEM;
-        p->free_chunk = POOL_NONE;
+        p->free_chunk = p->first_held = POOL_NONE;
         p->stats.bytes = bytes;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
@@ -273,7 +273,7 @@ static bool may_evict(void *userdata, uint32_t chunk)
 {
         struct pool *p = userdata;
 
-        if (p->chunks[chunk].pins == 0)
+        if (p->chunks[chunk].pins == 0 && pool_take_from_clients(p, chunk))
                 return true;
         if (p->n_passed < ARRAY_SIZE(p->passed))
                 p->passed[p->n_passed++] = chunk;
@@ -285,6 +285,7 @@ static bool may_evict(void *userdata, uint32_t chunk)
  * find it in its way. */
 static uint32_t find_victim(struct pool *p, unsigned class)
 {
+        pool_look_at_clients(p);
         for (uint64_t stretches = p->stats.chunks / POOL_MAX_PASSED + 1; stretches > 0;
              stretches--) {
                 uint32_t victim;
@@ -299,8 +300,9 @@ static uint32_t find_victim(struct pool *p, unsigned class)
         return EVICT_NONE;
 }
 
-/* It is dropped and its last pin has ended, or it is evicted: slot and record are free. */
-static void chunk_free(struct pool *p, uint32_t chunk)
+/* It is dropped, its last pin has ended and no client holds it, or it is evicted: slot and record
+ * are free. */
+void pool_free_chunk(struct pool *p, uint32_t chunk)
 {
         struct pool_chunk *c = &p->chunks[chunk];
 
@@ -317,6 +319,8 @@ void pool_tell(const struct pool *p, uint32_t chunk, bool is_there)
 {
         if (p->watch)
                 p->watch->changed(p->watch->userdata, chunk, is_there);
+        if (p->guard)
+                p->guard->changed(p->guard->userdata, chunk, is_there);
 }
 
 /* Of a resident chunk. One that is unverified has never been there. */
@@ -344,15 +348,16 @@ static void chunk_evict(void *userdata, uint32_t chunk)
                            (unsigned)slabs_slab_class(p->slabs, slot_of(&p->chunks[chunk]).slab));
         evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
         table_remove(p, chunk);
-        chunk_free(p, chunk);
+        pool_free_chunk(p, chunk);
 }
 
-static bool is_movable(const struct pool *p, uint32_t slab)
+static bool is_movable(struct pool *p, uint32_t slab)
 {
         for (uint32_t i = 0; i < slabs_slab_slots(p->slabs, slab); i++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
-                if (chunk != SLAB_NOBODY && p->chunks[chunk].pins > 0)
+                if (chunk != SLAB_NOBODY &&
+                    (p->chunks[chunk].pins > 0 || pool_is_known_held(p, chunk)))
                         return false;
         }
         return true;
@@ -379,6 +384,7 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
 {
         uint32_t least = UINT32_MAX;
 
+        pool_look_at_clients(p);
         for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
                 int other = slabs_slab_class(p->slabs, s);
                 double worth;
@@ -391,7 +397,7 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
                         least = s;
                 }
         }
-        if (least == UINT32_MAX)
+        if (least == UINT32_MAX || !pool_take_slab_from_clients(p, least))
                 return false;
         slabs_reclaim(p->slabs, least, chunk_evict, p);
         p->stats.slab_moves++;
@@ -409,8 +415,10 @@ static bool make_room(struct pool *p, unsigned class)
          * many chunks that are worth as much as the victim would stay. */
         if (++p->evicted_since_look[class] >= slots) {
                 p->evicted_since_look[class] = 0;
-                if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false))
+                if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
+                        pool_return_to_clients(p, victim);
                         return true;
+                }
         }
         chunk_evict(p, victim);
         return true;
@@ -489,8 +497,15 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                        p->chunks[chunk].flags & POOL_UNVERIFIED);
                 pool_drop(p, chunk);
         }
-        if (!acquire_slot(p, (unsigned)class, &slot))
-                return POOL_FULL;
+        p->met_held = false;
+        if (!acquire_slot(p, (unsigned)class, &slot)) {
+                p->held_up |= p->met_held || p->n_held > 0;
+                if (p->n_held == 0)
+                        return POOL_FULL;
+                (void)pool_release_held(p);
+                if (!acquire_slot(p, (unsigned)class, &slot))
+                        return POOL_FULL;
+        }
         chunk = pool_take_record(p);
         slabs_set_owner(p->slabs, slot, chunk);
 
@@ -545,8 +560,8 @@ void pool_drop(struct pool *p, uint32_t chunk)
                 evict_remove(p->evict, chunk);
                 leave(p, chunk);
         }
-        if (c->pins == 0)
-                chunk_free(p, chunk);
+        if (c->pins == 0 && !pool_keep_for_clients(p, chunk))
+                pool_free_chunk(p, chunk);
 }
 
 void pool_pin(struct pool *p, uint32_t chunk)
@@ -565,8 +580,8 @@ bool pool_unpin(struct pool *p, uint32_t chunk)
         if (--c->pins > 0)
                 return false;
         p->stats.pinned_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
-        if (c->flags & POOL_DROPPED)
-                chunk_free(p, chunk);
+        if ((c->flags & POOL_DROPPED) && !pool_keep_for_clients(p, chunk))
+                pool_free_chunk(p, chunk);
         return true;
 }
 
@@ -684,10 +699,21 @@ bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
         for (; *chunk < p->high_water && looks > 0; looks--, ++*chunk) {
                 const struct pool_chunk *c = &p->chunks[*chunk];
 
-                if (!(c->flags & (POOL_DROPPED | POOL_FILLING | POOL_UNVERIFIED)))
+                if (pool_is_resident(p, *chunk))
                         each(userdata, c->namespace_id, &c->key);
         }
         return *chunk < p->high_water;
+}
+
+bool pool_is_resident(const struct pool *p, uint32_t chunk)
+{
+        return chunk < p->high_water &&
+               !(p->chunks[chunk].flags & (POOL_DROPPED | POOL_FILLING | POOL_UNVERIFIED));
+}
+
+uint32_t pool_max_chunks(const struct pool *p)
+{
+        return p->max_chunks;
 }
 
 uint32_t pool_records(const struct pool *p)

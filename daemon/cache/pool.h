@@ -210,12 +210,46 @@ struct pool_watch {
 };
 /* `watch` is kept, not copied; NULL: none. */
 void pool_set_watch(struct pool *p, const struct pool_watch *watch);
+/* Clients that get chunks from here by themselves, and hold them meanwhile, without a word to the
+ * pool: it asks before it reuses what they may hold (lookup/pool-index.h). */
+struct pool_guard {
+        /* Are there any? Else nothing is held. */
+        bool (*has_clients)(void *userdata);
+        /* As pool_watch.changed(), and when the pool takes back what it had announced: no client
+         * finds it from then on. What was taken back already may be so again. */
+        void (*changed)(void *userdata, uint32_t chunk, bool is_there);
+        /* Of a chunk that was taken back: does a client hold it? */
+        bool (*is_held)(void *userdata, uint32_t chunk);
+        /* Looks at all that is held, unless it has within so long; then was_held() of each is that,
+         * and what is_held() has found since. */
+        void (*look)(void *userdata, uint64_t max_age_ns);
+        bool (*was_held)(void *userdata, uint32_t chunk);
+        /* While it lasts no client finds anything. As often ended as begun. */
+        void (*suspend)(void *userdata, bool suspend);
+        void *userdata;
+};
+/* `guard` is kept, not copied; NULL: none, and none has announced anything. */
+void pool_set_guard(struct pool *p, const struct pool_guard *guard);
+/* Dropped chunks whose slots wait: where there are clients, until it was looked whether they hold
+ * them, and then for as long as they do. */
+uint32_t pool_held(const struct pool *p);
+/* Have there been more of them since the last pool_release_held()? */
+bool pool_holds_more(const struct pool *p);
+/* Frees of them what no client holds. How many. */
+uint32_t pool_release_held(struct pool *p);
+/* Has something found no room, where clients held what could have left? Asking ends it. */
+bool pool_was_held_up(struct pool *p);
+/* Numbers of chunks are below. */
+uint32_t pool_max_chunks(const struct pool *p);
+
 /* The resident chunks among `looks` numbers from *chunk on, those that a purge has still to drop
  * among them. What becomes resident, or leaves, with a number below it, the caller learns from the
  * watch. False: there are no more. */
 bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);
+/* Is it resident? */
+bool pool_is_resident(const struct pool *p, uint32_t chunk);
 
 /* All records that have been used are below. */
 uint32_t pool_records(const struct pool *p);

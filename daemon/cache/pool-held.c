@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What clients hold of the pool without having asked: struct pool_guard.
+ *
+ * What is to be evicted is first taken back from the clients, and then looked for among what they
+ * hold: who holds it had found it before, and the search for a victim goes on. What was held a
+ * moment ago is passed by like what is pinned, without all that.
+ *
+ * A chunk that is dropped is found no more at once, but where there are clients its slot and its
+ * record stay until it was looked whether they hold it, for all that were dropped together. Clients
+ * do not say when they release it, so the rest is looked through again when there is no room, and
+ * now and then. */
+#include "cache/pool-internal.h"
+
+enum { KNOWN_NS = 1000000 }; /* how long what was held counts as held */
+
+void pool_set_guard(struct pool *p, const struct pool_guard *guard)
+{
+        p->guard = guard;
+}
+
+void pool_suspend_clients(struct pool *p, bool suspend)
+{
+        if (p->guard)
+                p->guard->suspend(p->guard->userdata, suspend);
+}
+
+static bool has_clients(const struct pool *p)
+{
+        return p->guard && p->guard->has_clients(p->guard->userdata);
+}
+
+void pool_look_at_clients(struct pool *p)
+{
+        if (has_clients(p))
+                p->guard->look(p->guard->userdata, KNOWN_NS);
+}
+
+bool pool_is_known_held(struct pool *p, uint32_t chunk)
+{
+        if (!has_clients(p) || !p->guard->was_held(p->guard->userdata, chunk))
+                return false;
+        p->met_held = true;
+        return true;
+}
+
+bool pool_take_from_clients(struct pool *p, uint32_t chunk)
+{
+        const struct pool_guard *g = p->guard;
+
+        if (!has_clients(p))
+                return true;
+        if (pool_is_known_held(p, chunk))
+                return false;
+        g->changed(g->userdata, chunk, false);
+        if (!g->is_held(g->userdata, chunk))
+                return true;
+        pool_return_to_clients(p, chunk);
+        p->met_held = true;
+        return false;
+}
+
+void pool_return_to_clients(struct pool *p, uint32_t chunk)
+{
+        if (p->guard && pool_is_resident(p, chunk) && !pool_is_dropped(p, chunk))
+                p->guard->changed(p->guard->userdata, chunk, true);
+}
+
+bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
+{
+        const struct pool_guard *g = p->guard;
+        uint32_t n = slabs_slab_slots(p->slabs, slab);
+        bool is_held = false;
+
+        if (!has_clients(p))
+                return true;
+        for (uint32_t i = 0; i < n; i++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                if (chunk != SLAB_NOBODY)
+                        g->changed(g->userdata, chunk, false);
+        }
+        g->look(g->userdata, 0);
+        for (uint32_t i = 0; i < n && !is_held; i++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                is_held = chunk != SLAB_NOBODY && g->was_held(g->userdata, chunk);
+        }
+        for (uint32_t i = 0; i < n && is_held; i++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                if (chunk != SLAB_NOBODY)
+                        pool_return_to_clients(p, chunk);
+        }
+        p->met_held |= is_held;
+        return !is_held;
+}
+
+/* --- what was dropped --- */
+
+static void hold(struct pool *p, uint32_t chunk)
+{
+        p->chunks[chunk].next = p->first_held;
+        p->first_held = chunk;
+        p->n_held++;
+}
+
+bool pool_keep_for_clients(struct pool *p, uint32_t chunk)
+{
+        if (!has_clients(p))
+                return false;
+        pool_pin(p, chunk);
+        hold(p, chunk);
+        p->holds_more = true;
+        return true;
+}
+
+uint32_t pool_held(const struct pool *p)
+{
+        return p->n_held;
+}
+
+bool pool_holds_more(const struct pool *p)
+{
+        return p->holds_more;
+}
+
+uint32_t pool_release_held(struct pool *p)
+{
+        const struct pool_guard *g = has_clients(p) ? p->guard : NULL;
+        uint32_t chunk = p->first_held, before = p->n_held;
+
+        p->holds_more = false;
+        if (chunk == POOL_NONE)
+                return 0;
+        if (g)
+                g->look(g->userdata, 0);
+        p->first_held = POOL_NONE;
+        p->n_held = 0;
+        while (chunk != POOL_NONE) {
+                uint32_t next = p->chunks[chunk].next;
+
+                if (g && g->was_held(g->userdata, chunk)) {
+                        hold(p, chunk);
+                } else if (--p->chunks[chunk].pins == 0) {
+                        p->stats.pinned_bytes -= pool_slot_bytes(p, chunk);
+                        pool_free_chunk(p, chunk);
+                }
+                chunk = next;
+        }
+        return before - p->n_held;
+}
+
+bool pool_was_held_up(struct pool *p)
+{
+        bool was = p->held_up;
+
+        p->held_up = false;
+        return was;
+}
