@@ -18,6 +18,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "keep/keep.h"
+#include "request/hits.h"
 #include "server-internal.h"
 #include "units.h"
 
@@ -337,7 +338,7 @@ bool server_hold_leases(void *userdata, struct client *client, int fd)
                 lose_pool(s, tenant, h.r);
                 return false;
         }
-        lease_walk(client->tenant->leases, &client->leases, hold_chunk, &h);
+        hits_each_leased(client, hold_chunk, &h);
         if (h.r < 0)
                 lose_pool(s, tenant, h.r);
         return true;

@@ -205,8 +205,8 @@ static uint32_t spin_limit(const struct config *c)
         return strcmp(c->io.spin, "on") == 0 ? SPIN_LIMIT_NS : spin_limit_of_host();
 }
 
-/* Twice as many as the daemon's threads and two clients: then workers that wait for their part of a
- * batch keep nobody from his. */
+/* Twice as many as the workers, the loop and a client: then workers that wait for their part of a
+ * batch keep no other thread from its core. */
 static bool has_cores_for_all(const struct config *c)
 {
         return spin_cpus() >= 2 * (c->io.workers + 2);
@@ -316,6 +316,7 @@ static int start_tenant(struct server *s, unsigned number)
         int r;
 
         tenant->number = number;
+        s->service.pool_index = s->config->memory.pool_index;
         r = tenant_open(tenant, &s->service, &limits);
         if (r == 0)
                 r = request_init(tenant);

@@ -27,6 +27,7 @@
 #include "evict/admission.h"
 #include "remote/remote.h"
 #include "report/sums.h"
+#include "request/hits.h"
 #include "request/recorder.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -83,6 +84,7 @@ static void begin_drain(struct server *s)
         sessions_drain(s->sessions);
         if (s->service.lookups)
                 lookups_stop(s->service.lookups);
+        hits_suspend(&s->service, true);
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 cache_stop(s->tenants[i].cache);
         server_stop_remote(s);
@@ -166,6 +168,8 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         history_tick(&s->history, &s->sources, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
+        hits_tick(&s->service);
+        sessions_end_revoked(s->sessions);
 }
 
 static void on_status_line(evutil_socket_t fd, short what, void *userdata)
@@ -294,7 +298,7 @@ static void offer_leaving(struct server *s)
 /* What was put off to the iteration's end. True if the next iteration must not wait. */
 static bool turn(struct server *s)
 {
-        uint64_t deadline, of_store, now = clock_mono_ns();
+        uint64_t deadline, of_store, of_hits, now = clock_mono_ns();
         bool more;
 
         store_iterate(s->service.store);
@@ -314,12 +318,16 @@ static bool turn(struct server *s)
         of_store = store_deadline_ns(s->service.store);
         if (deadline == 0 || (of_store != 0 && of_store < deadline))
                 deadline = of_store;
-        for (unsigned i = 0; i < s->service.n_tenants; i++)
-                more = more || cache_has_work(s->tenants[i].cache);
         if (s->service.lookups)
                 more |= lookups_iterate(s->service.lookups, now, LOOKUPS_SLICE_NS);
         more = learned_iterate(s->learned) || more || sessions_active(s->sessions);
         more |= server_iterate_keep(s);
+        more |= hits_iterate(&s->service, now);
+        of_hits = hits_retry_ns(&s->service, now);
+        if (deadline == 0 || (of_hits != 0 && of_hits < deadline))
+                deadline = of_hits;
+        for (unsigned i = 0; i < s->service.n_tenants; i++)
+                more = more || cache_has_work(s->tenants[i].cache);
         kio_flush(s->service.io);
         if (deadline && !more) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;

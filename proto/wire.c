@@ -97,6 +97,7 @@ static const struct op_info {
         [WIRE_RECORD] = { .name = "RECORD" },
         [WIRE_RELOAD] = { .name = "RELOAD" },
         [WIRE_SWEEP] = { .name = "SWEEP" },
+        [WIRE_POOL_INDEX] = { .name = "POOL_INDEX" },
         [WIRE_HINT] = { .name = "HINT",
                         .entry_bytes = sizeof(struct key),
                         .result_bytes = sizeof(uint16_t),
@@ -546,6 +547,8 @@ const char *wire_check_request(const void *msg, size_t bytes)
                 return check_namespace_remove(msg, bytes);
         case WIRE_LOOKUP:
                 return bytes != sizeof(*hdr) ? "LOOKUP of a wrong length" : NULL;
+        case WIRE_POOL_INDEX:
+                return bytes != sizeof(*hdr) ? "POOL_INDEX of a wrong length" : NULL;
         case WIRE_TRANSFERS:
                 return bytes != sizeof(*hdr) ? "TRANSFERS of a wrong length" : NULL;
         case WIRE_RELOAD:

@@ -71,6 +71,8 @@ enum wire_op {
         WIRE_RELOAD = 31,           /* read the configuration again; reply carries a memfd; admin
                                        only */
         WIRE_SWEEP = 32,            /* make room on the shared tier; admin only */
+        WIRE_POOL_INDEX = 33,       /* the tenant's pool index (pool-index.h); reply carries its fd,
+                                       and that of the session's page */
         WIRE_OP_END,
 };
 
@@ -501,6 +503,7 @@ enum wire_feature {
         WIRE_FEATURE_LEASE_INTO = 1 << 17, /* GET with WIRE_F_INTO and WIRE_F_LEASE */
         WIRE_FEATURE_REMOTE = 1 << 18,     /* there is a shared tier: WIRE_F_REMOTE, SWEEP */
         WIRE_FEATURE_NO_REPLY = 1 << 19,   /* RELEASE with WIRE_F_NO_REPLY */
+        WIRE_FEATURE_POOL_INDEX = 1 << 20, /* POOL_INDEX */
 };
 
 /* A session's tally, in memory that its client writes: the keys that it has looked up by itself,

@@ -84,6 +84,32 @@ void status_print_io(cJSON *status, bool detail)
         section_rest(io);
 }
 
+/* The index by which clients get chunks by themselves. */
+static void print_pool_index(cJSON *pool)
+{
+        char entries[HUMAN_BYTES], hits[HUMAN_BYTES], clients[UNITS_TEXT], holds[UNITS_TEXT];
+        bool enabled;
+
+        if (!section_bool(pool, "index", &enabled))
+                return;
+        human_count(section_count(pool, "index_entries"), entries);
+        human_count(section_count(pool, "index_hits"), hits);
+        units_count(section_count(pool, "index_clients"), "client", clients);
+        units_count(section_count(pool, "index_holds"), "chunk", holds);
+        if (!enabled)
+                section_line("pool index", "off (memory.pool_index): clients ask the daemon");
+        else if (section_count(pool, "index_bytes") == 0)
+                section_line("pool index", "none: no client has asked for it");
+        else
+                section_line("pool index", "%s entries; %s, %s held, %s keys got", entries, clients,
+                             holds, hits);
+        /* The rest is in "kvcachectl stats". */
+        (void)section_count(pool, "index_unplaced");
+        (void)section_count(pool, "index_held_chunks");
+        (void)section_count(pool, "index_untold");
+        (void)section_count(pool, "index_revoked");
+}
+
 static void print_pool(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *pool = section_object(status, "pool");
@@ -124,6 +150,7 @@ static void print_pool(cJSON *status, bool detail)
                                                          : huge);
         units_bytes(section_count(pool, "slab_bytes"), populated);
         section_line("slabs", "%s each", populated);
+        print_pool_index(pool);
         section_rest(pool);
 }
 

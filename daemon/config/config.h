@@ -89,6 +89,7 @@ struct config {
                 struct config_strings directory; /* memory.directory: one */
                 uint64_t staging; /* memory.staging: largest staging area of a session; <= 64 MiB */
                 bool lookup_index; /* memory.lookup_index */
+                bool pool_index;   /* memory.pool_index */
         } memory;
         struct {
                 char *backend;    /* io.backend: auto | io_uring | posix */

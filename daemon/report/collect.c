@@ -280,6 +280,29 @@ static void collect_pool(const struct service *service, struct metrics *s)
                                 pool_evicted_ages(service->tenants[i].pool));
 }
 
+static void collect_pool_indexes(const struct service *service, struct metrics *s)
+{
+        for (unsigned i = 0; i < service->n_tenants; i++) {
+                const struct tenant *t = &service->tenants[i];
+                struct pool_client *client = NULL;
+                struct pool_index_stats stats;
+
+                s->pool_index_held_chunks += pool_held(t->pool);
+                s->pool_index_hits += (double)t->traffic.own_hits;
+                s->pool_index_untold += (double)t->traffic.own_hits_untold;
+                if (!t->pool_index)
+                        continue;
+                pool_index_get_stats(t->pool_index, &stats);
+                s->pool_index_bytes += (double)stats.bytes;
+                s->pool_index_entries += (double)stats.entries;
+                s->pool_index_unplaced += (double)stats.unplaced;
+                s->pool_index_clients += (double)stats.clients;
+                s->pool_index_revoked += (double)stats.revoked;
+                while ((client = pool_index_next_client(t->pool_index, client)))
+                        s->pool_index_holds += pool_index_holds(client);
+        }
+}
+
 static void collect_lookups(const struct lookups *lookups, struct metrics *s)
 {
         struct lookups_stats l;
@@ -651,6 +674,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
                 collect_resources(from->service->quotas, ret);
         collect_tenants(from->service, only, ret);
         collect_pool(from->service, ret);
+        collect_pool_indexes(from->service, ret);
         collect_lookups(from->service->lookups, ret);
         collect_store(from->service->store, ret);
         collect_admission(from->service->admission, ret);

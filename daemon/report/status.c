@@ -132,6 +132,7 @@ static void add_pool(cJSON *root, const struct service *service, const struct me
 {
         cJSON *o = cJSON_AddObjectToObject(root, "pool");
 
+        cJSON_AddBoolToObject(o, "index", service->pool_index);
         metrics_walk(s, "pool", 0, add_number, o);
         cJSON_AddNumberToObject(o, "slab_bytes", (double)pool_slab_bytes(service->tenants[0].pool));
         cJSON_AddStringToObject(o, "huge_pages",

@@ -287,6 +287,11 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
         return part;
 }
 
+void chain_touch(struct cache *cache, const struct cache_place *places, uint32_t n)
+{
+        touch(cache, places, n, cache_next_use(cache));
+}
+
 void chain_part_end(struct cache *cache, struct chain_part *part)
 {
         struct chain *ch = part->chain;

@@ -42,6 +42,8 @@ struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                               void *room);
 /* The message is answered. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
+/* What a client has got by itself, as one message without a chain before or behind it. */
+void chain_touch(struct cache *cache, const struct cache_place *places, uint32_t n);
 /* No message continues what is open. */
 void chain_close(struct client *client);
 /* What is long is not touched at once when it is over: for as many steps of client_settle() as

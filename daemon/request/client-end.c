@@ -10,6 +10,7 @@
 #include "benchmark/benchmark.h"
 #include "request/buffers.h"
 #include "request/chain.h"
+#include "request/hits.h"
 #include "request/internal.h"
 #include "request/recorder.h"
 
@@ -45,6 +46,7 @@ void client_fini(struct client *client)
         recorder_stop(client);
         client_count_lookups(client, clock_mono_ns());
         tally_page_close(&client->page);
+        hits_leave(client);
         client->transfers = bench_page_close(client->tenant->service->bench, client->transfers,
                                              clock_mono_ns());
         chain_close(client);

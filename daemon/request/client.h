@@ -14,6 +14,7 @@
 #include "lookup/index.h"
 #include "cache/staging.h"
 #include "cache/lease.h"
+#include "lookup/pool-index.h"
 #include "lookup/tally-page.h"
 #include "tenant/tenant.h"
 #include "wire.h"
@@ -54,6 +55,7 @@ struct client {
         unsigned open_namespaces;                   /* that are */
         unsigned opening;                           /* NAMESPACE messages that are not answered */
         struct tally_page page;                     /* what it has looked up by itself */
+        struct pool_client hits;                    /* what it gets by itself */
         struct bench_page *transfers;               /* what it has moved; NULL: there is no page */
         uint64_t since_ns;                          /* when it connected */
         bool looks_up;                              /* it may: the lookup index was handed to it */

@@ -16,6 +16,7 @@
 #include "units.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "request/hits.h"
 #include "transfer-page.h"
 
 /* --- namespaces --- */
@@ -48,6 +49,7 @@ static uint32_t take_number(struct client *client, uint32_t id)
         /* What is counted at this number so far is not of the new namespace. */
         if (i < client->n_namespaces)
                 client_count_lookups(client, clock_mono_ns());
+        hits_forget(client, i + 1);
         client->n_namespaces = MAX(client->n_namespaces, i + 1);
         client->namespaces[i] = id;
         client->open_namespaces++;
@@ -164,6 +166,7 @@ static void on_namespace(struct store_namespace_open *store)
         if (result == 0) {
                 if (ns->chunk_bytes)
                         pool_declare(client->tenant->pool, ns->chunk_bytes);
+                hits_allow(client, ns->id);
                 request_ok_value(req, number, ns->chunk_bytes);
         } else if (result == STORE_MISMATCH) {
                 request_fail(req, WIRE_MISMATCH, text);

@@ -16,6 +16,7 @@
 
 #include "units.h"
 #include "checked.h"
+#include "request/hits.h"
 #include "tenant/ids.h"
 
 /* Those of a tenant that the client may see; TENANT_IDS: of none. */
@@ -232,6 +233,7 @@ static void forget(struct removal *op)
 
         if (service->namespace_changed)
                 service->namespace_changed(service->server_userdata, op->id, false);
+        hits_forget(op->request.client, client_namespace_number(op->request.client, op->id));
         client_forget_namespace(op->request.client, op->id);
         census_removed(op->request.client->tenant->service->census, op->id);
 }
@@ -395,8 +397,11 @@ static void on_lifetime_set(struct store_namespace_open *store)
         struct request req = op->request;
         uint32_t lifetime_s = store->result == 0 ? store->namespace->lifetime_s : 0;
         int result = store->result;
+        const struct service *service = req.client->tenant->service;
         char text[160];
 
+        for (unsigned i = 0; store->namespace && i < service->n_tenants; i++)
+                hits_allow_all(&service->tenants[i], store->namespace->id);
         request_operation_free(req, op, op->charged);
         if (result == 0) {
                 request_ok_value(req, lifetime_s, 0);

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "request/hits.h"
 #include "request/internal.h"
 
 #define NS_PER_S UINT64_C(1000000000)
@@ -40,6 +41,7 @@ static void recorder_free(struct recorder *r)
         struct client *client = r->client;
 
         client->tenant->service->recorder = NULL;
+        hits_suspend(client->tenant->service, false);
         quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, sizeof(*r));
         close(r->fd);
         explicit_bzero(&r->secret, sizeof(r->secret));
@@ -210,6 +212,7 @@ static int recorder_new(struct client *client, uint32_t duration_s, int *ret_fd)
         r->begun_ns = clock_mono_ns();
         r->end_ns = r->begun_ns + duration_s * NS_PER_S;
         client->tenant->service->recorder = r;
+        hits_suspend(client->tenant->service, true);
         client->tenant->service->recorded.recordings++;
         *ret_fd = fds[1];
         return 0;

@@ -13,6 +13,7 @@
 #include "request/chain.h"
 #include "request/internal.h"
 #include "request/handshake.h"
+#include "request/hits.h"
 #include "remote/remote.h"
 
 /* --- what is answered at once --- */
@@ -462,6 +463,9 @@ void request_dispatch(struct client *client, const void *msg, int *fds)
                 break;
         case WIRE_LOOKUP:
                 handshake_lookup(req);
+                break;
+        case WIRE_POOL_INDEX:
+                hits_join(req);
                 break;
         case WIRE_TRANSFERS:
                 handshake_transfers(req);

@@ -20,6 +20,7 @@
 #include "cleanup.h"
 #include "fdpass.h"
 #include "request/client-end.h"
+#include "request/hits.h"
 #include "request/reply.h"
 
 enum {
@@ -149,6 +150,7 @@ void session_end(struct session *s, uint64_t *counter, const char *why)
                 session_say(s, LOG_LEVEL_WARNING, why);
         s->state = SESSION_ENDED;
         s->client.ended = true;
+        hits_end(&s->client);
         stop_events(s);
         (void)shutdown(s->fd, SHUT_WR);
         session_activate(s);
@@ -275,6 +277,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                         (client_may_borrow(&s->client) ? WIRE_FEATURE_LENDS : 0) |
                         (client_may_register_files(&s->client) ? WIRE_FEATURE_FILES : 0) |
                         (tenant->service->remote ? WIRE_FEATURE_REMOTE : 0) |
+                        (tenant->pool_index ? WIRE_FEATURE_POOL_INDEX : 0) |
                         (tenant->service->lookups ? WIRE_FEATURE_LOOKUP | WIRE_FEATURE_TALLY : 0),
         };
         memcpy(out.result.instance, s->sessions->params.instance, WIRE_INSTANCE_BYTES);
@@ -298,7 +301,7 @@ static bool is_costly(unsigned op)
                op == WIRE_LOOKUP || op == WIRE_LIST || op == WIRE_PURGE || op == WIRE_REPORT ||
                op == WIRE_VERIFY || op == WIRE_DEVICE || op == WIRE_NAMESPACES ||
                op == WIRE_NAMESPACE_REMOVE || op == WIRE_BENCH || op == WIRE_TRANSFERS ||
-               op == WIRE_RECORD || op == WIRE_RELOAD;
+               op == WIRE_RECORD || op == WIRE_RELOAD || op == WIRE_POOL_INDEX;
 }
 
 static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, int *fds,
@@ -514,7 +517,7 @@ bool session_iterate(struct session *s)
         if (idle) {
                 if (s->client.tenant->service->stopping && list_empty(&s->out))
                         session_end(s, &all->stats.ended_shutdown, NULL);
-                if (s->state == SESSION_ENDED && s->client.leases.count == 0 &&
+                if (s->state == SESSION_ENDED && hits_leases(&s->client) == 0 &&
                     s->client.loans.count == 0) {
                         (void)discard_incoming(s);
                         s->state = SESSION_GONE;

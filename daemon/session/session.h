@@ -72,6 +72,8 @@ void sessions_stop(struct sessions *s,
 /* Closes, on another thread, a socket with messages that were not received. */
 void sessions_close_take_fd(struct sessions *s, int fd);
 bool sessions_empty(const struct sessions *s);
+/* Ends those whose clients have held more of the pool than they may. */
+void sessions_end_revoked(struct sessions *all);
 /* Adds what clients have looked up by themselves to the tallies of their tenants. */
 void sessions_count_lookups(struct sessions *s);
 void sessions_get_stats(const struct sessions *s, struct sessions_stats *ret);

@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "request/chain.h"
+#include "request/hits.h"
 #include "cleanup.h"
 
 enum {
@@ -383,7 +384,7 @@ void sessions_stop(struct sessions *all,
                 struct session *s = container_of(n, struct session, node);
 
                 session_end(s, &all->stats.ended_shutdown, NULL);
-                if (leased && s->client.leases.count > 0 && s->state == SESSION_ENDED)
+                if (leased && hits_leases(&s->client) > 0 && s->state == SESSION_ENDED)
                         s->inherited = leased(userdata, &s->client, s->fd);
                 session_gone(s);
         }
@@ -445,8 +446,20 @@ void sessions_count_lookups(struct sessions *all)
                 struct client *client = &container_of(n, struct session, node)->client;
 
                 client_count_lookups(client, now_ns);
+                hits_count(client, now_ns);
                 all->stats.counted += client->page.counts != NULL;
                 all->stats.uncounted += client->looks_up && !client->page.counts;
+        }
+}
+
+void sessions_end_revoked(struct sessions *all)
+{
+        list_for_each_safe (&all->all, n) {
+                struct session *s = container_of(n, struct session, node);
+
+                if (s->client.hits.revoked && s->state == SESSION_OPEN)
+                        session_end(s, &all->stats.ended_bad_frame,
+                                    "the client holds more of the pool than it may: session ended");
         }
 }
 

@@ -4,6 +4,7 @@
 #include "tenant/tenant.h"
 
 #include "cleanup.h"
+#include "lookup/pool-index.h"
 #include "tenant/ids.h"
 
 enum { MAX_LEASES = 4 << 20 };
@@ -26,6 +27,8 @@ int tenant_open(struct tenant *t, struct service *service, const struct lease_li
         if (r < 0)
                 return r;
         r = cache_new(&t->cache, &params);
+        if (r == 0 && service->pool_index)
+                r = pool_index_new(&t->pool_index, t->pool, service->io);
         if (r < 0)
                 return r;
         for (unsigned i = 0; (ns = store_namespace_at(service->store, i)); i++)
@@ -39,6 +42,7 @@ void tenant_close(struct tenant *t)
         t->cache = cache_free(t->cache);
         t->leases = leases_free(t->leases);
         tally_fini(&t->tally);
+        t->pool_index = pool_index_free(t->pool_index);
         t->pool = pool_free(t->pool);
 }
 

@@ -24,6 +24,7 @@ struct recorder;
 struct client;
 struct lookups;
 struct mappings;
+struct pool_index;
 struct remote;
 struct request_memory;
 
@@ -36,6 +37,13 @@ struct recorded {
         uint64_t recordings, keys, lost; /* lost: keys */
 };
 
+struct hits_pace { /* request/hits.c's */
+        uint64_t at_ns;
+        uint32_t touches; /* that may be made */
+        bool is_behind;
+        unsigned turn; /* of the tenants */
+};
+
 struct service {
         struct tenant *tenants; /* by their number in quota.h */
         unsigned n_tenants;
@@ -45,6 +53,8 @@ struct service {
         struct quotas *quotas;
         struct census *census;
         struct lookups *lookups; /* of all tenants; NULL: there is to be none */
+        bool pool_index;         /* tenants are to have one */
+        struct hits_pace hits;
         struct bench *bench;
         struct admission *admission; /* of the writes of all tenants */
         struct remote *remote;       /* the shared tier; NULL: there is none */
@@ -91,9 +101,11 @@ struct traffic {
         uint64_t keys[WIRE_OP_END];
         uint64_t results[WIRE_STATUS_END];
         uint64_t get_bytes_map, get_bytes_into;
-        uint64_t not_lent[WIRE_LEND_END];      /* GETs that were to lend, and found it on disk */
-        uint64_t chains_split;                 /* touched in parts */
-        uint64_t hints[HINTS];                 /* keys of HINTs that were there */
+        uint64_t own_hits, own_hits_untold; /* keys that clients got by themselves; of them, those
+                                               that were not touched for it */
+        uint64_t not_lent[WIRE_LEND_END];   /* GETs that were to lend, and found it on disk */
+        uint64_t chains_split;              /* touched in parts */
+        uint64_t hints[HINTS];              /* keys of HINTs that were there */
         struct histogram latency[WIRE_OP_END]; /* ns, from when it could be read to its reply */
         /* Likewise, of keys: of GETs up to their result, of PUTs up to their acknowledgement. */
         struct histogram got[GOT], put[CACHE_ACKS];
@@ -116,6 +128,8 @@ struct tenant {
         struct pool *pool;
         struct cache *cache;
         struct leases *leases;
+        struct pool_index *pool_index; /* NULL: there is to be none */
+        uint64_t retry_ns;             /* request/hits.c's: when what found no room tries again */
         struct request_memory *request_memory; /* the request layer's */
         struct mappings *mappings;             /* likewise */
         struct traffic traffic;

@@ -8,7 +8,8 @@ One Client is one session. Blocking calls (put, get, ...) send one request and w
 are underneath, for several requests in flight; send() sends any bytes, for tests of what a daemon refuses.
 
 Here is the session itself: the socket, messages, the handshake. The rest of a Client is in kvwire_messages.py (one message
-each) and kvwire_batches.py (keys), what they are made up of in kvwire_format.py, the lookup index in kvwire_lookup.py.
+each) and kvwire_batches.py (keys), what they are made up of in kvwire_format.py, the lookup index in kvwire_lookup.py, the
+pool index in kvwire_pool_index.py.
 """
 
 import array
@@ -24,6 +25,7 @@ from kvwire_batches import Batches
 from kvwire_format import *  # noqa: F403 - these are names of kvwire
 from kvwire_lookup import *  # noqa: F403
 from kvwire_messages import Messages
+from kvwire_pool_index import *  # noqa: F403
 
 
 class Client(Messages, Batches):

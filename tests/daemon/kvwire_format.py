@@ -74,6 +74,7 @@ class Op(enum.IntEnum):
     RECORD = 30
     RELOAD = 31
     SWEEP = 32
+    POOL_INDEX = 33
 
 
 class Flag(enum.IntFlag):

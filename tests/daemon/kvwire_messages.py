@@ -12,6 +12,7 @@ from kvwire_format import (
     NAMESPACES, NAMESPACE_INFO, NAMESPACE_REMOVE, NamespaceInfo, Op, ProtocolError, Reply, Report, Status,
     TALLY_BYTES, TRANSFERS_BYTES, Verified)
 from kvwire_lookup import Lookup
+from kvwire_pool_index import PoolIndex
 
 
 class Messages:
@@ -87,6 +88,19 @@ class Messages:
             return Lookup(fd, reply.value64)
         finally:
             os.close(fd)
+
+    def pool_index(self, check=True):
+        """The tenant's pool index and the session's page (6.33), mapped, once; or the refusal's reply with check=False."""
+        reply = self.call(Op.POOL_INDEX, check=check, n_fds=2)
+        if reply.status != Status.OK:
+            return reply
+        try:
+            if reply.value or reply.count or reply.body:
+                raise ProtocolError("POOL_INDEX: a reply with results")
+            return PoolIndex(reply.fds[0], reply.value64, reply.fds[1])
+        finally:
+            for fd in reply.fds:
+                os.close(fd)
 
     def tally(self):
         """The session's tally (5.5), once: its descriptor, which is the caller's."""

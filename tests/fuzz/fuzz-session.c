@@ -2,7 +2,8 @@
 /* The session state machine: four clients of a real daemon's core, over a store in memory, say
  * anything in any order: half a greeting, messages before and after it, unexpected descriptors
  *, an end in the middle. Afterwards all have closed, and nothing is held: no lease, no staging
- * area, no byte, no descriptor, no request; and the lookup index says what can be found.
+ * area, no byte, no descriptor, no request; the lookup index says what can be found, and no
+ * chunk waits for a client of the pool index.
  *
  * libFuzzer runs it; the test is both the loop and the clients. The input is a list of actions: a
  * byte for what and who, then what it needs. The store stays from one input to the next. */
@@ -32,8 +33,10 @@
 #include "inline-clock.h"
 #include "inline-io.h"
 #include "lookup/index.h"
+#include "lookup/pool-index.h"
 #include "lookup.h"
 #include "io/liveness.h"
+#include "request/hits.h"
 #include "request/memory.h"
 #include "session/session.h"
 #include "tiers.h"
@@ -68,6 +71,7 @@ static int sealed_fd = -1, file_fd = -1, disk_fd = -1;
 static dev_t store_device;
 static bool resumed;
 static struct wire_lease last_lease;
+static struct pool_page *page; /* of a client that has the pool index; NULL: of none */
 static const uint8_t *input;
 static size_t left;
 
@@ -96,6 +100,9 @@ static void turn(void)
         store_iterate(t.store);
         if (d.service.lookups)
                 lookups_iterate(d.service.lookups, clock_mono_ns(), 0);
+        (void)hits_retry_ns(&d.service, clock_mono_ns());
+        (void)hits_iterate(&d.service, clock_mono_ns());
+        sessions_end_revoked(d.sessions);
         kio_flush(t.io);
 }
 
@@ -197,6 +204,20 @@ static void check_lookups(void)
         munmap(map, bytes);
 }
 
+/* The index is made for the first client, and keeps its descriptor. */
+static void make_pool_index(void)
+{
+        struct pool_client client = { 0 };
+        int fd, page_fd, r = pool_index_new(&d.tenant.pool_index, t.pool, NULL);
+        uint64_t bytes;
+
+        assert(r == 0);
+        r = pool_index_join(d.tenant.pool_index, &client, 0, 4 * MIB, &fd, &bytes, &page_fd);
+        assert(r == 0);
+        close(page_fd);
+        pool_index_leave(&client);
+}
+
 static void start(void)
 {
         struct quota_params only = { .name = "default" };
@@ -259,6 +280,7 @@ static void start(void)
                                 .min_buckets = 8,
                         });
         assert(r == 0);
+        make_pool_index();
         r = bench_new(&d.service.bench, &(struct bench_params){ .io = t.io });
         assert(r == 0);
         params.base = d.base;
@@ -285,6 +307,7 @@ static void clean_up(void)
         lookups_stop(d.service.lookups);
         d.service.lookups = lookups_free(d.service.lookups);
         bench_free(d.service.bench);
+        d.tenant.pool_index = pool_index_free(d.tenant.pool_index);
         tiers_remove(&t);
 }
 
@@ -317,7 +340,23 @@ static void hang_up(int *fd)
         *fd = -1;
 }
 
-/* Reads what has come; remembers a lease. */
+static void unmap_page(void)
+{
+        if (page)
+                munmap(page, POOL_PAGE_BYTES);
+        page = NULL;
+}
+
+static void map_page(int fd)
+{
+        void *map = mmap(NULL, POOL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+        unmap_page();
+        if (map != MAP_FAILED)
+                page = map;
+}
+
+/* Reads what has come; remembers a lease, and a page. */
 static void listen_to(int fd)
 {
         static union {
@@ -336,6 +375,8 @@ static void listen_to(int fd)
                 if (in.reply.hdr.op == (WIRE_GET | WIRE_REPLY) && in.reply.count > 0 &&
                     result->flags & WIRE_RESULT_LEASED)
                         last_lease = result->lease;
+                if (in.reply.hdr.op == (WIRE_POOL_INDEX | WIRE_REPLY) && n_fds == 2)
+                        map_page(fds[1]);
                 for (unsigned i = 0; i < n_fds; i++)
                         close(fds[i]);
         }
@@ -445,10 +486,28 @@ static void say_lookup(int fd)
 {
         uint32_t x = take(1);
         struct wire_hdr msg = { .len = sizeof(msg),
-                                .op = x & 2 ? WIRE_TRANSFERS : WIRE_LOOKUP,
-                                .flags = (x & 3) == 1 ? WIRE_F_TALLY : 0 };
+                                .op = x & 4   ? WIRE_POOL_INDEX
+                                      : x & 2 ? WIRE_TRANSFERS
+                                              : WIRE_LOOKUP,
+                                .flags = (x & 7) == 1 ? WIRE_F_TALLY : 0 };
 
         say(fd, &msg, sizeof(msg), false);
+}
+
+/* A word of the page that was handed over last, or a hold of one of the first chunks. */
+static void scribble(void)
+{
+        uint32_t x = take(2), value = take(2);
+
+        if (!page)
+                return;
+        if (x & 0x8000) {
+                page->used[0] |= 0xffff;
+                page->holds[value >> 12][x & 7] = pool_page_hold(value >> 12, value & 0xfff);
+        } else {
+                ((uint64_t *)page)[x % (POOL_PAGE_BYTES / sizeof(uint64_t))] =
+                        x & 0x4000 ? value : ~(uint64_t)value;
+        }
 }
 
 /* Of a batch, with luck. */
@@ -647,6 +706,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         static unsigned fds;
         struct quota_usage usage;
+        struct pool_index_stats index;
         struct pool_stats pool;
 
         if (!d.base) {
@@ -685,7 +745,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                                 hang_up(fd);
                         break;
                 case 2:
-                        if ((x & 192) == 192)
+                        if ((x & 224) == 224)
+                                scribble();
+                        else if ((x & 192) == 192)
                                 say_reload(*fd);
                         else if (*fd >= 0)
                                 shutdown(*fd, x & 32 ? SHUT_WR : SHUT_RD);
@@ -744,7 +806,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (unsigned i = 0; i < QUOTA_THINGS; i++)
                 assert(usage.used[i] == 0);
         pool_get_stats(t.pool, &pool);
-        assert(pool.pinned_bytes == 0 && pool.leased_bytes == 0);
+        assert(pool.pinned_bytes == 0 && pool.leased_bytes == 0 && pool_held(t.pool) == 0);
+        pool_index_get_stats(d.tenant.pool_index, &index);
+        assert(index.clients == 0 && index.allowed == 0);
+        unmap_page();
         assert(open_fds() == fds);
         return 0;
 }

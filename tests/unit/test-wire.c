@@ -254,6 +254,7 @@ static void minimal(union message *m, unsigned op)
         case WIRE_LOOKUP:
         case WIRE_TRANSFERS:
         case WIRE_RELOAD:
+        case WIRE_POOL_INDEX:
                 memset(m, 0, sizeof(*m));
                 m->hdr = (struct wire_hdr){ .len = sizeof(m->hdr), .op = (uint16_t)op };
                 break;

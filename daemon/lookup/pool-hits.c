@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What clients say that they got by themselves, in their pages: see pool-index.h. Nothing of it is
+ * trusted: a client can spoil its own counts and its own recency. */
+#include "lookup/pool-index.h"
+
+#include "checked.h"
+
+enum { NS_PER_KEY = 4 }; /* no client gets keys faster: the hash of one takes longer */
+
+/* What the counter has grown by, up to `now`; 0 if it went back. */
+static uint64_t grown(uint64_t now, uint64_t *seen)
+{
+        uint64_t more = now > *seen ? now - *seen : 0;
+
+        *seen = now;
+        return more;
+}
+
+/* A client counts keys first, so that the others, read before them, are never of more keys. */
+bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_ns,
+                      struct pool_index_count *ret)
+{
+        const struct pool_page_count *page;
+        struct pool_page_count now;
+        uint64_t room, most, keys;
+        struct pool_index_seen *seen;
+        bool is_possible;
+
+        *ret = (struct pool_index_count){ 0 };
+        if (!client->index || number == 0 || number > POOL_PAGE_NAMESPACES)
+                return true;
+        page = &client->page->counts[number - 1];
+        seen = &client->seen[number - 1];
+        now.untold = __atomic_load_n(&page->untold, __ATOMIC_ACQUIRE);
+        now.mapped_bytes = __atomic_load_n(&page->mapped_bytes, __ATOMIC_ACQUIRE);
+        now.copied_bytes = __atomic_load_n(&page->copied_bytes, __ATOMIC_ACQUIRE);
+        now.keys = __atomic_load_n(&page->keys, __ATOMIC_RELAXED);
+        room = (now_ns - MIN(client->joined_ns, now_ns)) / NS_PER_KEY;
+        room -= MIN(client->keys_seen, room);
+        most = pool_slab_bytes(client->pool);
+        is_possible = now.keys >= seen->keys && now.keys - seen->keys <= room &&
+                      now.mapped_bytes / most <= now.keys && now.copied_bytes / most <= now.keys &&
+                      now.untold <= now.keys;
+        keys = grown(now.keys, &seen->keys);
+        ret->mapped_bytes = grown(now.mapped_bytes, &seen->mapped_bytes);
+        ret->copied_bytes = grown(now.copied_bytes, &seen->copied_bytes);
+        ret->untold = grown(now.untold, &seen->untold);
+        if (!is_possible)
+                *ret = (struct pool_index_count){ 0 };
+        ret->keys = MIN(keys, room);
+        client->keys_seen += ret->keys;
+        return is_possible;
+}
+
+static uint64_t ring_at(const struct pool_client *client, uint64_t at)
+{
+        return __atomic_load_n(&client->page->ring[at % POOL_PAGE_RING], __ATOMIC_RELAXED);
+}
+
+/* Whatever has been written so far is taken. */
+static void pass_by(struct pool_client *client, uint64_t words)
+{
+        client->taken += words;
+        __atomic_store_n(&client->page->taken, client->taken, __ATOMIC_RELEASE);
+}
+
+int pool_index_take_touches(struct pool_client *client,
+                            struct pool_index_touch ret[static POOL_MAX_TOUCHES],
+                            uint32_t *ret_words)
+{
+        const struct pool *pool;
+        uint64_t words, head;
+        uint32_t n = 0, keys;
+
+        *ret_words = 0;
+        if (!client->index)
+                return -1;
+        pool = client->pool;
+        words = __atomic_load_n(&client->page->written, __ATOMIC_ACQUIRE) - client->taken;
+        if (words == 0)
+                return -1;
+        head = ring_at(client, client->taken);
+        keys = (uint32_t)head;
+        /* What is malformed is passed by, with all behind it: a client can spoil its own
+         * recency. */
+        if (words > POOL_PAGE_RING || keys > POOL_MAX_TOUCHES || head != pool_page_touches(keys) ||
+            keys >= words) {
+                pass_by(client, words);
+                return -1;
+        }
+        for (uint32_t i = 0; i < keys; i++) {
+                uint64_t word = ring_at(client, client->taken + 1 + i);
+                struct pool_index_touch touch = { (uint32_t)(word >> 32), (uint32_t)word };
+
+                if (pool_is_resident(pool, touch.chunk) &&
+                    pool_chunk(pool, touch.chunk)->generation == touch.generation)
+                        ret[n++] = touch;
+        }
+        pass_by(client, 1 + keys);
+        *ret_words = 1 + keys;
+        return (int)n;
+}

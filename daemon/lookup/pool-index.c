@@ -1,0 +1,641 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool index on the writer's side; see pool-index.h, and proto/pool-index.h for the protocol.
+ *
+ * Owns the index and its own mapping of each page. The pages are sealed against shrinking, so no
+ * client can pull one away from under the loop.
+ *
+ * Failures: what finds no place in its buckets is not announced, and clients ask for it. */
+#include "lookup/pool-index.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/pages.h"
+#include "cache/backing.h"
+#include "checked.h"
+#include "cleanup.h"
+
+enum {
+        RECORDS_PER_BUCKET = 6, /* of eight words, were the pool full of the smallest chunks */
+        FILL_STEP = 128,        /* records visited in an iteration */
+        POPULATE_BYTES = 4 << 20,
+        ALLOWANCE_PART = 8, /* of what is left */
+        REVOKE_AFTER = 64,  /* findings, */
+        REVOKE_FACTOR = 2,  /* of so many times the allowance */
+        REVOKED_USERS = 16, /* that are remembered */
+};
+#define ALLOWANCE_MOST  (UINT64_C(1) << 30)
+#define ALLOWANCE_LEAST (UINT64_C(64) << 10)
+#define REVOKE_AFTER_NS UINT64_C(1000000000)
+#define REVOKED_NS      (60 * UINT64_C(1000000000))
+
+struct pool_index {
+        struct pool *pool;
+        struct kio *io;
+        struct pool_guard guard;
+        struct backing backing;
+        struct pool_index_header *header;            /* NULL until a client asks for it */
+        struct kio_request call;                     /* makes memory, */
+        uint64_t populated, populating, to_populate; /* of its header and buckets */
+        bool is_ready;                               /* that is done */
+        struct pool_index_bucket *buckets;
+        struct pool_index_record *records;
+        uint32_t n_buckets, n_records;
+        struct key_secret secret, tags;
+        uint32_t filled; /* records visited */
+        unsigned suspended;
+        uint32_t *looks; /* by record: the last look() that found it held */
+        uint32_t look;
+        uint64_t look_ns;
+        struct list_node clients;
+        struct {
+                uid_t uid;
+                uint64_t until_ns;
+        } revoked[REVOKED_USERS];
+        unsigned n_revoked;
+        struct pool_index_stats stats;
+};
+
+/* --- the index --- */
+
+static uint64_t tag_of(const struct pool_index *pi, uint32_t namespace_id)
+{
+        static const struct key none;
+        uint64_t tag = key_hash(&pi->tags, namespace_id, &none);
+
+        return tag ? tag : 1;
+}
+
+static void word_set(uint64_t *word, uint64_t value)
+{
+        __atomic_store_n(word, value, __ATOMIC_RELEASE);
+}
+
+static bool word_add(struct pool_index *pi, uint64_t hash, uint32_t record)
+{
+        struct lookup_pair p = pool_index_places(hash, pi->n_buckets);
+
+        for (unsigned i = 0; i < 2 * POOL_INDEX_WORDS; i++) {
+                struct pool_index_bucket *b = &pi->buckets[i % 2 ? p.b : p.a];
+
+                if (b->words[i / 2] != 0)
+                        continue;
+                word_set(&b->words[i / 2], pool_index_word(hash, record));
+                return true;
+        }
+        return false;
+}
+
+static void word_remove(struct pool_index *pi, uint64_t hash, uint32_t record)
+{
+        struct lookup_pair p = pool_index_places(hash, pi->n_buckets);
+        uint64_t word = pool_index_word(hash, record);
+
+        for (unsigned i = 0; i < 2 * POOL_INDEX_WORDS; i++) {
+                struct pool_index_bucket *b = &pi->buckets[i % 2 ? p.b : p.a];
+
+                if (b->words[i / 2] != word)
+                        continue;
+                word_set(&b->words[i / 2], 0);
+                return;
+        }
+}
+
+static void announce(struct pool_index *pi, uint32_t chunk)
+{
+        const struct pool_chunk *c = pool_chunk(pi->pool, chunk);
+        struct pool_index_record *r = &pi->records[chunk];
+        uint32_t serial = r->serial;
+
+        if ((serial & 1) || !pool_is_resident(pi->pool, chunk) || pool_is_dropped(pi->pool, chunk))
+                return;
+        /* Who still reads what was there before sees that `serial` has changed. */
+        __atomic_thread_fence(__ATOMIC_RELEASE);
+        r->key = c->key;
+        __atomic_store_n(&r->tag, tag_of(pi, c->namespace_id), __ATOMIC_RELAXED);
+        __atomic_store_n(&r->offset, pool_offset(pi->pool, chunk), __ATOMIC_RELAXED);
+        __atomic_store_n(&r->length, c->length, __ATOMIC_RELAXED);
+        __atomic_store_n(&r->generation, c->generation, __ATOMIC_RELAXED);
+        if (!word_add(pi, pool_index_hash(&pi->secret, r->tag, &r->key), chunk)) {
+                pi->stats.unplaced++;
+                return;
+        }
+        pi->stats.entries++;
+        __atomic_store_n(&r->serial, serial + 1, __ATOMIC_RELEASE);
+}
+
+static void take_back(struct pool_index *pi, uint32_t chunk)
+{
+        struct pool_index_record *r = &pi->records[chunk];
+
+        if (!(r->serial & 1))
+                return;
+        __atomic_store_n(&r->serial, r->serial + 1, __ATOMIC_RELEASE);
+        word_remove(pi, pool_index_hash(&pi->secret, r->tag, &r->key), chunk);
+        pi->stats.entries--;
+}
+
+static void on_changed(void *userdata, uint32_t chunk, bool is_there)
+{
+        struct pool_index *pi = userdata;
+
+        if (!pi->is_ready)
+                return;
+        if (is_there)
+                announce(pi, chunk);
+        else
+                take_back(pi, chunk);
+}
+
+/* --- its memory --- */
+
+static int run_populate(struct kio_request *req)
+{
+        const struct pool_index *pi = container_of(req, struct pool_index, call);
+
+        return backing_populate(&pi->backing, pi->populated, pi->populating);
+}
+
+static void populate(struct pool_index *pi);
+
+static void on_populated(struct kio_request *req)
+{
+        struct pool_index *pi = container_of(req, struct pool_index, call);
+
+        /* Without memory for it nothing is announced, and clients go on asking. */
+        if (req->result < 0)
+                return;
+        pi->populated += pi->populating;
+        if (pi->populated < pi->to_populate)
+                populate(pi);
+        else
+                pi->is_ready = true;
+}
+
+static void populate(struct pool_index *pi)
+{
+        pi->populating = MIN(pi->to_populate - pi->populated, (uint64_t)POPULATE_BYTES);
+        pi->call = (struct kio_request){
+                .op = KIO_CALL,
+                .class = KIO_CLASS_BACKGROUND,
+                .call = run_populate,
+                .complete = on_populated,
+        };
+        list_init(&pi->call.node);
+        kio_submit(pi->io, &pi->call, 0);
+}
+
+static int make_index(struct pool_index *pi)
+{
+        uint32_t n_records = pool_max_chunks(pi->pool);
+        uint32_t n_buckets = n_records / RECORDS_PER_BUCKET + 1;
+        uint64_t bytes = round_up(pool_index_bytes(n_buckets, n_records), 4096);
+        struct backing backing;
+        int r;
+
+        if (!pi->looks)
+                pi->looks = pages_map((size_t)n_records * sizeof(*pi->looks));
+        if (!pi->looks)
+                return -ENOMEM;
+        if (getrandom(&pi->secret, sizeof(pi->secret), 0) != sizeof(pi->secret) ||
+            getrandom(&pi->tags, sizeof(pi->tags), 0) != sizeof(pi->tags))
+                return -EIO;
+        r = backing_open(&backing, "kvcache-pool-index", bytes);
+        if (r < 0)
+                return r;
+        r = backing_populate(&backing, 0, POOL_INDEX_HEADER_BYTES);
+        if (r < 0) {
+                backing_close(&backing);
+                return r;
+        }
+        pi->backing = backing;
+        pi->n_buckets = n_buckets;
+        pi->n_records = n_records;
+        pi->buckets = (struct pool_index_bucket *)((char *)backing.base + POOL_INDEX_HEADER_BYTES);
+        pi->records = (struct pool_index_record *)(pi->buckets + n_buckets);
+        pi->header = backing.base;
+        *pi->header = (struct pool_index_header){
+                .magic = POOL_INDEX_MAGIC,
+                .version = POOL_INDEX_VERSION,
+                .header_bytes = POOL_INDEX_HEADER_BYTES,
+                .bytes = bytes,
+                .n_buckets = n_buckets,
+                .n_records = n_records,
+                .secret = pi->secret,
+                .state = pi->suspended ? LOOKUP_BUILDING : LOOKUP_LIVE,
+        };
+        pi->stats.bytes = bytes;
+        /* The records' memory comes as they are used, one after the other; the buckets are anywhere
+         * from the first one on. */
+        pi->to_populate = MIN(
+                round_up(POOL_INDEX_HEADER_BYTES + n_buckets * sizeof(*pi->buckets), 4096), bytes);
+        pi->is_ready = !pi->io;
+        if (pi->io)
+                populate(pi);
+        return 0;
+}
+
+bool pool_index_iterate(struct pool_index *pi)
+{
+        uint32_t end;
+
+        if (!pi->is_ready || pi->filled >= pool_records(pi->pool))
+                return false;
+        end = MIN(pi->filled + FILL_STEP, pool_records(pi->pool));
+        for (; pi->filled < end; pi->filled++)
+                announce(pi, pi->filled);
+        return pi->filled < pool_records(pi->pool);
+}
+
+/* Between what the daemon has stored for clients to see, and what it reads of them. */
+static void fence(void)
+{
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+
+void pool_index_suspend(struct pool_index *pi, bool suspend)
+{
+        pi->suspended += suspend ? 1 : -1;
+        if (!pi->header)
+                return;
+        __atomic_store_n(&pi->header->state,
+                         (uint64_t)(pi->suspended ? LOOKUP_BUILDING : LOOKUP_LIVE),
+                         __ATOMIC_RELEASE);
+        fence();
+}
+
+static void on_suspend(void *userdata, bool suspend)
+{
+        pool_index_suspend(userdata, suspend);
+}
+
+/* --- what clients hold --- */
+
+static const uint64_t *bucket_of(const struct pool_client *client, uint32_t bucket)
+{
+        return client->page->holds[bucket];
+}
+
+static uint64_t load(const uint64_t *word)
+{
+        return __atomic_load_n(word, __ATOMIC_RELAXED);
+}
+
+/* Each hold of the client, as far as it says where they are, and they may be there. */
+static void each_hold(const struct pool_client *client, void (*each)(void *userdata, uint64_t hold),
+                      void *userdata)
+{
+        for (uint32_t i = 0; i < ARRAY_SIZE(client->page->used); i++) {
+                for (uint64_t left = load(&client->page->used[i]); left; left &= left - 1) {
+                        uint32_t bucket = i * 64 + (uint32_t)__builtin_ctzll(left);
+
+                        for (uint32_t j = 0; j < POOL_PAGE_WAYS; j++) {
+                                uint64_t hold = load(&bucket_of(client, bucket)[j]);
+
+                                if ((uint32_t)hold != 0 &&
+                                    pool_page_bucket((uint32_t)(hold >> 32) - 1) == bucket)
+                                        each(userdata, hold);
+                        }
+                }
+        }
+}
+
+/* The record of a hold that may be one: else nothing is held by it. */
+static bool hold_is_of(const struct pool_index *pi, uint64_t hold, uint32_t *ret)
+{
+        uint32_t record = (uint32_t)(hold >> 32) - 1;
+        const struct pool_chunk *c;
+
+        if (hold >> 32 == 0 || record >= pool_records(pi->pool))
+                return false;
+        *ret = record;
+        c = pool_chunk(pi->pool, record);
+        return c->length == (uint32_t)hold && !(c->flags & POOL_FILLING) &&
+               (c->pins > 0 || pool_is_resident(pi->pool, record));
+}
+
+static bool client_holds(const struct pool_client *client, uint32_t chunk, uint64_t hold)
+{
+        const uint64_t *bucket = bucket_of(client, pool_page_bucket(chunk));
+        bool holds = false;
+
+        for (uint32_t i = 0; i < POOL_PAGE_WAYS; i++)
+                holds |= load(&bucket[i]) == hold;
+        return holds;
+}
+
+static bool on_has_clients(void *userdata)
+{
+        return !list_empty(&((struct pool_index *)userdata)->clients);
+}
+
+static bool on_is_held(void *userdata, uint32_t chunk)
+{
+        struct pool_index *pi = userdata;
+        uint64_t hold = pool_page_hold(chunk, pool_chunk(pi->pool, chunk)->length);
+        bool is_held = false;
+
+        fence();
+        list_for_each (&pi->clients, n) {
+                const struct pool_client *client = container_of(n, struct pool_client, node);
+
+                is_held |= !client->revoked && (uint32_t)hold != 0 &&
+                           client_holds(client, chunk, hold);
+        }
+        if (is_held)
+                pi->looks[chunk] = pi->look;
+        return is_held;
+}
+
+struct sight {
+        struct pool_index *pi;
+        uint64_t bytes;
+};
+
+static void mark(void *userdata, uint64_t hold)
+{
+        struct sight *s = userdata;
+        uint32_t record;
+
+        s->bytes += (uint32_t)hold;
+        if (hold_is_of(s->pi, hold, &record))
+                s->pi->looks[record] = s->pi->look;
+}
+
+static void note_revoked(struct pool_index *pi, struct pool_client *client, uint64_t now_ns)
+{
+        unsigned i = pi->n_revoked++ % REVOKED_USERS;
+
+        client->revoked = true;
+        pi->stats.revoked++;
+        pi->revoked[i].uid = client->uid;
+        pi->revoked[i].until_ns = now_ns + REVOKED_NS;
+}
+
+/* A client of the library's never holds more than its allowance. What is read here while it holds
+ * and releases is of no one moment, so more than that is asked for, and more than once. */
+static void judge(struct pool_index *pi, struct pool_client *client, uint64_t bytes,
+                  uint64_t now_ns)
+{
+        if (bytes <= client->allowance * REVOKE_FACTOR) {
+                client->over -= client->over > 0;
+                return;
+        }
+        if (client->over++ == 0)
+                client->over_ns = now_ns;
+        if (client->over >= REVOKE_AFTER && now_ns - client->over_ns >= REVOKE_AFTER_NS)
+                note_revoked(pi, client, now_ns);
+}
+
+static void on_look(void *userdata, uint64_t max_age_ns)
+{
+        struct pool_index *pi = userdata;
+        uint64_t now_ns = clock_mono_ns();
+
+        if (max_age_ns > 0 && pi->look_ns != 0 && now_ns - pi->look_ns <= max_age_ns)
+                return;
+        pi->look++;
+        pi->look_ns = now_ns;
+        fence();
+        list_for_each (&pi->clients, n) {
+                struct pool_client *client = container_of(n, struct pool_client, node);
+                struct sight s = { .pi = pi };
+
+                if (client->revoked)
+                        continue;
+                each_hold(client, mark, &s);
+                judge(pi, client, s.bytes, now_ns);
+        }
+}
+
+static bool on_was_held(void *userdata, uint32_t chunk)
+{
+        const struct pool_index *pi = userdata;
+
+        return pi->looks && pi->looks[chunk] == pi->look;
+}
+
+struct holds {
+        const struct pool_index *pi;
+        uint64_t bytes;
+        uint32_t n;
+        void (*each)(void *userdata, uint32_t chunk);
+        void *userdata;
+};
+
+static void add_hold(void *userdata, uint64_t hold)
+{
+        struct holds *h = userdata;
+        uint32_t record;
+
+        h->bytes += (uint32_t)hold;
+        if (!hold_is_of(h->pi, hold, &record))
+                return;
+        h->n++;
+        if (h->each)
+                h->each(h->userdata, record);
+}
+
+uint32_t pool_index_holds(const struct pool_client *client)
+{
+        struct holds h = { .pi = client->index };
+
+        if (!client->index || client->revoked)
+                return 0;
+        fence();
+        each_hold(client, add_hold, &h);
+        return h.n;
+}
+
+void pool_index_each_hold(const struct pool_client *client,
+                          void (*each)(void *userdata, uint32_t chunk), void *userdata)
+{
+        struct holds h = { .pi = client->index };
+
+        if (!client->index || client->revoked)
+                return;
+        fence();
+        each_hold(client, add_hold, &h);
+        if (h.bytes > client->allowance * REVOKE_FACTOR)
+                return;
+        h.each = each;
+        h.userdata = userdata;
+        each_hold(client, add_hold, &h);
+}
+
+/* --- clients --- */
+
+int pool_index_new(struct pool_index **ret, struct pool *pool, struct kio *io)
+{
+        struct pool_index *pi = calloc(1, sizeof(*pi));
+
+        if (!pi)
+                return -ENOMEM;
+        pi->pool = pool;
+        pi->io = io;
+        pi->backing.fd = pi->backing.writable_fd = -1;
+        pi->guard = (struct pool_guard){
+                .has_clients = on_has_clients,
+                .changed = on_changed,
+                .is_held = on_is_held,
+                .look = on_look,
+                .was_held = on_was_held,
+                .suspend = on_suspend,
+                .userdata = pi,
+        };
+        list_init(&pi->clients);
+        pool_set_guard(pool, &pi->guard);
+        *ret = pi;
+        return 0;
+}
+
+struct pool_index *pool_index_free(struct pool_index *pi)
+{
+        if (!pi)
+                return NULL;
+        pool_set_guard(pi->pool, NULL);
+        if (pi->header)
+                backing_close(&pi->backing);
+        if (pi->looks)
+                munmap(pi->looks, (size_t)pool_max_chunks(pi->pool) * sizeof(*pi->looks));
+        free(pi);
+        return NULL;
+}
+
+static bool was_revoked(const struct pool_index *pi, uid_t uid)
+{
+        uint64_t now_ns = clock_mono_ns();
+
+        for (unsigned i = 0; i < MIN(pi->n_revoked, (unsigned)REVOKED_USERS); i++)
+                if (pi->revoked[i].uid == uid && now_ns < pi->revoked[i].until_ns)
+                        return true;
+        return false;
+}
+
+/* A user has at most three quarters of it, whatever number of sessions it opens. */
+static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t most)
+{
+        uint64_t of_user = 0, left;
+
+        list_for_each (&pi->clients, n) {
+                const struct pool_client *client = container_of(n, struct pool_client, node);
+
+                if (client->uid == uid)
+                        of_user += client->allowance;
+        }
+        left = MIN(most - MIN(pi->stats.allowed, most), most * 3 / 4 - MIN(of_user, most * 3 / 4));
+        return MIN(left / ALLOWANCE_PART, ALLOWANCE_MOST);
+}
+
+static int make_page(struct pool_page **ret, int *ret_fd)
+{
+        _cleanup_(closep) int fd = memfd_create("kvcache-holds", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+        struct pool_page *page;
+
+        if (fd < 0 || ftruncate(fd, POOL_PAGE_BYTES) < 0 ||
+            fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+                return -errno;
+        page = mmap(NULL, POOL_PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (page == MAP_FAILED)
+                return -errno;
+        (void)madvise(page, POOL_PAGE_BYTES, MADV_DONTDUMP);
+        (void)madvise(page, POOL_PAGE_BYTES, MADV_DONTFORK);
+        *ret = page;
+        *ret_fd = TAKE_FD(fd);
+        return 0;
+}
+
+int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
+                    int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd)
+{
+        uint64_t allowance = allowance_of(pi, uid, most);
+        _cleanup_(freep) struct pool_index_seen *seen = calloc(POOL_PAGE_NAMESPACES, sizeof(*seen));
+        int r = 0;
+
+        if (!seen)
+                return -ENOMEM;
+        if (allowance < ALLOWANCE_LEAST || was_revoked(pi, uid))
+                return -EDQUOT;
+        if (!pi->header)
+                r = make_index(pi);
+        if (r == 0)
+                r = make_page(&client->page, ret_page_fd);
+        if (r < 0)
+                return r;
+        client->seen = TAKE_PTR(seen);
+        client->joined_ns = clock_mono_ns();
+        client->page->allowance = allowance;
+        client->allowance = allowance;
+        client->uid = uid;
+        client->index = pi;
+        client->pool = pi->pool;
+        list_init(&client->node);
+        list_append(&pi->clients, &client->node);
+        pi->stats.allowed += allowance;
+        pi->stats.clients++;
+        *ret_fd = pi->backing.fd;
+        *ret_bytes = pi->backing.bytes;
+        return 0;
+}
+
+void pool_index_leave(struct pool_client *client)
+{
+        struct pool_index *pi = client->index;
+
+        if (!pi)
+                return;
+        list_unlink(&client->node);
+        munmap(client->page, POOL_PAGE_BYTES);
+        free(client->seen);
+        pi->stats.allowed -= client->allowance;
+        pi->stats.clients--;
+        *client = (struct pool_client){ 0 };
+        (void)pool_release_held(pi->pool);
+}
+
+void pool_index_close(struct pool_client *client)
+{
+        if (!client->index)
+                return;
+        for (unsigned i = 0; i < POOL_PAGE_NAMESPACES; i++)
+                __atomic_store_n(&client->page->tags[i], 0, __ATOMIC_RELAXED);
+        fence();
+}
+
+void pool_index_allow(struct pool_client *client, unsigned number, uint32_t id)
+{
+        if (!client->index || number == 0 || number > POOL_PAGE_NAMESPACES)
+                return;
+        __atomic_store_n(&client->page->tags[number - 1], id == 0 ? 0 : tag_of(client->index, id),
+                         __ATOMIC_RELEASE);
+}
+
+/* --- in turns --- */
+
+struct pool_client *pool_index_next_client(const struct pool_index *pi, struct pool_client *before)
+{
+        const struct list_node *n = before ? before->node.next : pi->clients.next;
+
+        return n == &pi->clients ? NULL : container_of(n, struct pool_client, node);
+}
+
+struct pool_client *pool_index_turn(struct pool_index *pi)
+{
+        struct list_node *n = pi->clients.next;
+
+        if (list_empty(&pi->clients))
+                return NULL;
+        list_unlink(n);
+        list_append(&pi->clients, n);
+        return container_of(n, struct pool_client, node);
+}
+
+void pool_index_get_stats(const struct pool_index *pi, struct pool_index_stats *ret)
+{
+        *ret = pi->stats;
+}

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See hits.h. A hit that the client has answered itself is counted as one that the daemon has
+ * answered, but that it is no request and has no latency; the client says so in its page
+ * (lookup/pool-index.h), which is read for reports and when the session ends. What it used is
+ * touched in time, a bounded number of chunks at a time: each request's, as one chain.
+ *
+ * Clients whose namespace has a lifetime ask for its chunks, since each may have expired.
+ *
+ * Failures: without memory, or where other clients may hold all that can be held, a client gets no
+ * page, and goes on asking. */
+#include "request/hits.h"
+
+#include <errno.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "cleanup.h"
+#include "request/chain.h"
+
+enum {
+        HITS_FDS = 2,  /* the index, the client's page */
+        HELD_PART = 4, /* of what may be leased, what may be held besides */
+
+        /* Touches of an iteration, of a millisecond, and those that are made up for after sleep. A
+         * touch takes some 100 ns. */
+        TOUCHES_STEP = 512,
+        TOUCHES_PER_MS = 2048,
+        TOUCHES_MOST = 65536,
+        TICK_MS = 1000,
+};
+#define NS_PER_MS UINT64_C(1000000)
+#define RETRY_NS  (2 * NS_PER_MS) /* a client that releases a chunk says nothing */
+
+static struct client *client_of(struct pool_client *hits)
+{
+        return container_of(hits, struct client, hits);
+}
+
+void hits_allow(struct client *client, uint32_t id)
+{
+        const struct store *store = client->tenant->service->store;
+        uint32_t number = client_namespace_number(client, id);
+
+        if (number != 0 && !client->ended)
+                pool_index_allow(&client->hits, number, store_lifetime_s(store, id) > 0 ? 0 : id);
+}
+
+static void allow_open(struct client *client)
+{
+        for (unsigned i = 0; i < client->n_namespaces; i++)
+                if (client->namespaces[i] != 0)
+                        hits_allow(client, client->namespaces[i]);
+}
+
+void hits_allow_all(struct tenant *tenant, uint32_t id)
+{
+        struct pool_client *hits = NULL;
+
+        while (tenant->pool_index && (hits = pool_index_next_client(tenant->pool_index, hits)))
+                hits_allow(client_of(hits), id);
+}
+
+void hits_forget(struct client *client, uint32_t number)
+{
+        hits_count(client, clock_mono_ns());
+        pool_index_allow(&client->hits, number, 0);
+}
+
+void hits_join(struct request req)
+{
+        struct client *client = req.client;
+        struct tenant *tenant = client->tenant;
+        _cleanup_(closep) int page = -1;
+        enum wire_status status;
+        uint64_t bytes;
+        int fd, r;
+
+        if (!tenant->pool_index) {
+                request_fail(req, WIRE_DENIED, "there is no pool index (memory.pool_index)");
+                return;
+        }
+        if (client->hits.index) {
+                request_fail(req, WIRE_EXISTS_ALREADY, "this session has its page");
+                return;
+        }
+        if (tenant->service->stopping) {
+                request_fail(req, WIRE_SHUTDOWN, "the daemon is stopping");
+                return;
+        }
+        if (!client->takes_fds(client, HITS_FDS)) {
+                request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
+                return;
+        }
+        status = client_charge(client, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
+        if (status != WIRE_OK) {
+                request_fail(req, status, client_refusal(status));
+                return;
+        }
+        r = pool_index_join(tenant->pool_index, &client->hits, client->uid,
+                            leases_bytes_most(tenant->leases) / HELD_PART, &fd, &bytes, &page);
+        if (r < 0) {
+                quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
+                request_fail(req, r == -EDQUOT ? WIRE_QUOTA : WIRE_BUSY,
+                             r == -EDQUOT
+                                     ? "other clients may hold all of the pool that can be held"
+                                     : "no memory or descriptors for the pool index");
+                return;
+        }
+        allow_open(client);
+        request_reply_fds(req, 0, bytes, (int[]){ fd, page }, HITS_FDS);
+}
+
+/* --- what it holds --- */
+
+uint64_t hits_leases(const struct client *client)
+{
+        return client->leases.count + pool_index_holds(&client->hits);
+}
+
+void hits_each_leased(const struct client *client, void (*each)(void *userdata, uint32_t chunk),
+                      void *userdata)
+{
+        lease_walk(client->tenant->leases, &client->leases, each, userdata);
+        pool_index_each_hold(&client->hits, each, userdata);
+}
+
+/* --- what it got --- */
+
+void hits_count(struct client *client, uint64_t now_ns)
+{
+        struct tenant *tenant = client->tenant;
+        struct traffic *traffic = &tenant->traffic;
+        bool is_possible = true;
+
+        for (unsigned i = 0; client->hits.index && i < client->n_namespaces; i++) {
+                struct pool_index_count count;
+
+                is_possible &= pool_index_count(&client->hits, i + 1, now_ns, &count);
+                traffic->keys[WIRE_GET] += count.keys;
+                traffic->results[WIRE_OK] += count.keys;
+                traffic->get_bytes_map += count.mapped_bytes;
+                traffic->get_bytes_into += count.copied_bytes;
+                traffic->own_hits += count.keys;
+                traffic->own_hits_untold += count.untold;
+                cache_count_hits(tenant->cache, count.keys);
+                tally_add(&tenant->tally, tenant->service->store, client->namespaces[i], TALLY_GETS,
+                          (struct tally_keys){ .found = count.keys });
+        }
+        tenant->impossible_tallies += !is_possible;
+}
+
+/* Touches what the client's next request used, and takes the words that were read for it off.
+ * False: there is none. */
+static bool touch_some(struct client *client, uint32_t *most)
+{
+        static struct pool_index_touch touches[POOL_MAX_TOUCHES]; /* large; one thread */
+        static struct cache_place places[POOL_MAX_TOUCHES];
+        struct cache *cache = client->tenant->cache;
+        uint32_t words;
+        int n = pool_index_take_touches(&client->hits, touches, &words);
+
+        if (n < 0)
+                return false;
+        for (int i = 0; i < n; i++)
+                places[i] = cache_place_used(cache, touches[i].chunk);
+        if (n > 0)
+                chain_touch(cache, places, (uint32_t)n);
+        *most -= MIN(*most, words);
+        return true;
+}
+
+/* One request of each client in turn, until there are none or so many words have been read: these
+ * are taken off. */
+static void touch_all(struct service *service, uint32_t *most)
+{
+        uint64_t clients = 0;
+
+        for (unsigned i = 0; i < service->n_tenants; i++) {
+                struct pool_index_stats stats = { 0 };
+
+                if (service->tenants[i].pool_index)
+                        pool_index_get_stats(service->tenants[i].pool_index, &stats);
+                clients += stats.clients;
+        }
+        clients *= service->n_tenants;
+        for (uint64_t in_vain = 0; in_vain<clients && * most> 0;) {
+                struct tenant *t = &service->tenants[service->hits.turn++ % service->n_tenants];
+                struct pool_client *hits = t->pool_index ? pool_index_turn(t->pool_index) : NULL;
+
+                in_vain = hits && touch_some(client_of(hits), most) ? 0 : in_vain + 1;
+        }
+}
+
+bool hits_iterate(struct service *service, uint64_t now_ns)
+{
+        struct hits_pace *pace = &service->hits;
+        uint64_t passed_ms = (now_ns - MIN(pace->at_ns, now_ns)) / NS_PER_MS;
+        uint32_t step, left;
+        bool more = false;
+
+        for (unsigned i = 0; i < service->n_tenants; i++)
+                if (service->tenants[i].pool_index)
+                        more |= pool_index_iterate(service->tenants[i].pool_index);
+        if (passed_ms > 0) {
+                pace->at_ns = now_ns;
+                pace->touches = (uint32_t)MIN(pace->touches + MIN(passed_ms, (uint64_t)TICK_MS) *
+                                                                      TOUCHES_PER_MS,
+                                              (uint64_t)TOUCHES_MOST);
+        } else if (!pace->is_behind) {
+                return more;
+        }
+        step = left = MIN(pace->touches, (uint32_t)TOUCHES_STEP);
+        touch_all(service, &left);
+        pace->touches -= step - left;
+        pace->is_behind = left == 0 && pace->touches > 0;
+        return more || pace->is_behind;
+}
+
+void hits_tick(struct service *service)
+{
+        for (unsigned i = 0; i < service->n_tenants; i++) {
+                struct pool_client *hits = NULL;
+                struct tenant *t = &service->tenants[i];
+
+                while (t->pool_index && (hits = pool_index_next_client(t->pool_index, hits)))
+                        allow_open(client_of(hits));
+                if (pool_held(t->pool) > 0 && pool_release_held(t->pool) > 0)
+                        cache_kick(t->cache);
+        }
+}
+
+/* What was dropped in this iteration is free, unless a client holds it; what found no room for that
+ * tries again a little later. */
+uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
+{
+        uint64_t retry_ns = 0;
+
+        for (unsigned i = 0; i < service->n_tenants; i++) {
+                struct tenant *t = &service->tenants[i];
+
+                if (pool_was_held_up(t->pool) && t->retry_ns == 0)
+                        t->retry_ns = now_ns + RETRY_NS;
+                if (t->retry_ns != 0 && t->retry_ns <= now_ns) {
+                        t->retry_ns = 0;
+                        (void)pool_release_held(t->pool);
+                        cache_kick(t->cache);
+                } else if (pool_holds_more(t->pool) && pool_release_held(t->pool) > 0) {
+                        cache_kick(t->cache);
+                }
+                if (t->retry_ns != 0 && (retry_ns == 0 || t->retry_ns < retry_ns))
+                        retry_ns = t->retry_ns;
+        }
+        return retry_ns;
+}
+
+void hits_suspend(struct service *service, bool suspend)
+{
+        for (unsigned i = 0; i < service->n_tenants; i++)
+                if (service->tenants[i].pool_index)
+                        pool_index_suspend(service->tenants[i].pool_index, suspend);
+}
+
+void hits_end(struct client *client)
+{
+        pool_index_close(&client->hits);
+}
+
+void hits_leave(struct client *client)
+{
+        uint32_t most = POOL_PAGE_RING;
+
+        if (!client->hits.index)
+                return;
+        hits_count(client, clock_mono_ns());
+        while (most > 0 && touch_some(client, &most))
+                ;
+        pool_index_leave(&client->hits);
+        quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
+        cache_kick(client->tenant->cache);
+}
