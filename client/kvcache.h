@@ -119,7 +119,7 @@ struct kvcache_options {
 enum {
         KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
                                       a page costs more than copying it */
-        KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS and MATCH always ask the daemon: see there */
+        KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS, MATCH and gets always ask the daemon: see there */
         KVCACHE_NO_SPIN = 1 << 2,   /* a call that waits for an answer sleeps at once. Without it,
                                        and on four processors or more, it polls for 50 us at most
                                        first, as long as answers have come that soon of late */
@@ -157,6 +157,8 @@ struct kvcache_info {
         uint32_t takes_files;   /* the same of KVCACHE_BUFFER_FILE (io.gds_puts) */
         uint32_t shared_tier;   /* 1: the daemon has a tier that it shares with other hosts */
         uint32_t reserved;      /* 0 */
+        uint64_t pool_index_bytes; /* of the pool index that is mapped now; 0: none is */
+        uint64_t gets_local;       /* keys that this handle has got by it, without the daemon */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -261,10 +263,16 @@ int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes);
 
 enum kvcache_op {
         KVCACHE_OP_PUT = 1, /* from `data`, `length` bytes */
-        KVCACHE_OP_GET = 2, /* mapped: results carry `data` in the pool and a lease to release */
+        /* Mapped: results carry `data` in the pool and a lease to release. What is in memory the
+         * library gets itself where it can, by the tenant's pool index: memory that the daemon
+         * maintains, asked for when some keys were found there. Then the request is complete when
+         * the call returns. */
+        KVCACHE_OP_GET = 2,
         /* Copied to `data`, `length` bytes of room, or to `pieces`: by the daemon if all rooms of
          * the request are in staging or in registered buffers, else by the library when it takes
-         * the reply. */
+         * the reply. What is in memory the library gets itself here as well, unless the daemon's
+         * workers are the better choice: more than 4 MiB, or while other requests are on their way.
+         */
         KVCACHE_OP_GET_INTO = 3,
         /* These two the library answers itself where it can, from the tenant's lookup index:
          * memory that the daemon maintains, asked for with the first of them. Then they are

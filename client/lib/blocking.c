@@ -15,6 +15,7 @@
 #include "cleanup.h"
 #include "lib/connection.h"
 #include "lib/flow.h"
+#include "lib/hits.h"
 #include "lib/lookup.h"
 #include "lib/memory.h"
 #include "lib/resolve.h"
@@ -167,7 +168,7 @@ static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, ui
         struct request *q;
         int r;
 
-        if (lookup_answer(kv, u, &value)) {
+        if (hits_answer(kv, u, &keys) || lookup_answer(kv, u, &value)) {
                 *ret_sent = u->count;
                 if (ret_value)
                         *ret_value = value;

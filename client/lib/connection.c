@@ -32,6 +32,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fdpass.h"
+#include "lib/holds.h"
 #include "lib/lookup.h"
 #include "lib/message.h"
 #include "mapping.h"
@@ -52,6 +53,7 @@ enum {
 
 void conn_close_pool(struct conn *c)
 {
+        holds_fini(&c->hits);
         if (c->pool)
                 munmap((void *)c->pool, c->pool_bytes);
         c->pool = NULL;
@@ -73,6 +75,8 @@ struct conn *conn_free(struct conn *c, bool forked)
         if (forked) {
                 if (c->sock >= 0)
                         close(c->sock);
+                free(c->hits.scratch);
+                free(c->hits.refs);
         } else {
                 conn_close_pool(c);
                 lookup_fini(&c->lookup);

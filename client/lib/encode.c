@@ -19,8 +19,6 @@
 #include "checked.h"
 #include "lib/abi.h"
 
-enum { LIBRARY_COPIES_MOST = 4 << 20 };
-
 unsigned encode_wire_op(enum kvcache_op op)
 {
         switch (op) {
@@ -383,9 +381,9 @@ static bool library_copies(const struct encode *b)
         if (!b->into || !b->keys->all_firm || !(b->kv->conn->features & WIRE_FEATURE_LEASE_INTO) ||
             b->kv->keys_inflight > 0)
                 return false;
-        for (size_t i = b->first; i < b->first + b->count && bytes <= LIBRARY_COPIES_MOST; i++)
+        for (size_t i = b->first; i < b->first + b->count && bytes <= ENCODE_COPIES_MOST; i++)
                 bytes += encode_key(b, i)->bytes;
-        return bytes <= LIBRARY_COPIES_MOST;
+        return bytes <= ENCODE_COPIES_MOST;
 }
 
 /* A `get into` whose rooms are all in memory that this session shares is the daemon's work, but for
@@ -414,7 +412,10 @@ int encode_request(struct encode *b, bool more)
         if (r < 0)
                 return r;
         last = TAILQ_LAST(&b->messages, message_list);
-        if (last && (more || (u->flags & KVCACHE_MORE)) && wire_op_is_chained(last->op))
-                ((struct wire_hdr *)last->data)->flags |= WIRE_F_MORE;
+        if (last && wire_op_is_chained(last->op)) {
+                b->kv->chain_goes_on = more || (u->flags & KVCACHE_MORE);
+                if (b->kv->chain_goes_on)
+                        ((struct wire_hdr *)last->data)->flags |= WIRE_F_MORE;
+        }
         return 0;
 }

@@ -4,6 +4,9 @@
 
 #include "lib/resolve.h"
 
+/* Bytes that the library copies by itself: encode.c. */
+enum { ENCODE_COPIES_MOST = 4 << 20 };
+
 struct encode {
         struct kvcache *kv;
         const struct kvcache_request *user;

@@ -67,6 +67,7 @@ void flow_session_lost(struct kvcache *kv, int error)
                 lost(kv, m, c, false, error);
         }
         kv->n_inflight = kv->n_cancels = kv->n_background = 0;
+        kv->chain_goes_on = false;
         kv->keys_inflight = 0;
         kv->want_out = false;
         kv->n_releases = 0; /* they end with the session */
@@ -133,7 +134,8 @@ static void sent(struct kvcache *kv, struct message *m, unsigned slot)
         kv->inflight[slot] = m;
         kv->n_inflight++;
         kv->keys_inflight += wire_op_is_batch(m->op) ? m->count : 0;
-        kv->n_background += m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS;
+        kv->n_background +=
+                m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS || m->op == WIRE_POOL_INDEX;
         if (m->request)
                 request_sent(m->request);
 }
@@ -235,7 +237,8 @@ void flow_check_idle(struct kvcache *kv)
         if (!kv->conn || kv->n_inflight > 1 + kv->n_background)
                 return;
         if (kv->n_inflight > 0) {
-                /* No call waits for a LOOKUP, a CANCEL, or what is in the background. */
+                /* No call waits for a LOOKUP, a CANCEL, or what is in the background.
+                 */
                 if (kv->conn->lookup.asking || kv->n_cancels > 0 || kv->n_background > 0)
                         (void)flow(kv);
                 if (!kv->conn || kv->n_inflight > 0)

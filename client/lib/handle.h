@@ -13,6 +13,7 @@
 #include "lib/tally.h"
 #include "lib/transfers.h"
 #include "proto/lookup.h"
+#include "proto/pool-index.h"
 #include "spin.h"
 #include "wire.h"
 
@@ -30,6 +31,21 @@ struct lookup_serial {
         bool asking;        /* a LOOKUP is in the queue or on its way */
         int64_t not_before; /* when the next one may be sent, ms */
         int64_t alive_ns;   /* when the daemon was last seen to live */
+};
+
+/* The tenant's pool index, as a session has it: lib/hits.h. */
+struct hits {
+        const void *base; /* NULL: there is none */
+        uint64_t bytes;
+        struct pool_index_view view;
+        struct pool_page *page;
+        struct hit *scratch; /* POOL_MAX_TOUCHES of them */
+        uint64_t allowance, held_bytes;
+        uint64_t written;     /* words of the page's ring */
+        uint16_t *refs;       /* of each of the page's holds: leases and copies */
+        uint64_t noted;       /* keys that the daemon found in memory */
+        bool asking;          /* a POOL_INDEX is in the queue or on its way */
+        int64_t not_before_s; /* when the next one may be sent */
 };
 
 /* A registered buffer as a session knows it. */
@@ -54,6 +70,7 @@ struct conn {
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct staging staging;
         struct lookup_serial lookup; /* of a session that is up */
+        struct hits hits;            /* likewise; its page, as long as there are leases */
         struct tally tally;          /* likewise */
         struct transfers transfers;  /* likewise */
         struct conn_region regions[WIRE_MAX_REGIONS];
@@ -124,7 +141,8 @@ struct kvcache {
         unsigned n_inflight;
         uint32_t keys_inflight;
         unsigned n_cancels;    /* CANCELs that are queued or in flight */
-        unsigned n_background; /* RELEASEs and TRANSFERS that are in flight */
+        unsigned n_background; /* RELEASEs, TRANSFERS and POOL_INDEXes that are in flight */
+        bool chain_goes_on;    /* the latest message of a chain says so */
         uint64_t sent;         /* messages, ever */
         bool want_out;         /* the socket is full */
 
@@ -135,6 +153,7 @@ struct kvcache {
 
         uint64_t lookups_mapped; /* there have been */
         uint64_t lookups_local;  /* keys answered from them */
+        uint64_t gets_local;     /* keys got by the pool index */
 
         int epoll_fd, timer_fd;
         bool fd_is_known; /* to the user: before that the timer is not needed */

@@ -140,7 +140,7 @@ static bool is_live(struct lookup_serial *l)
 /* The clock of a killed daemon is believed for a while, and its successor may have chunks that this
  * table lacks. So an absence counts only while the session stands, which is polled now and then: no
  * daemon dies, is succeeded by another and has that take a put within a millisecond. */
-static bool is_alive(struct kvcache *kv)
+bool lookup_session_is_up(struct kvcache *kv)
 {
         struct lookup_serial *l = &kv->conn->lookup;
         struct pollfd p = { .fd = kv->conn->sock, .events = POLLRDHUP };
@@ -155,7 +155,7 @@ static bool is_alive(struct kvcache *kv)
 }
 
 /* An EVICT that was submitted before takes effect before what comes behind it. */
-static bool is_overtaking(const struct kvcache *kv)
+bool lookup_is_overtaking(const struct kvcache *kv)
 {
         const struct message *m;
         unsigned left = kv->n_inflight;
@@ -278,7 +278,7 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
 
         if ((is_remote && !is_match) || (!is_match && u->op != KVCACHE_OP_EXISTS) ||
             u->count == 0 || !kv->conn || !kv->conn->lookup.base || !is_live(&kv->conn->lookup) ||
-            is_overtaking(kv))
+            lookup_is_overtaking(kv))
                 return false;
         /* Of a MATCH in several messages the daemon answers each by itself. */
         if (is_match && u->results && u->count > kv->conn->max_keys)
@@ -294,7 +294,7 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
                 .count = u->count,
         };
         if (!(is_match ? match(&look, &present) : exists(&look, &results, &present)) ||
-            (present < u->count && (is_remote || !is_alive(kv))))
+            (present < u->count && (is_remote || !lookup_session_is_up(kv))))
                 return false;
         for (size_t i = 0; is_match && results.base && i < u->count; i++)
                 results_set(&results, i,

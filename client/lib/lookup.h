@@ -14,3 +14,8 @@ void lookup_want(struct kvcache *kv);
 void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd);
 /* Unmaps it. */
 void lookup_fini(struct lookup_serial *l);
+/* Is an EVICT on its way, which takes effect before what comes behind it? */
+bool lookup_is_overtaking(const struct kvcache *kv);
+/* Was the session up a millisecond ago? The daemon's memory outlives the daemon, and says nothing
+ * any more. */
+bool lookup_session_is_up(struct kvcache *kv);

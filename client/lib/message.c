@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "checked.h"
+#include "lib/transfers.h"
 
 /* Releases that wait for no other message. */
 enum { RELEASES_MANY = 256, RELEASE_BYTES_MANY = 16 << 20 };
@@ -107,6 +108,27 @@ void message_ask_for_transfers(struct kvcache *kv)
                 return; /* the next record tries again */
         t->asked = true;
         message_queue(kv, m);
+}
+
+void message_count_copies(struct kvcache *kv, uint64_t blocks, uint64_t bytes, int64_t began_ns)
+{
+        int64_t now_ns = handle_now_ns();
+        struct transfer_record sum = {
+                .result = TRANSFER_OK,
+                .blocks = blocks,
+                .regions = blocks,
+                .bytes = bytes,
+                .device_bytes = bytes,
+                .latency_ns = (uint64_t)(now_ns - began_ns),
+        };
+
+        if (blocks == 0 || !(kv->conn->features & WIRE_FEATURE_TRANSFERS))
+                return;
+        if (transfers_count(
+                    &kv->conn->transfers,
+                    transfer_key(TRANSFER_HOST_TO_HOST, TRANSFER_FULLY_CONTIGUOUS, TRANSFER_MEMCPY),
+                    &sum, blocks, (uint64_t)now_ns) == 0)
+                message_ask_for_transfers(kv);
 }
 
 int message_release(struct kvcache *kv, struct wire_lease lease, uint32_t length)

@@ -65,6 +65,8 @@ int message_flush_releases(struct kvcache *kv);
 /* Once a session: the page that what the program moves by itself is counted in. Nothing waits for
  * it. */
 void message_ask_for_transfers(struct kvcache *kv);
+/* Blocks that the library copied from the pool since `began_ns`, in the daemon's stead. */
+void message_count_copies(struct kvcache *kv, uint64_t blocks, uint64_t bytes, int64_t began_ns);
 
 /* A daemon's status as an errno. */
 int message_errno(unsigned wire_status);

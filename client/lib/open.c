@@ -185,6 +185,8 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .reconnects = kv->sessions - 1,
                 .lookup_bytes = kv->conn->lookup.bytes,
                 .lookups_local = kv->lookups_local,
+                .pool_index_bytes = kv->conn->hits.bytes,
+                .gets_local = kv->gets_local,
                 .lends = (kv->conn->features & WIRE_FEATURE_LENDS) != 0,
                 .takes_files = (kv->conn->features & WIRE_FEATURE_FILES) != 0,
                 .shared_tier = (kv->conn->features & WIRE_FEATURE_REMOTE) != 0,

@@ -13,9 +13,9 @@
 #include <string.h>
 
 #include "checked.h"
-#include "copy.h"
 #include "cleanup.h"
 #include "lib/buffers.h"
+#include "lib/holds.h"
 #include "lib/lookup.h"
 #include "lib/request.h"
 #include "lib/transfers.h"
@@ -131,6 +131,7 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
         unsigned fds = m->op == WIRE_STAGING || m->op == WIRE_REPORT || m->op == WIRE_LOOKUP ||
                        m->op == WIRE_LENT_FILE || m->op == WIRE_BENCH || m->op == WIRE_TRANSFERS ||
                        m->op == WIRE_RECORD || m->op == WIRE_RELOAD;
+        unsigned two = m->op == WIRE_POOL_INDEX ? 2 : fds;
         bool tally = ((const struct wire_hdr *)m->data)->flags & WIRE_F_TALLY;
         const char *wrong = NULL;
 
@@ -140,7 +141,7 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
                 return n_fds != 0          ? "a refusal with descriptors"
                        : reply->count != 0 ? "a refusal with results"
                                            : NULL;
-        if (n_fds < fds || n_fds > fds + tally)
+        if (n_fds < two || n_fds > two + tally)
                 return "wrong number of descriptors";
         if (wire_op_is_batch(m->op) && wire_result_bytes(m->op) > 0 && reply->count != m->count)
                 return "wrong number of results";
@@ -222,18 +223,9 @@ static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
 /* Copies to where the user wants it. False: there is less room than that. */
 static bool reply_copy(const struct request *q, size_t key, const uint8_t *data, uint64_t length)
 {
-        const struct resolved_key *k = &q->targets.keys[key];
-        const struct resolved_piece *p = &q->targets.pieces[k->first_piece];
-
-        if (length > k->bytes)
+        if (length > q->targets.keys[key].bytes)
                 return false;
-        for (; length > 0; p++) {
-                uint64_t n = MIN(p->bytes, length);
-
-                copy_past_caches(p->data, data, n);
-                data += n;
-                length -= n;
-        }
+        resolved_copy(&q->targets, key, data, length);
         return true;
 }
 
@@ -249,6 +241,8 @@ static void reply_take_get(struct kvcache *kv, struct request *q, const struct m
         };
         bool lends = ((const struct wire_hdr *)m->data)->flags & WIRE_F_LEND;
 
+        if (r->status == WIRE_OK && r->tier == WIRE_TIER_MEMORY)
+                kv->conn->hits.noted++;
         if (!q) {
                 if (leased)
                         reply_drop_lease(kv, r->lease, r->length);
@@ -352,25 +346,15 @@ static void reply_take_match(struct request *q, const struct message *m,
 static void reply_count_copies(struct kvcache *kv, const struct wire_reply *reply, int64_t began_ns)
 {
         const struct wire_get_result *results = (const struct wire_get_result *)(reply + 1);
-        struct transfer_record sum = { .result = TRANSFER_OK };
-        int64_t now_ns = handle_now_ns();
+        uint64_t blocks = 0, bytes = 0;
 
         for (unsigned i = 0; i < reply->count; i++) {
                 if (!(results[i].flags & WIRE_RESULT_LEASED))
                         continue;
-                sum.blocks++;
-                sum.bytes += results[i].length;
+                blocks++;
+                bytes += results[i].length;
         }
-        if (sum.blocks == 0 || !(kv->conn->features & WIRE_FEATURE_TRANSFERS))
-                return;
-        sum.regions = sum.blocks;
-        sum.device_bytes = sum.bytes;
-        sum.latency_ns = (uint64_t)(now_ns - began_ns);
-        if (transfers_count(
-                    &kv->conn->transfers,
-                    transfer_key(TRANSFER_HOST_TO_HOST, TRANSFER_FULLY_CONTIGUOUS, TRANSFER_MEMCPY),
-                    &sum, sum.blocks, (uint64_t)now_ns) == 0)
-                message_ask_for_transfers(kv);
+        message_count_copies(kv, blocks, bytes, began_ns);
 }
 
 static void reply_take_batch(struct kvcache *kv, const struct message *m,
@@ -413,6 +397,10 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
 
         if (m->op == WIRE_LOOKUP) {
                 lookup_take(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
+                return;
+        }
+        if (m->op == WIRE_POOL_INDEX) {
+                holds_map(kv, reply, n_fds > 0 ? fd[0] : -1, n_fds > 1 ? fd[1] : -1);
                 return;
         }
         if (m->op == WIRE_TRANSFERS) {
@@ -479,7 +467,8 @@ int reply_take(struct kvcache *kv, size_t bytes, int fds[static WIRE_MAX_FDS], u
 
         kv->inflight[m->tag % WIRE_MAX_INFLIGHT] = NULL;
         kv->n_inflight--;
-        kv->n_background -= m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS;
+        kv->n_background -=
+                m->op == WIRE_RELEASE || m->op == WIRE_TRANSFERS || m->op == WIRE_POOL_INDEX;
         if (wire_op_is_batch(m->op)) {
                 kv->keys_inflight -= m->count;
                 message_unref_staging(m, &kv->conn->staging);

@@ -2,6 +2,8 @@
 /* A user's request: cut into messages on the way out, one status per key on the way back. */
 #pragma once
 
+#include "checked.h"
+#include "copy.h"
 #include "lib/message.h"
 #include "lib/results.h"
 
@@ -31,6 +33,21 @@ struct resolved {
         bool all_firm;      /* and writing to any of it raises no signal */
         int refused;        /* 0, or -errno: the daemon did not take a region again */
 };
+
+/* Copies to where key `i` is wanted, which has room for it. */
+static inline void resolved_copy(const struct resolved *r, size_t i, const uint8_t *data,
+                                 uint64_t length)
+{
+        const struct resolved_piece *p = &r->pieces[r->keys[i].first_piece];
+
+        for (; length > 0; p++) {
+                uint64_t n = MIN(p->bytes, length);
+
+                copy_past_caches(p->data, data, n);
+                data += n;
+                length -= n;
+        }
+}
 
 struct request {
         TAILQ_ENTRY(request) link; /* kvcache.requests, then .ready */

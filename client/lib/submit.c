@@ -15,6 +15,8 @@
 #include "lib/connection.h"
 #include "lib/encode.h"
 #include "lib/flow.h"
+#include "lib/hits.h"
+#include "lib/holds.h"
 #include "lib/lookup.h"
 #include "lib/memory.h"
 #include "lib/retired.h"
@@ -108,6 +110,8 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
                 request_complete(kv, q);
         if (count > 0 && (user->op == KVCACHE_OP_EXISTS || user->op == KVCACHE_OP_MATCH))
                 lookup_want(kv);
+        if (user->op == KVCACHE_OP_GET || user->op == KVCACHE_OP_GET_INTO)
+                hits_want(kv);
         /* Who waits for the reply takes it then. */
         (void)(waited ? flow_send(kv) : flow(kv));
 
@@ -255,16 +259,17 @@ int submit_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
 /* --- the public calls --- */
 
 /* Complete already, if it can be answered here. */
-static bool answer(struct kvcache *kv, const struct kvcache_request *user)
+static bool answer(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys)
 {
-        struct request *q;
-        uint64_t value;
+        struct request *q = calloc(1, sizeof(*q));
+        uint64_t value = 0;
 
-        if (!lookup_answer(kv, user, &value))
-                return false;
-        q = calloc(1, sizeof(*q));
         if (!q)
                 return false;
+        if (!hits_answer(kv, user, keys) && !lookup_answer(kv, user, &value)) {
+                free(q);
+                return false;
+        }
         *q = (struct request){
                 .op = user->op,
                 .count = user->count,
@@ -289,7 +294,7 @@ int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request)
         r = submit_normalize(kv, request, &u);
         if (r < 0)
                 return r;
-        if (!answer(kv, &u))
+        if (!answer(kv, &u, &keys))
                 r = submit(kv, &u, &keys, 0, u.count, false,
                            handle_deadline(u.timeout_ms, kv->request_timeout_ms), false, &q);
         if (r == 0)
@@ -397,6 +402,12 @@ int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size
                 if (!lease_release(&kv->leases, leases[i], &row))
                         continue;
                 row.conn->leases--;
+                if (row.wire.generation == 0) {
+                        holds_release_lease(row.conn, &row);
+                        if (row.conn != kv->conn && row.conn->leases == 0)
+                                retired_collect(kv);
+                        continue;
+                }
                 if (row.conn != kv->conn) {
                         if (row.conn->leases == 0)
                                 retired_collect(kv);

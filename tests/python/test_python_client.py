@@ -86,6 +86,27 @@ def test_lookups_are_answered_without_the_daemon(client, blocks, daemon):
         assert other.info().lookups_local == 0 and other.info().instance == client.info().instance
 
 
+def test_gets_of_what_is_in_memory_are_answered_without_the_daemon(client, blocks):
+    keys, values = pairs("local", 16)
+    assert blocks.put(keys, values).ok
+    room = rooms(16)
+
+    def is_local():
+        before = client.info().gets_local
+        assert blocks.get(keys, room).ok and room == values
+        return client.info().gets_local == before + 16
+
+    wait_until(is_local, "the pool index is mapped")
+    info = client.info()
+    assert 4096 < info.pool_index_bytes < info.pool_bytes and info.pool_index_bytes % 4096 == 0
+    with blocks.get_map(keys) as leased:
+        assert [bytes(v) for v in leased] == values
+    assert client.info().gets_local == info.gets_local + 16
+    info = client.info()
+    assert blocks.get(keys + [key_of("nowhere")], rooms(17)).found == 16
+    assert client.info().gets_local == info.gets_local, "a request is answered as a whole or not at all"
+
+
 def test_forms_of_keys(blocks):
     keys, values = pairs("d", 4)
     assert blocks.put(keys, values).ok

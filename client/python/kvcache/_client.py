@@ -179,7 +179,7 @@ class Client:
 
     def info(self) -> Info | None:
         """None: no daemon answers."""
-        room = ctypes.create_string_buffer(c.INFO.pack(c.INFO.size, 0, 0, 0, 0, 0, b"", 0, 0), c.INFO.size)
+        room = ctypes.create_string_buffer(c.INFO.pack(c.INFO.size, 0, 0, 0, 0, 0, b"", 0, 0, 0, 0), c.INFO.size)
         with self._entered():
             r = self._usable(None)
             if r == 0 and self._handle is not None:

@@ -55,7 +55,7 @@ NAMESPACE_OPTIONS = struct.Struct("<IIQQQII")
 BUFFER_OPTIONS = struct.Struct("<IIi4xQQQ")
 REQUEST = struct.Struct("<IIIiIIiIQQQQQQiI")
 COMPLETION = struct.Struct("<QQiiQ")
-INFO = struct.Struct("<IIQQQQ16sQQ")
+INFO = struct.Struct("<IIQQQQ16sQQ16xQQ")
 
 # struct kvcache_entry in words of 8 bytes: key (4), data, length, range_offset, range_length, pieces, n_pieces | cost_us.
 ENTRY_WORDS = 10

@@ -66,6 +66,8 @@ class Info(NamedTuple):
     instance: bytes
     lookup_bytes: int
     lookups_local: int
+    pool_index_bytes: int
+    gets_local: int
 
 
 def refuse(words: array[int] | None, r: int) -> None:

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool index on the reader's side; see hits.h.
+ *
+ * Runs in the handle's thread. Owns nothing: holds.c has the memory.
+ *
+ * A request is answered here as a whole or not at all. Its keys are hashed and their memory is
+ * fetched first, so that none waits for that of another; then all of their chunks are held, and
+ * after one fence looked at again. A chunk that was not there any more, a record that another chunk
+ * has by now, an allowance that does not suffice: the daemon is asked, and nothing has happened.
+ *
+ * What the daemon says of where a chunk is, is checked with each use. */
+#include "lib/hits.h"
+
+#include "checked.h"
+#include "lib/encode.h"
+#include "lib/flow.h"
+#include "lib/holds.h"
+#include "lib/lookup.h"
+#include "lib/message.h"
+#include "lib/results.h"
+#include "lib/window.h"
+
+enum {
+        WANT_AFTER =
+                32, /* keys that the daemon found in memory: what asks less has no need of it */
+        AHEAD = 16, /* keys whose memory is fetched meanwhile */
+};
+
+/* --- getting it --- */
+
+void hits_want(struct kvcache *kv)
+{
+        struct hits *h = &kv->conn->hits;
+        struct message *m;
+
+        if (h->page || h->asking || h->noted < WANT_AFTER || (kv->flags & KVCACHE_NO_LOOKUP) ||
+            !(kv->conn->features & WIRE_FEATURE_POOL_INDEX) || holds_now_s() < h->not_before_s)
+                return;
+        m = message_new(WIRE_POOL_INDEX, sizeof(struct wire_hdr));
+        if (!m)
+                return;
+        h->asking = true;
+        message_queue(kv, m);
+}
+
+/* --- holding --- */
+
+static void let_go(struct hits *h, const struct hit *hits, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                holds_release(h, hits[i].place);
+}
+
+/* Holds them all, if all are what they were. Else nothing has happened. */
+static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint32_t number,
+                 uint64_t tag)
+{
+        size_t n = 0;
+        bool all;
+
+        while (n < look->count && h->held_bytes + hits[n].entry.length <= h->allowance &&
+               holds_take(h, hits[n].record, hits[n].entry.length, &hits[n].place))
+                n++;
+        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        /* The session may have ended meanwhile, and the daemon has not seen this any more. */
+        all = n == look->count && pool_index_is_live(&h->view) &&
+              __atomic_load_n(&h->page->tags[number - 1], __ATOMIC_ACQUIRE) == tag;
+        for (size_t i = 0; all && i < n; i++) {
+                uint32_t length = hits[i].entry.length;
+
+                all = pool_index_read(&h->view.records[hits[i].record], tag,
+                                      (const struct key *)(look->keys + i * look->stride),
+                                      &hits[i].entry) &&
+                      hits[i].entry.length == length;
+        }
+        if (!all)
+                let_go(h, hits, n);
+        return all;
+}
+
+/* --- finding --- */
+
+/* The record that seems to have the key. */
+static bool find(const struct pool_index_view *v, uint64_t tag, const struct key *k,
+                 struct hit *hit)
+{
+        unsigned at = 0;
+
+        for (;;) {
+                int64_t number = pool_index_find(v, hit->hash, &at);
+
+                if (number == POOL_INDEX_NONE)
+                        return false;
+                hit->record = (uint32_t)number;
+                if (pool_index_read(&v->records[number], tag, k, &hit->entry))
+                        return true;
+        }
+}
+
+/* Finds them all, a few keys behind the hashing and the fetching of buckets and records. */
+static bool find_all(const struct pool_index_view *v, const struct look *look, struct hit *hits,
+                     uint64_t tag)
+{
+        for (size_t i = 0; i < look->count + 2 * AHEAD; i++) {
+                if (i < look->count) {
+                        hits[i].hash = pool_index_hash(
+                                &v->secret, tag,
+                                (const struct key *)(look->keys + i * look->stride));
+                        pool_index_warm(v, hits[i].hash);
+                }
+                if (i >= AHEAD && i - AHEAD < look->count) {
+                        unsigned at = 0;
+                        int64_t number = pool_index_find(v, hits[i - AHEAD].hash, &at);
+
+                        if (number == POOL_INDEX_NONE)
+                                return false;
+                        warm(&v->records[number]);
+                }
+                if (i >= 2 * AHEAD &&
+                    !find(v, tag, (const struct key *)(look->keys + (i - 2 * AHEAD) * look->stride),
+                          &hits[i - 2 * AHEAD]))
+                        return false;
+        }
+        return true;
+}
+
+/* What is wanted of each, once it is held: else it is not for here to say what is wrong. */
+static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
+                      const struct resolved *keys, struct hit *hits)
+{
+        for (size_t i = 0; i < u->count; i++) {
+                const struct kvcache_entry *e = u->entries ? resolved_entry(u, i) : NULL;
+                uint64_t from = e ? e->range_offset : 0, length = e ? e->range_length : 0;
+                uint64_t whole = hits[i].entry.length, at = hits[i].entry.offset;
+
+                if (from >= whole || length > whole - from ||
+                    resolved_status(keys, u, i) != KVCACHE_OK)
+                        return false;
+                if (length == 0)
+                        length = whole - from;
+                if (at > kv->conn->pool_bytes || whole > kv->conn->pool_bytes - at ||
+                    (keys->keys && length > keys->keys[i].bytes))
+                        return false;
+                hits[i].offset = at + from;
+                hits[i].length = (uint32_t)length;
+        }
+        return true;
+}
+
+/* --- answering --- */
+
+/* What was counted before is seen by who sees this. */
+static void count_up(uint64_t *counter, uint64_t by)
+{
+        __atomic_store_n(counter, *counter + by, __ATOMIC_RELEASE);
+}
+
+/* For recency; the daemon reads it when it comes to it. */
+static void tell(struct hits *h, const struct hit *hits, size_t n, struct pool_page_count *count)
+{
+        uint64_t taken = __atomic_load_n(&h->page->taken, __ATOMIC_ACQUIRE), at = h->written;
+
+        if (POOL_PAGE_RING - (at - taken) < n + 1 || at - taken > POOL_PAGE_RING) {
+                count_up(&count->untold, n);
+                return;
+        }
+        __atomic_store_n(&h->page->ring[at++ % POOL_PAGE_RING], pool_page_touches((uint32_t)n),
+                         __ATOMIC_RELAXED);
+        for (size_t i = 0; i < n; i++)
+                __atomic_store_n(&h->page->ring[at++ % POOL_PAGE_RING],
+                                 pool_page_touch(hits[i].record, hits[i].entry.generation),
+                                 __ATOMIC_RELAXED);
+        h->written = at;
+        __atomic_store_n(&h->page->written, at, __ATOMIC_RELEASE);
+}
+
+/* The chunks are the user's under leases. False: no memory to note them; they are held no more. */
+static bool lease_all(struct kvcache *kv, const struct kvcache_request *u, struct hit *hits)
+{
+        const struct results results = { u->results, u->result_size };
+        struct lease_row row;
+
+        for (size_t i = 0; i < u->count; i++) {
+                struct kvcache_result result = {
+                        .status = KVCACHE_OK,
+                        .tiers = KVCACHE_TIER_MEMORY,
+                        .length = hits[i].length,
+                        .chunk_length = hits[i].entry.length,
+                        .data = kv->conn->pool + hits[i].offset,
+                };
+                /* Generation 0: no lease of the daemon's has that. */
+                struct wire_lease place = { .id = hits[i].place };
+
+                if (lease_acquire(&kv->leases, kv->conn, place, hits[i].entry.length,
+                                  &hits[i].lease) < 0) {
+                        while (i-- > 0) {
+                                (void)lease_release(&kv->leases, hits[i].lease, &row);
+                                kv->conn->leases--;
+                        }
+                        let_go(&kv->conn->hits, hits, u->count);
+                        return false;
+                }
+                kv->conn->leases++;
+                result.lease = hits[i].lease;
+                results_set(&results, i, &result);
+        }
+        return true;
+}
+
+static void copy_all(struct kvcache *kv, const struct kvcache_request *u,
+                     const struct resolved *keys, const struct hit *hits)
+{
+        const struct results results = { u->results, u->result_size };
+
+        for (size_t i = 0; i < u->count; i++) {
+                resolved_copy(keys, i, kv->conn->pool + hits[i].offset, hits[i].length);
+                results_set(&results, i,
+                            &(struct kvcache_result){
+                                    .status = KVCACHE_OK,
+                                    .tiers = KVCACHE_TIER_MEMORY,
+                                    .length = hits[i].length,
+                                    .chunk_length = hits[i].entry.length,
+                            });
+        }
+        let_go(&kv->conn->hits, hits, u->count);
+}
+
+/* In memory that the daemon shares, much is for its workers, and so is what comes while more is on
+ * its way; memory that may have been cut off is theirs in any case (encode.c). */
+static bool copies_here(const struct kvcache *kv, const struct resolved *keys)
+{
+        uint64_t bytes = 0;
+
+        if (!keys->all_shared)
+                return true;
+        for (size_t i = 0; i < keys->count; i++)
+                bytes += keys->keys[i].bytes;
+        return keys->all_firm && bytes <= ENCODE_COPIES_MOST && kv->n_async == 0;
+}
+
+/* Is the request one of those that can be answered here? */
+static const struct namespace *namespace_of(const struct kvcache *kv,
+                                            const struct kvcache_request *u)
+{
+        const struct namespace *ns;
+
+        if ((u->op != KVCACHE_OP_GET && u->op != KVCACHE_OP_GET_INTO) || !kv->conn ||
+            !kv->conn->hits.page || kv->chain_goes_on || (u->flags & ~(uint32_t)KVCACHE_NOWAIT) ||
+            u->count == 0 || u->count > POOL_MAX_TOUCHES || u->namespace_handle == 0 ||
+            u->namespace_handle > kv->n_namespaces)
+                return NULL;
+        ns = &kv->namespaces[u->namespace_handle - 1];
+        return ns->session == kv->sessions && ns->id > 0 && ns->id <= POOL_PAGE_NAMESPACES ? ns
+                                                                                           : NULL;
+}
+
+bool hits_answer(struct kvcache *kv, const struct kvcache_request *u, struct resolved *keys)
+{
+        const struct namespace *ns = namespace_of(kv, u);
+        struct pool_page_count *count;
+        struct look look;
+        struct hits *h;
+        uint64_t tag, bytes = 0;
+        int64_t began_ns = 0;
+
+        if (!ns)
+                return false;
+        if (u->op == KVCACHE_OP_GET_INTO &&
+            (resolve(kv, u, keys) < 0 || namespace_of(kv, u) != ns || !copies_here(kv, keys)))
+                return false;
+        h = &kv->conn->hits;
+        tag = __atomic_load_n(&h->page->tags[ns->id - 1], __ATOMIC_ACQUIRE);
+        if (tag == 0 || !pool_index_is_live(&h->view) || lookup_is_overtaking(kv) ||
+            !lookup_session_is_up(kv))
+                return false;
+        look = (struct look){
+                .keys = u->entries ? u->entries->key.bytes : u->keys->bytes,
+                .stride = u->entries ? u->entry_size : sizeof(*u->keys),
+                .count = u->count,
+        };
+        if (!find_all(&h->view, &look, h->scratch, tag) || !hold(h, &look, h->scratch, ns->id, tag))
+                return false;
+        if (!place_all(kv, u, keys, h->scratch)) {
+                let_go(h, h->scratch, u->count);
+                return false;
+        }
+        for (size_t i = 0; i < u->count; i++)
+                bytes += h->scratch[i].length;
+        if (u->op == KVCACHE_OP_GET) {
+                if (!lease_all(kv, u, h->scratch))
+                        return false;
+        } else {
+                began_ns = handle_now_ns();
+                copy_all(kv, u, keys, h->scratch);
+                message_count_copies(kv, u->count, bytes, began_ns);
+        }
+        count = &h->page->counts[ns->id - 1];
+        count_up(&count->keys, u->count);
+        count_up(u->op == KVCACHE_OP_GET ? &count->mapped_bytes : &count->copied_bytes, bytes);
+        tell(h, h->scratch, u->count, count);
+        kv->gets_local += u->count;
+        /* No message takes these along. It may show that the session has ended: nothing of it is
+         * used any more. */
+        if (kv->n_releases > 0 && message_flush_releases(kv) == 0)
+                (void)flow_send(kv);
+        return true;
+}

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool index and the page of holds; see holds.h.
+ *
+ * Runs in the handle's thread. Owns both mappings. The page stays mapped while a chunk is held by
+ * it, also when the session has ended, as the pool does: the daemon goes by it until the socket is
+ * closed. Several holds of one chunk share one place.
+ *
+ * A daemon that lies here can give out wrong bytes, as it can in its replies. What it says of sizes
+ * is checked against the files, once, and they are sealed. */
+#include "lib/holds.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/memfd.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "checked.h"
+#include "mapping.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+enum {
+        INDEX_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
+        PAGE_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK,
+        REFUSED_S = 10, /* until the daemon is asked again */
+};
+
+int64_t holds_now_s(void)
+{
+        struct timespec ts;
+
+        clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+        return (int64_t)ts.tv_sec;
+}
+
+void holds_fini(struct hits *h)
+{
+        if (h->base)
+                munmap((void *)h->base, h->bytes);
+        if (h->page)
+                munmap(h->page, POOL_PAGE_BYTES);
+        free(h->scratch);
+        free(h->refs);
+        *h = (struct hits){ 0 };
+}
+
+static void *map(int fd, uint64_t bytes, int seals, int prot)
+{
+        int has = fcntl(fd, F_GET_SEALS);
+        struct stat st;
+        void *p;
+
+        if (has < 0 || (has & seals) != seals || fstat(fd, &st) < 0 || bytes == 0 ||
+            bytes > SIZE_MAX / 2 || bytes % 4096 != 0 || st.st_size < 0 ||
+            (uint64_t)st.st_size != bytes)
+                return NULL;
+        p = mapping_shared(fd, bytes, prot);
+        if (p == MAP_FAILED)
+                return NULL;
+        if (madvise(p, bytes, MADV_DONTFORK) < 0) {
+                munmap(p, bytes);
+                return NULL;
+        }
+        (void)madvise(p, bytes, MADV_DONTDUMP);
+        return p;
+}
+
+void holds_map(struct kvcache *kv, const struct wire_reply *reply, int fd, int page_fd)
+{
+        struct hits *h = &kv->conn->hits;
+        uint64_t noted = h->noted;
+
+        h->asking = false;
+        if (h->page)
+                return;
+        if (reply->status == WIRE_OK) {
+                h->bytes = reply->value64;
+                h->base = map(fd, h->bytes, INDEX_SEALS, PROT_READ);
+                h->page = map(page_fd, POOL_PAGE_BYTES, PAGE_SEALS, PROT_READ | PROT_WRITE);
+                h->scratch = malloc(POOL_MAX_TOUCHES * sizeof(*h->scratch));
+                h->refs = calloc(POOL_PAGE_HOLDS, sizeof(*h->refs));
+                if (h->base && h->page && h->scratch && h->refs &&
+                    pool_index_view_init(&h->view, h->base, h->bytes)) {
+                        h->allowance = __atomic_load_n(&h->page->allowance, __ATOMIC_RELAXED);
+                        return;
+                }
+                holds_fini(h);
+        }
+        h->noted = noted;
+        h->not_before_s = holds_now_s() + REFUSED_S;
+}
+
+static uint64_t *place_at(const struct hits *h, uint32_t place)
+{
+        return &h->page->holds[place / POOL_PAGE_WAYS][place % POOL_PAGE_WAYS];
+}
+
+/* A place where the chunk is held, from now on if it was not. False: its bucket is full. */
+bool holds_take(struct hits *h, uint32_t record, uint32_t length, uint32_t *ret)
+{
+        uint32_t bucket = pool_page_bucket(record), first = bucket * POOL_PAGE_WAYS;
+        uint64_t hold = pool_page_hold(record, length), *used = &h->page->used[bucket / 64];
+        uint32_t found = POOL_PAGE_HOLDS;
+
+        for (uint32_t i = first; i < first + POOL_PAGE_WAYS; i++) {
+                if (h->refs[i] == 0)
+                        found = i;
+                else if (*place_at(h, i) == hold && h->refs[i] < UINT16_MAX) {
+                        h->refs[i]++;
+                        *ret = i;
+                        return true;
+                }
+        }
+        if (found == POOL_PAGE_HOLDS)
+                return false;
+        h->refs[found] = 1;
+        h->held_bytes += length;
+        __atomic_store_n(place_at(h, found), hold, __ATOMIC_RELAXED);
+        __atomic_store_n(used, *used | UINT64_C(1) << bucket % 64, __ATOMIC_RELAXED);
+        *ret = found;
+        return true;
+}
+
+/* What was read of the chunk was read before. */
+void holds_release(struct hits *h, uint32_t place)
+{
+        uint32_t bucket = place / POOL_PAGE_WAYS;
+        uint64_t *used = &h->page->used[bucket / 64];
+        bool is_used = false;
+
+        if (--h->refs[place] > 0)
+                return;
+        h->held_bytes -= (uint32_t)*place_at(h, place);
+        __atomic_store_n(place_at(h, place), 0, __ATOMIC_RELEASE);
+        for (uint32_t i = 0; i < POOL_PAGE_WAYS; i++)
+                is_used |= h->refs[bucket * POOL_PAGE_WAYS + i] > 0;
+        if (!is_used)
+                __atomic_store_n(used, *used & ~(UINT64_C(1) << bucket % 64), __ATOMIC_RELEASE);
+}
+
+void holds_release_lease(struct conn *conn, const struct lease_row *row)
+{
+        if (conn->hits.page && row->wire.id < POOL_PAGE_HOLDS && conn->hits.refs[row->wire.id] > 0)
+                holds_release(&conn->hits, row->wire.id);
+}
