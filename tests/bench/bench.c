@@ -105,7 +105,8 @@ int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = o->socket_path,
-                .flags = o->populate ? KVCACHE_POPULATE : 0,
+                .flags = (o->populate ? KVCACHE_POPULATE : 0u) |
+                         (o->no_lookup ? KVCACHE_NO_LOOKUP : 0u),
                 .client_name = "kvcache-bench",
                 .staging_bytes = 64 << 20,
         };
@@ -189,6 +190,7 @@ enum {
         OPTION_DAEMON_PID,
         OPTION_ECHO_PID,
         OPTION_POPULATE,
+        OPTION_NO_LOOKUP,
         OPTION_PAIRS,
         OPTION_SLICE_MS,
         OPTION_SECONDS,
@@ -221,6 +223,7 @@ static const struct option long_options[] = {
         { "echo-pid", required_argument, NULL, OPTION_ECHO_PID },
         { "huge-pages", no_argument, NULL, OPTION_HUGE_PAGES },
         { "populate", no_argument, NULL, OPTION_POPULATE },
+        { "no-lookup", no_argument, NULL, OPTION_NO_LOOKUP },
         { "pairs", required_argument, NULL, OPTION_PAIRS },
         { "slice-ms", required_argument, NULL, OPTION_SLICE_MS },
         { "seconds", required_argument, NULL, OPTION_SECONDS },
@@ -332,6 +335,9 @@ static bool parse_option(int id, const char *argument, struct bench_options *o)
                 return parse_number(argument, &o->echo_pid) && o->echo_pid <= INT32_MAX;
         case OPTION_HUGE_PAGES:
                 o->huge_pages = true;
+                return true;
+        case OPTION_NO_LOOKUP:
+                o->no_lookup = true;
                 return true;
         case OPTION_POPULATE:
                 o->populate = true;

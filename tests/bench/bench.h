@@ -23,7 +23,7 @@ struct bench_options {
         uint64_t working_set, source;
         uint64_t connections;
         uint64_t daemon_pid, echo_pid;
-        bool populate, huge_pages;
+        bool populate, no_lookup, huge_pages;
         uint64_t pairs;
         uint64_t slice_ms;
         double seconds; /* of a slice; 0: as long as `bytes` takes */

@@ -16,7 +16,7 @@ REGION = 256 * MIB
 GROUPS = {
     "put": ("put_vs_memcpy", "put_registered_vs_memcpy", "into_vs_memcpy"),
     "record": ("recording_2MiB", "recording_4KiB"),
-    "hit": ("hit_rtt_vs_echo", "hit_rtt_vs_blocking_echo", "hit_cpu_vs_echo"),
+    "hit": ("hit_rtt_vs_echo", "hit_rtt_vs_blocking_echo", "hit_cpu_vs_echo", "asked_rtt_vs_echo", "asked_cpu_vs_echo"),
     "idle": ("idle_cpu", "first_touch_us_per_2MiB"),
 }
 
@@ -160,14 +160,16 @@ def rtt_cpu_figure(answer, ours, yardstick):
 
 
 def measure_hit(bench, report, daemon):
-    for name, arguments in (("hit_rtt_vs_echo", []), ("hit_rtt_vs_blocking_echo", ["--blocking"])):
-        bench.say("hit against an echo" + (" that blocks" if arguments else ""))
-        answer = rtt_pairs(bench, daemon, name, arguments, "--namespace", "hits", "--size", 64 * 1024)
-        report[name] = rtt_figure(answer, "get of one chunk in memory, mapped: p50",
-                                  "echo, blocking: p50" if arguments else "echo on libevent: p50")
+    for name, arguments, ways in (("hit", [], []), ("hit", ["--blocking"], []), ("asked", [], ["--no-lookup"])):
+        how = ", by a message" if ways else ""
+        bench.say("hit against an echo" + (" that blocks" if arguments else "") + how)
+        figure = f"{name}_rtt_vs_blocking_echo" if arguments else f"{name}_rtt_vs_echo"
+        answer = rtt_pairs(bench, daemon, figure, arguments, "--namespace", "hits", "--size", 64 * 1024, *ways)
+        report[figure] = rtt_figure(answer, f"get of one chunk in memory, mapped{how}: p50",
+                                    "echo, blocking: p50" if arguments else "echo on libevent: p50")
         if not arguments:
-            report["hit_cpu_vs_echo"] = rtt_cpu_figure(answer, "processor time of a hit: client and daemon",
-                                                       "echo on libevent: CPU")
+            report[f"{name}_cpu_vs_echo"] = rtt_cpu_figure(answer, f"processor time of a hit{how}: client and daemon",
+                                                           "echo on libevent: CPU")
 
 
 # --- clients that begin, or do nothing ---

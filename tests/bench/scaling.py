@@ -65,7 +65,7 @@ def warm(daemon, arguments):
 
 def scale_clients(bench, rows, report):
     size, limit = 64 * KIB, min(2 * GIB, shutil.disk_usage(bench.work).free // 4 // MIB * MIB)
-    settings = {"store.limit": limit, "memory.pool": 256 * MIB}
+    settings = {"store.limit": limit, "memory.pool": GIB}
     with Daemon(bench, settings) as daemon:
         note_mode(report, daemon)
         count, _ = fill(daemon, size, limit * 8 // 10)
