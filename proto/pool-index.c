@@ -42,7 +42,7 @@ bool pool_index_read(const struct pool_index_record *r, uint64_t tag, const stru
                 .length = __atomic_load_n(&r->length, __ATOMIC_RELAXED),
                 .generation = __atomic_load_n(&r->generation, __ATOMIC_RELAXED),
         };
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        POOL_INDEX_FENCE(__ATOMIC_ACQUIRE);
         return is_it && __atomic_load_n(&r->serial, __ATOMIC_RELAXED) == serial;
 }
 

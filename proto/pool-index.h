@@ -131,6 +131,14 @@ static inline uint32_t pool_page_bucket(uint32_t record)
         return record % POOL_PAGE_BUCKETS;
 }
 
+/* The protocol's fences. gcc's ThreadSanitizer has none, and gcc refuses them with it; what they
+ * are between is two processes, of which it sees one. */
+#if defined(__SANITIZE_THREAD__)
+#define POOL_INDEX_FENCE(order) __sync_synchronize()
+#else
+#define POOL_INDEX_FENCE(order) __atomic_thread_fence(order)
+#endif
+
 /* --- where a word may be --- */
 
 static inline uint64_t pool_index_hash(const struct key_secret *secret, uint64_t tag,

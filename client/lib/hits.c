@@ -61,7 +61,7 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
         while (n < look->count && h->held_bytes + hits[n].entry.length <= h->allowance &&
                holds_take(h, hits[n].record, hits[n].entry.length, &hits[n].place))
                 n++;
-        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);
         /* The session may have ended meanwhile, and the daemon has not seen this any more. */
         all = n == look->count && pool_index_is_live(&h->view) &&
               __atomic_load_n(&h->page->tags[number - 1], __ATOMIC_ACQUIRE) == tag;

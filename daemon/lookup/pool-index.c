@@ -115,7 +115,7 @@ static void announce(struct pool_index *pi, uint32_t chunk)
         if ((serial & 1) || !pool_is_resident(pi->pool, chunk) || pool_is_dropped(pi->pool, chunk))
                 return;
         /* Who still reads what was there before sees that `serial` has changed. */
-        __atomic_thread_fence(__ATOMIC_RELEASE);
+        POOL_INDEX_FENCE(__ATOMIC_RELEASE);
         r->key = c->key;
         __atomic_store_n(&r->tag, tag_of(pi, c->namespace_id), __ATOMIC_RELAXED);
         __atomic_store_n(&r->offset, pool_offset(pi->pool, chunk), __ATOMIC_RELAXED);
@@ -255,7 +255,7 @@ bool pool_index_iterate(struct pool_index *pi)
 /* Between what the daemon has stored for clients to see, and what it reads of them. */
 static void fence(void)
 {
-        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);
 }
 
 void pool_index_suspend(struct pool_index *pi, bool suspend)

@@ -1249,7 +1249,7 @@ static void *race(void *unused)
                 record = (uint32_t)(r - view.records);
                 place = &pages[0]->holds[pool_page_bucket(record)][0];
                 __atomic_store_n(place, pool_page_hold(record, RACED_BYTES), __ATOMIC_RELAXED);
-                __atomic_thread_fence(__ATOMIC_SEQ_CST);
+                POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);
                 if (pool_index_read(r, tag, &k, &e) && e.length == RACED_BYTES) {
                         __atomic_store_n(&raced.held, raced.held + 1, __ATOMIC_RELAXED);
                         for (unsigned again = 0; again < 20; again++)
@@ -1462,7 +1462,7 @@ static void a_session_that_ended_gives_out_nothing_more(void **state)
         chunk = chunk_of(0);
         pool_index_close(&clients[0]);
         hold(0, chunk);
-        __atomic_thread_fence(__ATOMIC_SEQ_CST);
+        POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);
         assert_int_not_equal(pages[0]->tags[0], tag);
         for (unsigned i = 0; i < POOL_PAGE_NAMESPACES; i++)
                 assert_int_equal(pages[0]->tags[i], 0);
