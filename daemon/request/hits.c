@@ -174,7 +174,7 @@ static bool touch_some(struct client *client, uint32_t *most)
  * are taken off. */
 static void touch_all(struct service *service, uint32_t *most)
 {
-        uint64_t clients = 0;
+        uint64_t clients = 0, in_vain = 0;
 
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct pool_index_stats stats = { 0 };
@@ -184,7 +184,7 @@ static void touch_all(struct service *service, uint32_t *most)
                 clients += stats.clients;
         }
         clients *= service->n_tenants;
-        for (uint64_t in_vain = 0; in_vain<clients && * most> 0;) {
+        while (*most > 0 && in_vain < clients) {
                 struct tenant *t = &service->tenants[service->hits.turn++ % service->n_tenants];
                 struct pool_client *hits = t->pool_index ? pool_index_turn(t->pool_index) : NULL;
 
