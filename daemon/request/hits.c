@@ -28,6 +28,7 @@ enum {
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,
         TICK_MS = 1000,
+        CATCH_UP = 2 * (1 + POOL_MAX_TOUCHES), /* words */
 };
 #define NS_PER_MS UINT64_C(1000000)
 #define RETRY_NS  (2 * NS_PER_MS) /* a client that releases a chunk says nothing */
@@ -168,6 +169,14 @@ static bool touch_some(struct client *client, uint32_t *most)
                 chain_touch(cache, places, (uint32_t)n);
         *most -= MIN(*most, words);
         return true;
+}
+
+void hits_catch_up(struct client *client)
+{
+        uint32_t most = CATCH_UP;
+
+        while (client->hits.index && most > 0 && touch_some(client, &most))
+                ;
 }
 
 /* One request of each client in turn, until there are none or so many words have been read: these

@@ -30,6 +30,9 @@ void hits_each_leased(const struct client *client, void (*each)(void *userdata, 
 
 /* Counts what it has got by itself since the last time. */
 void hits_count(struct client *client, uint64_t now_ns);
+/* Before a message of the client takes effect: touches what it had used by itself before, unless
+ * that is very much. A HINT would otherwise come before the use that it follows. */
+void hits_catch_up(struct client *client);
 /* At the end of an iteration: fills the indexes, and touches what clients have used by themselves,
  * for a moment. True: there is more to do at once. */
 bool hits_iterate(struct service *service, uint64_t now_ns);

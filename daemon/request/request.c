@@ -255,11 +255,13 @@ static void request_batch(struct request req, const struct wire_batch *msg)
 {
         struct client *client = req.client;
         unsigned op = msg->hdr.op;
-        uint32_t stale = client_release(client, wire_batch_releases(msg), msg->releases);
+        uint32_t stale;
         uint32_t ns = client_namespace(client, msg->namespace_id);
         enum wire_status status;
         struct batch *b;
 
+        hits_catch_up(client);
+        stale = client_release(client, wire_batch_releases(msg), msg->releases);
         client->tenant->traffic.keys[op] += msg->count;
         if (msg->count > 0 && ns == 0 && wire_op_has_keys(op)) {
                 request_fail_value(req, WIRE_NO_NAMESPACE, stale, 0,

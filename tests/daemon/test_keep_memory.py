@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import pathlib
 import random
 import select
 import shutil
@@ -20,6 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -108,7 +110,7 @@ def mounts(base_directory):
     """A mount namespace with the two mounts: the process that holds it, and the directory."""
     if os.geteuid() != 0 or not shutil.which("unshare") or not shutil.which("nsenter"):
         pytest.skip("needs root, and unshare, for mounts")
-    directory = base_directory / "memory"
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="memory-", dir=base_directory))  # other files use this fixture, too
     for name in ("rw", "ro", "writable"):
         (directory / name).mkdir(parents=True)
     script = (f"mount --make-rprivate / && mount -t tmpfs -o size=0,huge=advise,mode=0700 none {directory}/rw && "

@@ -480,6 +480,20 @@ def test_counts_and_touches_of_a_page(small):
 
 # --- with the library ---
 
+def test_what_was_used_before_a_message_is_touched_before_it(small):
+    """A hint that a chain has ended would otherwise come before its last use, which makes it young again."""
+    with small.client() as c:
+        ns = c.namespace("n")
+        put_all(c, ns, pairs := items("order", 2, 4 * KIB))
+        with index_of(c) as index:
+            filled(index, ns, [k for k, _ in pairs])
+            record, _, _, generation = index.find(ns, pairs[0][0])
+            for _ in range(20):  # the loop would come to it by itself within a millisecond
+                index.touch((record, generation))
+                c.exists(ns, [pairs[1][0]])
+                assert index.taken == index.written
+
+
 def test_gets_are_answered_without_the_daemon(daemon):
     pairs = items("local", 16, 5000)
     keys, values = zip(*pairs)

@@ -117,6 +117,19 @@ static void one_with_a_full_ring_keeps_nobody_elses_from_being_read(void **state
         assert_true(taken(0) < POOL_PAGE_RING);
 }
 
+static void a_client_is_caught_up_with_but_for_very_much(void **state)
+{
+        tell(0, 2);
+        tell(0, REQUEST_WORDS);
+        tell(1, 2);
+        hits_catch_up(&clients[0]);
+        assert_int_equal(taken(0), 2 + REQUEST_WORDS);
+        assert_int_equal(taken(1), 0);
+        fill(0);
+        hits_catch_up(&clients[0]);
+        assert_in_range(taken(0), 2 + 3 * REQUEST_WORDS, 2 + 4 * REQUEST_WORDS);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -124,6 +137,7 @@ int main(void)
                 TEST(what_is_read_is_limited_by_its_words),
                 TEST(no_more_is_read_than_the_time_that_passed_allows),
                 TEST(one_with_a_full_ring_keeps_nobody_elses_from_being_read),
+                TEST(a_client_is_caught_up_with_but_for_very_much),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);
