@@ -71,7 +71,7 @@ class Client:
     timeout          in seconds, of each request that has none of its own; its keys are PENDING or BUSY then
     connect_timeout  in seconds: how long a call may take longer while a daemon is there and does not answer
     populate         fault the daemon's memory in at connect rather than at the first touch
-    lookup           answer match() and exists() from the lookup index; False: ask the daemon
+    lookup           answer match() and exists() from the lookup index, and gets of what is in memory by the pool index; False: ask the daemon
     spin             poll for 50 us at most before sleeping, while answers come that soon; on four processors or more
     required         raise Error where no daemon answers now
 
