@@ -559,7 +559,9 @@ int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid
 
         if (!seen)
                 return -ENOMEM;
-        if (allowance < ALLOWANCE_LEAST || was_revoked(pi, uid))
+        if (was_revoked(pi, uid))
+                return -EACCES;
+        if (allowance < ALLOWANCE_LEAST)
                 return -EDQUOT;
         if (!pi->header)
                 r = make_index(pi);

@@ -49,7 +49,7 @@ struct pool_index *pool_index_free(struct pool_index *pi);
 
 /* `most`: bytes that all clients of the tenant together may hold. The descriptors are the index,
  * borrowed and read-only, and the client's page, to be handed over and closed. 0; -EDQUOT: the
- * others have it all, or this user was revoked; -errno. */
+ * others have it all; -EACCES: a client of this user was revoked within a minute; -errno. */
 int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
                     int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd);
 /* Whatever it holds it holds no more. */

@@ -38,20 +38,27 @@ static struct client *client_of(struct pool_client *hits)
         return container_of(hits, struct client, hits);
 }
 
-void hits_allow(struct client *client, uint32_t id)
+static void allow(struct client *client, uint32_t number, uint32_t id)
 {
         const struct store *store = client->tenant->service->store;
+
+        if (!client->ended)
+                pool_index_allow(&client->hits, number, store_lifetime_s(store, id) > 0 ? 0 : id);
+}
+
+void hits_allow(struct client *client, uint32_t id)
+{
         uint32_t number = client_namespace_number(client, id);
 
-        if (number != 0 && !client->ended)
-                pool_index_allow(&client->hits, number, store_lifetime_s(store, id) > 0 ? 0 : id);
+        if (number != 0)
+                allow(client, number, id);
 }
 
 static void allow_open(struct client *client)
 {
         for (unsigned i = 0; i < client->n_namespaces; i++)
                 if (client->namespaces[i] != 0)
-                        hits_allow(client, client->namespaces[i]);
+                        allow(client, i + 1, client->namespaces[i]);
 }
 
 void hits_allow_all(struct tenant *tenant, uint32_t id)
@@ -102,10 +109,13 @@ void hits_join(struct request req)
                             leases_bytes_most(tenant->leases) / HELD_PART, &fd, &bytes, &page);
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
-                request_fail(req, r == -EDQUOT ? WIRE_QUOTA : WIRE_BUSY,
-                             r == -EDQUOT
-                                     ? "other clients may hold all of the pool that can be held"
-                                     : "no memory or descriptors for the pool index");
+                request_fail(
+                        req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
+                        r == -EDQUOT ? "other clients may hold all of the pool that can be held"
+                        : r == -EACCES
+                                ? "a client of this user has held more of the pool than it may: "
+                                  "for a minute none of them can hold any without a lease"
+                                : "no memory or descriptors for the pool index");
                 return;
         }
         allow_open(client);
@@ -226,6 +236,7 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
         return more || pace->is_behind;
 }
 
+/* A lifetime may also have come with a volume that has returned. */
 void hits_tick(struct service *service)
 {
         for (unsigned i = 0; i < service->n_tenants; i++) {
@@ -239,8 +250,6 @@ void hits_tick(struct service *service)
         }
 }
 
-/* What was dropped in this iteration is free, unless a client holds it; what found no room for that
- * tries again a little later. */
 uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
 {
         uint64_t retry_ns = 0;

@@ -36,8 +36,9 @@ void hits_catch_up(struct client *client);
 /* At the end of an iteration: fills the indexes, and touches what clients have used by themselves,
  * for a moment. True: there is more to do at once. */
 bool hits_iterate(struct service *service, uint64_t now_ns);
-/* Later in it: has something found no room where clients held what could have left? Then it is to
- * try again, but not before the time that is returned; 0: no. */
+/* Later in it: frees what was dropped in the iteration and no client holds. Has something found no
+ * room where clients held what could have left? Then it is to try again, but not before the time
+ * that is returned; 0: no. */
 uint64_t hits_retry_ns(struct service *service, uint64_t now_ns);
 /* About once a second. */
 void hits_tick(struct service *service);

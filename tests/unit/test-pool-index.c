@@ -1419,10 +1419,10 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         assert_int_equal(stats().revoked, 1);
         assert_int_equal(stats().allowed, 0);
         /* Nor does its user, for a while; others do. */
-        assert_int_equal(join_as(0, UID, POOL), -EDQUOT);
+        assert_int_equal(join_as(0, UID, POOL), -EACCES);
         assert_int_equal(join_as(1, OTHER_UID, POOL), 0);
         now_ns += 59 * SECOND;
-        assert_int_equal(join_as(0, UID, POOL), -EDQUOT);
+        assert_int_equal(join_as(0, UID, POOL), -EACCES);
         now_ns += SECOND;
         assert_int_equal(join_as(0, UID, POOL), 0);
 }
