@@ -9,24 +9,14 @@
  * is checked against the files, once, and they are sealed. */
 #include "lib/holds.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <linux/memfd.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "checked.h"
-#include "mapping.h"
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
+#include "lib/sealed.h"
 
 enum {
-        INDEX_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
-        PAGE_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK,
         REFUSED_S = 10, /* until the daemon is asked again */
 };
 
@@ -49,27 +39,6 @@ void holds_fini(struct hits *h)
         *h = (struct hits){ 0 };
 }
 
-static void *map(int fd, uint64_t bytes, int seals, int prot)
-{
-        int has = fcntl(fd, F_GET_SEALS);
-        struct stat st;
-        void *p;
-
-        if (has < 0 || (has & seals) != seals || fstat(fd, &st) < 0 || bytes == 0 ||
-            bytes > SIZE_MAX / 2 || bytes % 4096 != 0 || st.st_size < 0 ||
-            (uint64_t)st.st_size != bytes)
-                return NULL;
-        p = mapping_shared(fd, bytes, prot);
-        if (p == MAP_FAILED)
-                return NULL;
-        if (madvise(p, bytes, MADV_DONTFORK) < 0) {
-                munmap(p, bytes);
-                return NULL;
-        }
-        (void)madvise(p, bytes, MADV_DONTDUMP);
-        return p;
-}
-
 void holds_map(struct kvcache *kv, const struct wire_reply *reply, int fd, int page_fd)
 {
         struct hits *h = &kv->conn->hits;
@@ -80,8 +49,8 @@ void holds_map(struct kvcache *kv, const struct wire_reply *reply, int fd, int p
                 return;
         if (reply->status == WIRE_OK) {
                 h->bytes = reply->value64;
-                h->base = map(fd, h->bytes, INDEX_SEALS, PROT_READ);
-                h->page = map(page_fd, POOL_PAGE_BYTES, PAGE_SEALS, PROT_READ | PROT_WRITE);
+                h->base = sealed_map(fd, h->bytes, SEALED_READ_ONLY, PROT_READ);
+                h->page = sealed_map(page_fd, POOL_PAGE_BYTES, SEALED_SIZE, PROT_READ | PROT_WRITE);
                 h->scratch = malloc(POOL_MAX_TOUCHES * sizeof(*h->scratch));
                 h->refs = calloc(POOL_PAGE_HOLDS, sizeof(*h->refs));
                 if (h->base && h->page && h->scratch && h->refs &&

@@ -17,26 +17,18 @@
 #include "lib/lookup.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <linux/memfd.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "checked.h"
 #include "lib/message.h"
 #include "lib/results.h"
+#include "lib/sealed.h"
 #include "lib/window.h"
-#include "mapping.h"
-
-#ifndef F_SEAL_FUTURE_WRITE
-#define F_SEAL_FUTURE_WRITE 0x0010
-#endif
 
 enum {
-        SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
         AHEAD_MS = 100,     /* the daemon's clock may be so much before our coarse one */
         AGAIN_MS = 100,     /* between two LOOKUPs */
         REFUSED_MS = 10000, /* after one that brought nothing */
@@ -79,31 +71,20 @@ void lookup_want(struct kvcache *kv)
         message_queue(kv, m);
 }
 
-/* 0, or -errno. */
-static int map(struct lookup_serial *l, int fd, uint64_t bytes)
+/* False: it is no index of so many bytes. */
+static bool map(struct lookup_serial *l, int fd, uint64_t bytes)
 {
-        int seals = fcntl(fd, F_GET_SEALS);
-        struct stat st;
-        void *p;
+        void *p = sealed_map(fd, bytes, SEALED_READ_ONLY, PROT_READ);
 
-        if (seals < 0 || (seals & SEALS) != SEALS)
-                return -EPERM;
-        if (fstat(fd, &st) < 0)
-                return -errno;
-        if (bytes == 0 || bytes > SIZE_MAX / 2 || bytes % 4096 != 0 || st.st_size < 0 ||
-            (uint64_t)st.st_size != bytes)
-                return -EBADMSG;
-        p = mapping_shared(fd, bytes, PROT_READ);
-        if (p == MAP_FAILED)
-                return -errno;
-        if (madvise(p, bytes, MADV_DONTFORK) < 0 || !lookup_view_init(&l->view, p, bytes)) {
+        if (!p)
+                return false;
+        if (!lookup_view_init(&l->view, p, bytes)) {
                 munmap(p, bytes);
-                return -EBADMSG;
+                return false;
         }
-        (void)madvise(p, bytes, MADV_DONTDUMP);
         l->base = p;
         l->bytes = bytes;
-        return 0;
+        return true;
 }
 
 void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd)
@@ -115,7 +96,7 @@ void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int
                 (void)tally_map(&kv->conn->tally, tally_fd); /* else the lookups go uncounted */
         if (l->base)
                 return;
-        if (reply->status != WIRE_OK || map(l, fd, reply->value64) < 0) {
+        if (reply->status != WIRE_OK || !map(l, fd, reply->value64)) {
                 l->not_before = now_ms() + REFUSED_MS;
                 return;
         }
