@@ -22,7 +22,7 @@
 
 enum {
         POSIX_THREADS = 8, /* of one worker */
-        SPREAD_BYTES = 256 * 1024,
+        SPREAD_BYTES = 128 * 1024,
 };
 
 static int exit_status_of(int r)

@@ -43,6 +43,7 @@ struct kio {
         unsigned depth;
         unsigned places; /* reads and writes that a worker has at the device at a time */
         uint64_t spread_bytes;
+        struct worker *reader; /* was given the last read, where they are spread */
         struct blocking_call
                 blocking_calls[KIO_VOLUMES_MAX]; /* those that have had a call, and the first */
         struct completion_queue completion_queue;
@@ -221,7 +222,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         }
         io->stages = params->stages ? params->stages : &io->no_stages;
         io->depth = MIN(params->depth, (unsigned)KIO_DEPTH_MAX);
-        io->spread_bytes = params->spread_bytes ? params->spread_bytes : KIO_TRANSFER_BYTES;
+        io->spread_bytes = params->spread_bytes;
         r = blocking_call_init(&io->blocking_calls[0], 0, &io->completion_queue);
         if (r == 0)
                 r = kio_start_workers(io, params);
@@ -338,24 +339,46 @@ static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
                        : &io->blocking_calls[0];
 }
 
+/* Where there are cores for all workers, reads are spread over them: a batch ends when the last
+ * checksum is compared, and a device answers many reads at about the same time. Each is given a few
+ * of them in a row, as they may be adjacent, and all get as much. */
+static struct worker *kio_choose_reader(const struct kio *io)
+{
+        struct worker *least = NULL;
+        uint64_t fewest = UINT64_MAX;
+
+        for (unsigned i = 0; i < io->n_workers; i++) {
+                struct worker *w = &io->workers[i];
+                uint64_t shares = w->load.transfer_bytes / io->spread_bytes;
+
+                if (shares < fewest && !counter_get(&w->failing)) {
+                        fewest = shares;
+                        least = w;
+                }
+        }
+        return least;
+}
+
 /* Each worker that is woken wants a core, next to the loop's and the client's, and a batch ends
- * when the last of them has had one. So the first one that is not busy takes the request. Where
- * there are cores enough, reads are spread earlier: a batch ends when the last checksum is
- * compared, and a device answers many reads at about the same time. One that fails has nothing to
- * do, and is to have no more than its share for that. */
+ * when the last of them has had one. So the first one that is not busy takes the request. One that
+ * fails has nothing to do, and is to have no more than its share for that. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
-        uint64_t most = req->op == KIO_READ ? io->spread_bytes : KIO_TRANSFER_BYTES;
         struct worker *least = &io->workers[0];
 
+        if (req->op == KIO_READ && io->spread_bytes) {
+                struct worker *reader = kio_choose_reader(io);
+
+                return reader ? reader : &io->workers[affinity % io->n_workers];
+        }
         for (unsigned i = 0; i < io->n_workers; i++) {
                 struct worker *w = &io->workers[i];
 
                 if (counter_get(&w->failing))
                         continue;
-                if (req->op == KIO_COPY
-                            ? w->load.copy_bytes < KIO_COPY_BYTES
-                            : w->load.transfers < io->places && w->load.transfer_bytes < most)
+                if (req->op == KIO_COPY ? w->load.copy_bytes < KIO_COPY_BYTES
+                                        : w->load.transfers < io->places &&
+                                                  w->load.transfer_bytes < KIO_TRANSFER_BYTES)
                         return w;
                 if (w->load.copy_bytes < least->load.copy_bytes)
                         least = w;
@@ -402,6 +425,12 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         }
         w = kio_choose(io, req, affinity);
         kio_load(w, req);
+        if (req->op == KIO_READ && io->spread_bytes && w != io->reader) {
+                /* The one before has its share, and need not wait until the others have theirs. */
+                if (io->reader)
+                        worker_flush(io->reader);
+                io->reader = w;
+        }
         worker_submit(w, req);
 }
 

@@ -32,9 +32,9 @@ struct kio_params {
          */
         uint64_t hang_ns;
         uint32_t spin_ns; /* how long a worker polls before it sleeps, at most */
-        /* Bytes of reads and writes that a worker has before another is given reads: few where
-         * there are cores for all workers, as each compares what it has read. 0: as many as its
-         * places. */
+        /* Bytes of reads that a worker is given in a row, before the one that has the least is
+         * given more: few where there are cores for all workers, as each compares what it has read.
+         * 0: a worker has as many as its places, before another is given any. */
         uint64_t spread_bytes;
 
         /* One registered buffer a piece: [pool + i * piece_bytes, ...). Registered later, piece by

@@ -202,8 +202,8 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
 
 static void reads_are_spread_where_there_are_cores_for_it(void **state)
 {
-        enum { WORKERS = 3, DEPTH = 16, EACH = 2, N = WORKERS * EACH };
-        static struct kio_request reads[N], write;
+        enum { WORKERS = 3, DEPTH = 16, EACH = 2, ROUNDS = 3, N = WORKERS * EACH * ROUNDS };
+        static struct kio_request reads[N], writes[EACH + 1];
         struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
         _cleanup_(closep) int fd = -1;
         struct kio_params p;
@@ -212,7 +212,7 @@ static void reads_are_spread_where_there_are_cores_for_it(void **state)
         fd = make_file("data", 65536, 26);
         p = params_of(t.backend);
         p.workers = WORKERS;
-        p.depth = DEPTH;
+        p.depth = p.posix_threads = DEPTH;
         p.spread_bytes = EACH * 4096;
         start_on(&p, fault_wrap(backend_of_group()));
         completed = 0;
@@ -220,16 +220,53 @@ static void reads_are_spread_where_there_are_cores_for_it(void **state)
         for (unsigned i = 0; i < N; i++) {
                 reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
                 kio_submit(t.io, &reads[i], i);
-                assert_int_equal(reads[i].worker, i / EACH);
+                assert_int_equal(reads[i].worker, i / EACH % WORKERS);
         }
-        /* What is written is compared with nothing. */
-        write = transfer(KIO_WRITE, fd, t.pool + POOL_PIECE, 4096, 32768);
-        kio_submit(t.io, &write, 2);
-        assert_int_equal(write.worker, 0);
+        /* What is written is compared with nothing: the first has places for it, though it has more
+         * than the others by now. */
+        for (unsigned i = 0; i < ARRAY_SIZE(writes); i++) {
+                writes[i] = transfer(KIO_WRITE, fd, t.pool + POOL_PIECE, 4096, 32768);
+                kio_submit(t.io, &writes[i], 2);
+                assert_int_equal(writes[i].worker, 0);
+        }
         kio_flush(t.io);
         fault_set(NULL);
         fault_release();
-        wait_completed(N + 1);
+        wait_completed(N + ARRAY_SIZE(writes));
+}
+
+/* A worker that has its share begins before the end of the loop's iteration. */
+static void a_reader_is_woken_when_the_next_one_is_given_reads(void **state)
+{
+        enum { WORKERS = 2, EACH = 4, N = EACH + 1, TRIES = 1000 };
+        static struct kio_request reads[N];
+        unsigned woken = 0, tries = 0;
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 26);
+        p = params_of(t.backend);
+        p.workers = WORKERS;
+        p.spread_bytes = EACH * 4096;
+        start_on(&p, backend_of_group());
+        for (; woken == 0 && tries < TRIES; tries++) { /* it may not have been asleep yet */
+                uint64_t before = stats().wakeups;
+
+                completed = 0;
+                for (unsigned i = 0; i < EACH; i++) {
+                        reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * i);
+                        kio_submit(t.io, &reads[i], 0);
+                        assert_int_equal(reads[i].worker, 0);
+                }
+                assert_int_equal(stats().wakeups, before);
+                reads[EACH] = transfer(KIO_READ, fd, t.pool + EACH * 4096, 4096, 0);
+                kio_submit(t.io, &reads[EACH], 0);
+                assert_int_equal(reads[EACH].worker, 1);
+                woken = (unsigned)(stats().wakeups - before);
+                wait_completed(N);
+        }
+        assert_int_equal(woken, 1);
 }
 
 /* How many operations of these classes are at the device together, if it answers none of them. */
@@ -499,6 +536,7 @@ int main(void)
                 IO_TEST(many_requests_stay_within_the_depth),
                 IO_TEST(as_few_workers_take_a_burst_as_it_needs),
                 IO_TEST(reads_are_spread_where_there_are_cores_for_it),
+                IO_TEST(a_reader_is_woken_when_the_next_one_is_given_reads),
                 IO_TEST(either_kind_gets_its_depth_and_the_other_a_place),
                 IO_TEST(gets_find_a_place_when_puts_fill_the_device),
                 IO_TEST(gets_overtake_puts_but_do_not_starve_them),
