@@ -62,6 +62,10 @@ enum { CONTENT_MIN = 64 };
 struct kvcache_key content_key(uint64_t number);
 /* The key of a number, by either scheme. */
 struct kvcache_key bench_key(const struct bench_options *o, uint64_t number);
+/* The number of the i-th of n chunks that stand for all --count of them: one of each stretch, so
+ * that none is there twice, and the same in every process, so that what one has got into memory is
+ * what another gets. */
+uint64_t bench_sample(const struct bench_options *o, uint64_t i, uint64_t n);
 void content_fill(void *place, uint64_t size, uint64_t pattern);
 void content_stamp(void *place, uint64_t size, uint64_t number, uint64_t pattern);
 bool content_check(const void *data, uint64_t length, uint64_t size, uint64_t number);

@@ -32,6 +32,13 @@ struct kvcache_key content_key(uint64_t number)
         return key;
 }
 
+uint64_t bench_sample(const struct bench_options *o, uint64_t i, uint64_t n)
+{
+        uint64_t stretch = o->count / n;
+
+        return o->first + i * stretch + mix(i) % stretch;
+}
+
 struct kvcache_key bench_key(const struct bench_options *o, uint64_t number)
 {
         struct kvcache_key key;

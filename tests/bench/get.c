@@ -101,22 +101,17 @@ static uint64_t next_random(uint64_t *state)
         return *state;
 }
 
-/* The numbers to get: all, or with --sample some, the same in every process. */
+/* The numbers to get: all, or with --sample some. */
 static int get_number(struct traffic *t)
 {
         const struct bench_options *o = t->o;
-        uint64_t random = 88172645463325252;
 
         t->n_numbers = o->sample > 0 ? MIN(o->sample, o->count) : o->count;
         t->numbers = calloc(t->n_numbers + 1, sizeof(*t->numbers));
         if (!t->numbers)
                 return bench_fail("out of memory");
-        /* One of each stretch: none is there twice. */
-        for (uint64_t i = 0; i < t->n_numbers; i++) {
-                uint64_t stretch = o->count / t->n_numbers;
-
-                t->numbers[i] = o->first + i * stretch + next_random(&random) % stretch;
-        }
+        for (uint64_t i = 0; i < t->n_numbers; i++)
+                t->numbers[i] = bench_sample(o, i, t->n_numbers);
         return 0;
 }
 

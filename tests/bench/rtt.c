@@ -255,7 +255,6 @@ static int prepare_own(struct rtt *t)
 /* Chunks that are there, in a random order, each got once. */
 static int prepare_sample(struct rtt *t)
 {
-        uint64_t stretch = t->o->count / t->n_keys;
         int r = 0;
 
         srandom((unsigned)t->o->seed + 1);
@@ -263,8 +262,7 @@ static int prepare_sample(struct rtt *t)
                 uint64_t j = (uint64_t)random() % (i + 1);
 
                 t->keys[i] = t->keys[j];
-                t->keys[j] =
-                        bench_key(t->o, t->o->first + i * stretch + (uint64_t)random() % stretch);
+                t->keys[j] = bench_key(t->o, bench_sample(t->o, i, t->n_keys));
         }
         for (uint64_t i = 0; i < t->n_keys && r == 0; i += WARM_BATCH)
                 r = get_batch(t, &t->keys[i], MIN((uint64_t)WARM_BATCH, t->n_keys - i), false);
