@@ -3,6 +3,9 @@
 #include "pool-index.h"
 
 #include <string.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 bool pool_index_view_init(struct pool_index_view *ret, const void *map, uint64_t bytes)
 {
@@ -46,20 +49,69 @@ bool pool_index_read(const struct pool_index_record *r, uint64_t tag, const stru
         return is_it && __atomic_load_n(&r->serial, __ATOMIC_RELAXED) == serial;
 }
 
-int64_t pool_index_find(const struct pool_index_view *v, uint64_t hash, unsigned *at)
+/* By bit, which words have the upper half of the hash, and perhaps others that are free. Without a
+ * branch: which word it is cannot be predicted. */
+#if defined(__SSE2__)
+/* Two words, each as the daemon stored it: an access of its own, as it writes them meanwhile. */
+static inline __m128 load_two(const uint64_t *words)
+{
+        __m128i loaded;
+
+        __asm__ volatile("movdqa %1, %0" : "=x"(loaded) : "m"(*(const __m128i *)words));
+        return _mm_castsi128_ps(loaded);
+}
+
+static unsigned words_of(const struct pool_index_bucket *b, uint64_t hash)
+{
+        const __m128i wanted = _mm_set1_epi32((int)(hash >> 32));
+        unsigned words = 0;
+
+        for (unsigned i = 0; i < POOL_INDEX_WORDS; i += 4) {
+                __m128 upper = _mm_shuffle_ps(load_two(&b->words[i]), load_two(&b->words[i + 2]),
+                                              _MM_SHUFFLE(3, 1, 3, 1));
+                __m128i equal = _mm_cmpeq_epi32(_mm_castps_si128(upper), wanted);
+
+                words |= (unsigned)_mm_movemask_ps(_mm_castsi128_ps(equal)) << i;
+        }
+        return words;
+}
+#else
+static unsigned words_of(const struct pool_index_bucket *b, uint64_t hash)
+{
+        unsigned words = 0;
+
+        for (unsigned i = 0; i < POOL_INDEX_WORDS; i++) {
+                uint64_t word = __atomic_load_n(&b->words[i], __ATOMIC_RELAXED);
+
+                words |= (unsigned)((word ^ hash) >> 32 == 0) << i;
+        }
+        return words;
+}
+#endif
+
+uint32_t pool_index_find(const struct pool_index_view *v, uint64_t hash, bool first_only,
+                         unsigned *at)
 {
         struct lookup_pair p = pool_index_places(hash, v->n_buckets);
 
-        for (; *at < 2 * POOL_INDEX_WORDS; ++*at) {
-                const struct pool_index_bucket *b = &v->buckets[*at < POOL_INDEX_WORDS ? p.a : p.b];
-                uint64_t word =
-                        __atomic_load_n(&b->words[*at % POOL_INDEX_WORDS], __ATOMIC_RELAXED);
-                uint32_t number = (uint32_t)word;
+        while (*at < 2 * POOL_INDEX_WORDS) {
+                bool is_first = *at < POOL_INDEX_WORDS;
+                const struct pool_index_bucket *b = &v->buckets[is_first ? p.a : p.b];
+                unsigned word = *at % POOL_INDEX_WORDS, words = words_of(b, hash) >> word;
+                uint32_t number;
 
-                if (number == 0 || (word ^ hash) >> 32 != 0 || number > v->n_records)
+                if (words == 0) {
+                        *at += POOL_INDEX_WORDS - word;
+                        if (is_first && first_only)
+                                break;
                         continue;
-                ++*at;
-                return number - 1;
+                }
+                word += (unsigned)__builtin_ctz(words);
+                *at = (is_first ? 0 : POOL_INDEX_WORDS) + word + 1;
+                /* It may be another by now; a wrong one is found out by its record. */
+                number = (uint32_t)__atomic_load_n(&b->words[word], __ATOMIC_RELAXED);
+                if (number > 0 && number <= v->n_records)
+                        return number - 1;
         }
         return POOL_INDEX_NONE;
 }

@@ -141,10 +141,16 @@ static inline uint32_t pool_page_bucket(uint32_t record)
 
 /* --- where a word may be --- */
 
+/* What the keys of a namespace are hashed with, by key_hash() as those of namespace 0. */
+static inline struct key_secret pool_index_secret(const struct key_secret *secret, uint64_t tag)
+{
+        return (struct key_secret){ { secret->words[0] ^ tag, secret->words[1] } };
+}
+
 static inline uint64_t pool_index_hash(const struct key_secret *secret, uint64_t tag,
                                        const struct key *k)
 {
-        struct key_secret s = { { secret->words[0] ^ tag, secret->words[1] } };
+        struct key_secret s = pool_index_secret(secret, tag);
 
         return key_hash(&s, 0, k);
 }
@@ -186,12 +192,15 @@ static inline bool pool_index_is_live(const struct pool_index_view *v)
         return __atomic_load_n(&v->header->state, __ATOMIC_ACQUIRE) == LOOKUP_LIVE;
 }
 
-static inline void pool_index_warm(const struct pool_index_view *v, uint64_t hash)
+/* The first of its buckets, where most are. */
+static inline void pool_index_warm_first(const struct pool_index_view *v, uint64_t hash)
 {
-        struct lookup_pair p = pool_index_places(hash, v->n_buckets);
+        warm(&v->buckets[pool_index_places(hash, v->n_buckets).a]);
+}
 
-        warm(&v->buckets[p.a]);
-        warm(&v->buckets[p.b]);
+static inline void pool_index_warm_second(const struct pool_index_view *v, uint64_t hash)
+{
+        warm(&v->buckets[pool_index_places(hash, v->n_buckets).b]);
 }
 
 /* What a record says, at one moment. False: of no chunk, or not of this key. */
@@ -202,8 +211,10 @@ struct pool_index_entry {
 bool pool_index_read(const struct pool_index_record *r, uint64_t tag, const struct key *k,
                      struct pool_index_entry *ret);
 
-enum { POOL_INDEX_NONE = -1 };
-/* The number of a record that may have a key with this hash: that of the word `*at`, or of one
- * behind it, which becomes the one behind what was found; 0 to begin with. POOL_INDEX_NONE: there
- * are no more. */
-int64_t pool_index_find(const struct pool_index_view *v, uint64_t hash, unsigned *at);
+#define POOL_INDEX_NONE UINT32_MAX
+/* The number of a record that may have a key with this hash: that of the word `*at` of its two
+ * buckets, 0 to begin with, or of one behind it; `*at` then is the one behind what was found. With
+ * `first_only`, not beyond the first bucket, if `*at` is in it. POOL_INDEX_NONE: there are no more,
+ * and `*at` is the first word that was not looked at. */
+uint32_t pool_index_find(const struct pool_index_view *v, uint64_t hash, bool first_only,
+                         unsigned *at);

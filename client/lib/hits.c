@@ -23,7 +23,7 @@
 enum {
         WANT_AFTER =
                 32, /* keys that the daemon found in memory: what asks less has no need of it */
-        AHEAD = 16, /* keys whose memory is fetched meanwhile */
+        GROUP = 16, /* keys whose memory is fetched together */
 };
 
 /* --- getting it --- */
@@ -80,46 +80,63 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
 
 /* --- finding --- */
 
+/* Fetches the record that the first bucket names, or the second bucket. */
+static void go_on_finding(const struct pool_index_view *v, struct hit *hit)
+{
+        hit->record = pool_index_find(v, hit->hash, true, &hit->at);
+        if (hit->record == POOL_INDEX_NONE)
+                pool_index_warm_second(v, hit->hash);
+        else
+                warm(&v->records[hit->record]);
+}
+
 /* The record that seems to have the key. */
-static bool find(const struct pool_index_view *v, uint64_t tag, const struct key *k,
+static bool find(const struct pool_index_view *v, const struct look *look, size_t i, uint64_t tag,
                  struct hit *hit)
 {
-        unsigned at = 0;
+        const struct key *k = (const struct key *)(look->keys + i * look->stride);
 
-        for (;;) {
-                int64_t number = pool_index_find(v, hit->hash, &at);
-
-                if (number == POOL_INDEX_NONE)
+        if (hit->record != POOL_INDEX_NONE &&
+            pool_index_read(&v->records[hit->record], tag, k, &hit->entry))
+                return true;
+        do {
+                hit->record = pool_index_find(v, hit->hash, false, &hit->at);
+                if (hit->record == POOL_INDEX_NONE)
                         return false;
-                hit->record = (uint32_t)number;
-                if (pool_index_read(&v->records[number], tag, k, &hit->entry))
-                        return true;
+        } while (!pool_index_read(&v->records[hit->record], tag, k, &hit->entry));
+        return true;
+}
+
+/* Hashes the keys of [from, to), and fetches their first buckets. */
+static void begin_to_find(const struct pool_index_view *v, const struct look *look, size_t from,
+                          size_t to, struct hit *hits)
+{
+        uint64_t hashes[GROUP];
+
+        window_best()->hash_keys(look->secret, look->keys + from * look->stride, look->stride,
+                                 to - from, hashes);
+        for (size_t i = from; i < to; i++) {
+                hits[i].hash = hashes[i - from];
+                hits[i].at = 0;
+                pool_index_warm_first(v, hits[i].hash);
         }
 }
 
-/* Finds them all, a few keys behind the hashing and the fetching of buckets and records. */
+/* Finds them all, a group at a time: its keys are hashed, then their buckets searched, then their
+ * records read, while the memory of the next one is fetched. */
 static bool find_all(const struct pool_index_view *v, const struct look *look, struct hit *hits,
                      uint64_t tag)
 {
-        for (size_t i = 0; i < look->count + 2 * AHEAD; i++) {
-                if (i < look->count) {
-                        hits[i].hash = pool_index_hash(
-                                &v->secret, tag,
-                                (const struct key *)(look->keys + i * look->stride));
-                        pool_index_warm(v, hits[i].hash);
-                }
-                if (i >= AHEAD && i - AHEAD < look->count) {
-                        unsigned at = 0;
-                        int64_t number = pool_index_find(v, hits[i - AHEAD].hash, &at);
+        const size_t n = look->count;
 
-                        if (number == POOL_INDEX_NONE)
+        for (size_t at = 0; at < n + 2 * GROUP; at += GROUP) {
+                if (at < n)
+                        begin_to_find(v, look, at, MIN(at + GROUP, n), hits);
+                for (size_t i = at - GROUP; at >= GROUP && i < MIN(at, n); i++)
+                        go_on_finding(v, &hits[i]);
+                for (size_t i = at - 2 * GROUP; at >= 2 * GROUP && i < MIN(at - GROUP, n); i++)
+                        if (!find(v, look, i, tag, &hits[i]))
                                 return false;
-                        warm(&v->records[number]);
-                }
-                if (i >= 2 * AHEAD &&
-                    !find(v, tag, (const struct key *)(look->keys + (i - 2 * AHEAD) * look->stride),
-                          &hits[i - 2 * AHEAD]))
-                        return false;
         }
         return true;
 }
@@ -178,16 +195,10 @@ static void tell(struct hits *h, const struct hit *hits, size_t n, struct pool_p
 static bool lease_all(struct kvcache *kv, const struct kvcache_request *u, struct hit *hits)
 {
         const struct results results = { u->results, u->result_size };
+        struct kvcache_result result = { .status = KVCACHE_OK, .tiers = KVCACHE_TIER_MEMORY };
         struct lease_row row;
 
         for (size_t i = 0; i < u->count; i++) {
-                struct kvcache_result result = {
-                        .status = KVCACHE_OK,
-                        .tiers = KVCACHE_TIER_MEMORY,
-                        .length = hits[i].length,
-                        .chunk_length = hits[i].entry.length,
-                        .data = kv->conn->pool + hits[i].offset,
-                };
                 /* Generation 0: no lease of the daemon's has that. */
                 struct wire_lease place = { .id = hits[i].place };
 
@@ -201,6 +212,9 @@ static bool lease_all(struct kvcache *kv, const struct kvcache_request *u, struc
                         return false;
                 }
                 kv->conn->leases++;
+                result.length = hits[i].length;
+                result.chunk_length = hits[i].entry.length;
+                result.data = kv->conn->pool + hits[i].offset;
                 result.lease = hits[i].lease;
                 results_set(&results, i, &result);
         }
@@ -260,6 +274,7 @@ bool hits_answer(struct kvcache *kv, const struct kvcache_request *u, struct res
         struct pool_page_count *count;
         struct look look;
         struct hits *h;
+        struct key_secret secret;
         uint64_t tag, bytes = 0;
         int64_t began_ns = 0;
 
@@ -273,7 +288,9 @@ bool hits_answer(struct kvcache *kv, const struct kvcache_request *u, struct res
         if (tag == 0 || !pool_index_is_live(&h->view) || lookup_is_overtaking(kv) ||
             !lookup_session_is_up(kv))
                 return false;
+        secret = pool_index_secret(&h->view.secret, tag);
         look = (struct look){
+                .secret = &secret,
                 .keys = u->entries ? u->entries->key.bytes : u->keys->bytes,
                 .stride = u->entries ? u->entry_size : sizeof(*u->keys),
                 .count = u->count,

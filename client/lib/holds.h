@@ -12,8 +12,10 @@
 struct hit {
         uint64_t hash;
         struct pool_index_entry entry;
-        uint32_t record, place; /* of the hold */
-        uint64_t offset;        /* of what is wanted of it, in the pool */
+        uint32_t record;
+        unsigned at;     /* how far its buckets have been searched */
+        uint32_t place;  /* of the hold */
+        uint64_t offset; /* of what is wanted of it, in the pool */
         uint32_t length;
         struct kvcache_lease lease;
 };

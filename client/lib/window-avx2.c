@@ -127,6 +127,15 @@ AVX2 static bool hash(const struct look *look, size_t first, struct window *ret)
         return all_keys;
 }
 
+AVX2 static void hash_keys(const struct key_secret *secret, const uint8_t *keys, size_t stride,
+                           size_t n, uint64_t *ret)
+{
+        for (; n >= GROUP; n -= GROUP, keys += GROUP * stride, ret += GROUP)
+                (void)hash_group(secret, keys, stride, ret);
+        for (; n > 0; n--, keys += stride)
+                *ret++ = lookup_hash(secret, (const struct key *)keys);
+}
+
 /* Half a bucket, read once: the daemon writes it meanwhile, and what is compared has to be what is
  * taken. Aligned, so each word is as the daemon stored it, as with a load of its own. */
 AVX2 static inline __m256i load_words(const uint64_t *words)
@@ -193,5 +202,6 @@ const struct window_ways window_avx2 = {
         .hash = hash,
         .find_first = find_first,
         .find_second = find_second,
+        .hash_keys = hash_keys,
 };
 #endif

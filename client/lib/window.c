@@ -38,8 +38,16 @@ static void find_second(const struct look *look, struct window *w)
         }
 }
 
+static void hash_keys(const struct key_secret *secret, const uint8_t *keys, size_t stride, size_t n,
+                      uint64_t *ret)
+{
+        for (; n > 0; n--, keys += stride)
+                *ret++ = lookup_hash(secret, (const struct key *)keys);
+}
+
 const struct window_ways window_plain = {
         .hash = hash,
         .find_first = find_first,
         .find_second = find_second,
+        .hash_keys = hash_keys,
 };

@@ -39,6 +39,9 @@ struct window_ways {
         void (*find_first)(const struct look *look, struct window *w);
         /* Of those, takes off the mark which are in their second. */
         void (*find_second)(const struct look *look, struct window *w);
+        /* Only lookup_hash(), of n keys. */
+        void (*hash_keys)(const struct key_secret *secret, const uint8_t *keys, size_t stride,
+                          size_t n, uint64_t *ret);
 };
 
 extern const struct window_ways window_plain;

@@ -76,16 +76,27 @@ static void word_set(uint64_t *word, uint64_t value)
         __atomic_store_n(word, value, __ATOMIC_RELEASE);
 }
 
+static unsigned used(const struct pool_index_bucket *b)
+{
+        unsigned n = 0;
+
+        for (unsigned i = 0; i < POOL_INDEX_WORDS; i++)
+                n += b->words[i] != 0;
+        return n;
+}
+
+/* Into the first bucket, where readers look first, but once that is half full into the emptier. */
 static bool word_add(struct pool_index *pi, uint64_t hash, uint32_t record)
 {
         struct lookup_pair p = pool_index_places(hash, pi->n_buckets);
+        struct pool_index_bucket *a = &pi->buckets[p.a], *b = &pi->buckets[p.b];
+        unsigned in_a = used(a), in_b = used(b);
+        struct pool_index_bucket *to = in_a <= POOL_INDEX_WORDS / 2 || in_a <= in_b ? a : b;
 
-        for (unsigned i = 0; i < 2 * POOL_INDEX_WORDS; i++) {
-                struct pool_index_bucket *b = &pi->buckets[i % 2 ? p.b : p.a];
-
-                if (b->words[i / 2] != 0)
+        for (unsigned i = 0; i < POOL_INDEX_WORDS; i++) {
+                if (to->words[i] != 0)
                         continue;
-                word_set(&b->words[i / 2], pool_index_word(hash, record));
+                word_set(&to->words[i], pool_index_word(hash, record));
                 return true;
         }
         return false;

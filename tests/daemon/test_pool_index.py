@@ -531,6 +531,22 @@ def test_gets_are_answered_without_the_daemon(daemon):
     assert after[name] - now[name] == 2 + 4 * 16, "the end of a session takes nothing back"
 
 
+def test_whatever_bucket_it_is_in_it_is_found(small):
+    """So many small chunks that first buckets are more than half full, and the second ones have some; in groups of any size."""
+    pairs = items("many", 2500, 100)
+    with small.client() as c, LibraryClient(small) as library:
+        put_all(c, c.namespace("n"), pairs, batch=500, ack=Ack.WRITTEN)
+        library.use_index(*(k for k, _ in pairs[-64:]))
+        at, asked = 0, 0
+        for size in (*range(1, 70), 1):
+            keys, values = map(list, zip(*pairs[at:at + size]))
+            got, is_local = library.into(*keys)
+            assert got == values, (at, size)
+            asked += not is_local
+            at += size
+        assert at == 2416 and asked == 0
+
+
 def test_leases_keep_what_is_evicted_purged_and_pressed(small):
     """Of the daemon's and by the index alike."""
     pairs = items("leased", 12, 4 * KIB)

@@ -196,9 +196,9 @@ static const struct pool_index_record *find_as(uint64_t tag, uint32_t n)
         uint64_t hash = pool_index_hash(&view.secret, tag, &k);
         struct pool_index_entry entry;
         unsigned at = 0;
-        int64_t number;
+        uint32_t number;
 
-        while ((number = pool_index_find(&view, hash, &at)) != POOL_INDEX_NONE)
+        while ((number = pool_index_find(&view, hash, false, &at)) != POOL_INDEX_NONE)
                 if (pool_index_read(&view.records[number], tag, &k, &entry))
                         return &view.records[number];
         return NULL;
@@ -615,6 +615,79 @@ static void a_malformed_header_is_refused(void **state)
         free(m);
 }
 
+/* Readers fetch the second bucket only of what is not in the first. */
+static void a_word_is_in_its_first_bucket_while_that_is_half_empty(void **state)
+{
+        enum { N = 3000 };
+        unsigned in_first = 0, in_second = 0;
+
+        join(0);
+        for (uint32_t n = 0; n < N; n++)
+                add(n, 4 * KIB);
+        for (uint32_t n = 0; n < N; n++) {
+                struct key k = key_of(n);
+                uint64_t hash = pool_index_hash(&view.secret, pages[0]->tags[0], &k);
+                struct lookup_pair p = pool_index_places(hash, view.n_buckets);
+                unsigned at = 0, used[2] = { 0 };
+
+                assert_non_null(find(n));
+                for (unsigned i = 0; i < POOL_INDEX_WORDS; i++) {
+                        used[0] += view.buckets[p.a].words[i] != 0;
+                        used[1] += view.buckets[p.b].words[i] != 0;
+                }
+                if (pool_index_find(&view, hash, true, &at) != POOL_INDEX_NONE) {
+                        in_first++;
+                        continue;
+                }
+                in_second++;
+                assert_true(used[0] > POOL_INDEX_WORDS / 2);
+                assert_true(used[1] > 0);
+        }
+        assert_int_equal(stats().unplaced, 0);
+        assert_in_range(in_first, N * 3 / 4, N);
+        assert_true(in_second > 0);
+}
+
+/* In each bucket any words may have the half of the hash that is compared, or be free. */
+static void candidates_are_those_of_any_contents(void **state)
+{
+        enum { RECORDS = 16, BUCKETS = 64, ROUNDS = 20000 };
+        struct pool_index_bucket *buckets = aligned_alloc(64, BUCKETS * sizeof(*buckets));
+        struct pool_index_view v = { .buckets = buckets,
+                                     .n_buckets = BUCKETS,
+                                     .n_records = RECORDS };
+        static const uint32_t halves[] = { 0, 1, UINT32_C(0x80000000), UINT32_MAX };
+        unsigned found = 0;
+
+        assert_non_null(buckets);
+        srandom(19);
+        for (unsigned round = 0; round < ROUNDS; round++) {
+                uint64_t upper = halves[random() % ARRAY_SIZE(halves)];
+                uint64_t hash = upper << 32 | (uint32_t)random();
+                struct lookup_pair p = pool_index_places(hash, BUCKETS);
+                const struct pool_index_bucket *both[] = { &buckets[p.a], &buckets[p.b] };
+                unsigned at = 0;
+
+                for (unsigned i = 0; i < BUCKETS * POOL_INDEX_WORDS; i++)
+                        ((uint64_t *)buckets)[i] = (uint64_t)halves[random() % ARRAY_SIZE(halves)]
+                                                           << 32 |
+                                                   (uint32_t)(random() % (RECORDS + 2));
+                for (unsigned i = 0; i < 2 * POOL_INDEX_WORDS; i++) {
+                        uint64_t word = both[i / POOL_INDEX_WORDS]->words[i % POOL_INDEX_WORDS];
+                        uint32_t number = (uint32_t)word;
+
+                        if (word >> 32 != upper || number == 0 || number > RECORDS)
+                                continue;
+                        assert_int_equal(pool_index_find(&v, hash, false, &at), number - 1);
+                        assert_int_equal(at, i + 1);
+                        found++;
+                }
+                assert_int_equal(pool_index_find(&v, hash, false, &at), POOL_INDEX_NONE);
+        }
+        assert_true(found > ROUNDS);
+        free(buckets);
+}
+
 /* Words of the same half of a hash are candidates one after the other; nonsense is none. */
 static void each_candidate_is_found_once(void **state)
 {
@@ -646,7 +719,10 @@ static void each_candidate_is_found_once(void **state)
                 if (p.a != p.b)
                         break;
         }
-        assert_int_equal(pool_index_find(&v, hash, &at), POOL_INDEX_NONE);
+        assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
+        assert_int_equal(at, POOL_INDEX_WORDS);
+        assert_int_equal(pool_index_find(&v, hash, false, &at), POOL_INDEX_NONE);
+        assert_int_equal(at, 2 * POOL_INDEX_WORDS);
         m->buckets[p.a].words[0] = pool_index_word(hash, RECORDS);        /* beyond the last */
         m->buckets[p.a].words[1] = pool_index_word(hash, UINT32_MAX);     /* wraps to none */
         m->buckets[p.a].words[2] = pool_index_word(hash, 3);              /* one */
@@ -654,12 +730,25 @@ static void each_candidate_is_found_once(void **state)
         m->buckets[p.a].words[7] = pool_index_word(hash ^ 1, 5);          /* of the same half */
         m->buckets[p.b].words[0] = pool_index_word(hash, UINT32_MAX - 1);
         m->buckets[p.b].words[7] = pool_index_word(hash, RECORDS - 1);
+        for (unsigned first_only = 0; first_only < 2; first_only++) {
+                at = 0;
+                assert_int_equal(pool_index_find(&v, hash, first_only, &at), 3);
+                assert_int_equal(pool_index_find(&v, hash, first_only, &at), 5);
+                assert_int_equal(at, POOL_INDEX_WORDS);
+                /* At the begin of the second bucket it goes on in that. */
+                assert_int_equal(pool_index_find(&v, hash, first_only, &at), RECORDS - 1);
+                assert_int_equal(pool_index_find(&v, hash, first_only, &at), POOL_INDEX_NONE);
+                assert_int_equal(pool_index_find(&v, hash, first_only, &at), POOL_INDEX_NONE);
+        }
+        m->buckets[p.a].words[7] = 0;
+        at = 3;
+        assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
+        assert_int_equal(at, POOL_INDEX_WORDS);
+        assert_int_equal(pool_index_find(&v, hash, true, &at), RECORDS - 1);
+        /* A free word is of no hash. */
         at = 0;
-        assert_int_equal(pool_index_find(&v, hash, &at), 3);
-        assert_int_equal(pool_index_find(&v, hash, &at), 5);
-        assert_int_equal(pool_index_find(&v, hash, &at), RECORDS - 1);
-        assert_int_equal(pool_index_find(&v, hash, &at), POOL_INDEX_NONE);
-        assert_int_equal(pool_index_find(&v, hash, &at), POOL_INDEX_NONE);
+        memset(m->buckets, 0, sizeof(m->buckets));
+        assert_int_equal(pool_index_find(&v, 1, false, &at), POOL_INDEX_NONE);
 
         /* Of the candidates only that which has the key now counts. */
         m->records[5] = (struct pool_index_record){
@@ -1822,6 +1911,8 @@ int main(void)
                 TEST(files_are_sealed_and_the_index_is_read_only),
                 cmocka_unit_test(a_malformed_header_is_refused),
                 cmocka_unit_test(each_candidate_is_found_once),
+                cmocka_unit_test(candidates_are_those_of_any_contents),
+                TEST(a_word_is_in_its_first_bucket_while_that_is_half_empty),
                 TEST(a_namespace_is_found_by_its_own_tag_alone),
                 TEST(what_is_held_stays_and_the_next_one_leaves),
                 TEST(who_holds_does_not_matter),

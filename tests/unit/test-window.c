@@ -85,6 +85,29 @@ static void hashes_are_those_of_the_keys(void **state)
                         }
 }
 
+static void hashes_alone_are_the_same(void **state)
+{
+        (void)state;
+        for (unsigned number = 0; way(number); number++)
+                for (size_t n = 0; n <= KEYS; n++) {
+                        size_t stride = n % 2 ? KEY_BYTES : 41;
+                        struct look look = look_at(stride, n);
+                        uint64_t hashes[KEYS + 1];
+
+                        hashes[n] = 4711; /* is left alone */
+                        if (n > 2)
+                                memset((uint8_t *)look.keys + stride, 0, KEY_BYTES); /* the root */
+                        way(number)->hash_keys(&secret, look.keys, stride, n, hashes);
+                        for (size_t i = 0; i < n; i++) {
+                                struct key k;
+
+                                memcpy(&k, look.keys + i * stride, sizeof(k));
+                                assert_int_equal(hashes[i], lookup_hash(&secret, &k));
+                        }
+                        assert_int_equal(hashes[n], 4711);
+                }
+}
+
 static void the_root_is_seen_wherever_it_is(void **state)
 {
         (void)state;
@@ -213,9 +236,8 @@ static int teardown(void **state)
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                CASE(hashes_are_those_of_the_keys),
-                CASE(the_root_is_seen_wherever_it_is),
-                CASE(what_is_in_a_bucket_is_found_there),
+                CASE(hashes_are_those_of_the_keys),    CASE(hashes_alone_are_the_same),
+                CASE(the_root_is_seen_wherever_it_is), CASE(what_is_in_a_bucket_is_found_there),
                 CASE(a_word_may_be_anything),
         };
 
