@@ -14,14 +14,15 @@ static const struct {
         const char *name;
         int (*run)(uint64_t count, uint64_t *seed);
         uint64_t count; /* where none is given: what CI runs */
+        bool real_io;   /* is about what io.c does, or a real disk: store-campaigns-threads */
 } campaigns[] = {
         { "powerloss", campaign_powerloss, 10000 },
         { "crashpoint", campaign_crashpoint, 4000 },
         { "misdirect", campaign_misdirect, 1000 },
         { "bitflip", campaign_bitflip, 10000 },
         { "succession", campaign_succession, 4000 },
-        { "nth-failure", campaign_nth_failure, 500 },
-        { "succession-disk", campaign_succession_disk, 240 },
+        { "nth-failure", campaign_nth_failure, 500, true },
+        { "succession-disk", campaign_succession_disk, 240, true },
 };
 
 static uint64_t number(const char *text)
@@ -61,6 +62,11 @@ int main(int argc, char **argv)
                 for (unsigned j = 0; j < ARRAY_SIZE(campaigns); j++)
                         fprintf(stderr, " %s", campaigns[j].name);
                 fprintf(stderr, "\n");
+                return 2;
+        }
+        if (campaigns[which].real_io && !REAL_IO) {
+                fprintf(stderr, "store-campaigns: %s runs in store-campaigns-threads\n",
+                        campaigns[which].name);
                 return 2;
         }
         setvbuf(stdout, NULL, _IOLBF, 0);
