@@ -186,6 +186,8 @@ def test_what_is_purged_while_it_is_lent_stays_and_does_not_count(daemon, how):
 def flip(store, value):
     """One bit of the chunk, wherever in the data files it is."""
     for path in store.glob("segment-*"):
+        if path.stat().st_size == 0:
+            continue  # the next one, which is being made
         with open(path, "r+b") as f, mmap.mmap(f.fileno(), 0) as m:
             at = m.find(value)
             if at >= 0:
