@@ -93,21 +93,21 @@ uint32_t pool_index_find(const struct pool_index_view *v, uint64_t hash, bool fi
                          unsigned *at)
 {
         struct lookup_pair p = pool_index_places(hash, v->n_buckets);
+        unsigned end =
+                first_only && *at < POOL_INDEX_WORDS ? POOL_INDEX_WORDS : 2 * POOL_INDEX_WORDS;
 
-        while (*at < 2 * POOL_INDEX_WORDS) {
-                bool is_first = *at < POOL_INDEX_WORDS;
-                const struct pool_index_bucket *b = &v->buckets[is_first ? p.a : p.b];
-                unsigned word = *at % POOL_INDEX_WORDS, words = words_of(b, hash) >> word;
+        while (*at < end) {
+                unsigned word = *at % POOL_INDEX_WORDS, first = *at - word, words;
+                const struct pool_index_bucket *b = &v->buckets[first == 0 ? p.a : p.b];
                 uint32_t number;
 
+                words = words_of(b, hash) >> word;
                 if (words == 0) {
-                        *at += POOL_INDEX_WORDS - word;
-                        if (is_first && first_only)
-                                break;
+                        *at = first + POOL_INDEX_WORDS;
                         continue;
                 }
                 word += (unsigned)__builtin_ctz(words);
-                *at = (is_first ? 0 : POOL_INDEX_WORDS) + word + 1;
+                *at = first + word + 1;
                 /* It may be another by now; a wrong one is found out by its record. */
                 number = (uint32_t)__atomic_load_n(&b->words[word], __ATOMIC_RELAXED);
                 if (number > 0 && number <= v->n_records)

@@ -532,7 +532,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
 
 
 def test_whatever_bucket_it_is_in_it_is_found(small):
-    """So many small chunks that first buckets are more than half full, and the second ones have some; in groups of any size."""
+    """So many small chunks that some first buckets are more than half full, and second ones have the rest; in groups of any size."""
     pairs = items("many", 2500, 100)
     with small.client() as c, LibraryClient(small) as library:
         put_all(c, c.namespace("n"), pairs, batch=500, ack=Ack.WRITTEN)

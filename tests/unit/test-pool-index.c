@@ -665,21 +665,31 @@ static void candidates_are_those_of_any_contents(void **state)
                 uint64_t upper = halves[random() % ARRAY_SIZE(halves)];
                 uint64_t hash = upper << 32 | (uint32_t)random();
                 struct lookup_pair p = pool_index_places(hash, BUCKETS);
-                const struct pool_index_bucket *both[] = { &buckets[p.a], &buckets[p.b] };
-                unsigned at = 0;
+                struct pool_index_bucket *both[] = { &buckets[p.a], &buckets[p.b] };
+                unsigned at = 0, first_at = 0;
 
-                for (unsigned i = 0; i < BUCKETS * POOL_INDEX_WORDS; i++)
-                        ((uint64_t *)buckets)[i] = (uint64_t)halves[random() % ARRAY_SIZE(halves)]
-                                                           << 32 |
-                                                   (uint32_t)(random() % (RECORDS + 2));
+                for (unsigned i = 0; i < 2 * POOL_INDEX_WORDS; i++)
+                        both[i / POOL_INDEX_WORDS]->words[i % POOL_INDEX_WORDS] =
+                                (uint64_t)halves[random() % ARRAY_SIZE(halves)] << 32 |
+                                (uint32_t)(random() % (RECORDS + 2));
                 for (unsigned i = 0; i < 2 * POOL_INDEX_WORDS; i++) {
                         uint64_t word = both[i / POOL_INDEX_WORDS]->words[i % POOL_INDEX_WORDS];
                         uint32_t number = (uint32_t)word;
 
+                        if (i == POOL_INDEX_WORDS && first_at < POOL_INDEX_WORDS) {
+                                assert_int_equal(pool_index_find(&v, hash, true, &first_at),
+                                                 POOL_INDEX_NONE);
+                                assert_int_equal(first_at, POOL_INDEX_WORDS);
+                        }
                         if (word >> 32 != upper || number == 0 || number > RECORDS)
                                 continue;
                         assert_int_equal(pool_index_find(&v, hash, false, &at), number - 1);
                         assert_int_equal(at, i + 1);
+                        if (first_at < POOL_INDEX_WORDS) {
+                                assert_int_equal(pool_index_find(&v, hash, true, &first_at),
+                                                 number - 1);
+                                assert_int_equal(first_at, i + 1);
+                        }
                         found++;
                 }
                 assert_int_equal(pool_index_find(&v, hash, false, &at), POOL_INDEX_NONE);
@@ -735,7 +745,7 @@ static void each_candidate_is_found_once(void **state)
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), 3);
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), 5);
                 assert_int_equal(at, POOL_INDEX_WORDS);
-                /* At the begin of the second bucket it goes on in that. */
+                /* At the beginning of the second bucket it goes on in that. */
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), RECORDS - 1);
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), POOL_INDEX_NONE);
                 assert_int_equal(pool_index_find(&v, hash, first_only, &at), POOL_INDEX_NONE);
@@ -745,6 +755,11 @@ static void each_candidate_is_found_once(void **state)
         assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
         assert_int_equal(at, POOL_INDEX_WORDS);
         assert_int_equal(pool_index_find(&v, hash, true, &at), RECORDS - 1);
+        /* What is nothing in the last word of the first is not made up for by the second. */
+        m->buckets[p.a].words[7] = pool_index_word(hash, RECORDS);
+        at = 3;
+        assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
+        assert_int_equal(at, POOL_INDEX_WORDS);
         /* A free word is of no hash. */
         at = 0;
         memset(m->buckets, 0, sizeof(m->buckets));
