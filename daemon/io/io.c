@@ -341,7 +341,8 @@ static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
 
 /* Where there are cores for all workers, reads are spread over them: a batch ends when the last
  * checksum is compared, and a device answers many reads at about the same time. Each is given a few
- * of them in a row, as they may be adjacent, and all get as much. */
+ * of them in a row, as they may be adjacent. What it writes takes no places from them, and has no
+ * checksum to be compared. */
 static struct worker *kio_choose_reader(const struct kio *io)
 {
         struct worker *least = NULL;
@@ -349,7 +350,8 @@ static struct worker *kio_choose_reader(const struct kio *io)
 
         for (unsigned i = 0; i < io->n_workers; i++) {
                 struct worker *w = &io->workers[i];
-                uint64_t shares = w->load.transfer_bytes / io->spread_bytes;
+                uint64_t shares =
+                        MAX(w->load.read_bytes / io->spread_bytes, w->load.reads / io->places);
 
                 if (shares < fewest && !counter_get(&w->failing)) {
                         fewest = shares;
@@ -393,6 +395,10 @@ static void kio_load(struct worker *w, struct kio_request *req)
         if (req->op != KIO_COPY) {
                 w->load.transfers++;
                 w->load.transfer_bytes += req->load;
+                if (req->op == KIO_READ) {
+                        w->load.reads++;
+                        w->load.read_bytes += req->load;
+                }
                 return;
         }
         if (!req->buf && !(req->src && req->vector))
@@ -411,6 +417,10 @@ static void kio_unload(struct kio *io, const struct kio_request *req)
         } else {
                 w->load.transfers--;
                 w->load.transfer_bytes -= req->load;
+                if (req->op == KIO_READ) {
+                        w->load.reads--;
+                        w->load.read_bytes -= req->load;
+                }
         }
 }
 

@@ -703,7 +703,8 @@ static void worker_wake(struct worker *w)
 }
 
 /* The device begins while the loop still prepares the rest, but not before there is enough for the
- * largest merged operation; and then for twice as much each time, as each may be a wake-up. */
+ * largest merged operation; and then for twice as much each time, as each may be a wake-up. Where
+ * reads are spread, kio_submit() has it begin with each share. */
 void worker_submit(struct worker *w, struct kio_request *req)
 {
         pthread_mutex_lock(&w->lock);

@@ -75,7 +75,7 @@ struct worker {
         /* the loop's own */
         _Alignas(64) uint64_t submitted;
         struct {
-                uint64_t transfers, transfer_bytes, copy_bytes;
+                uint64_t transfers, transfer_bytes, reads, read_bytes, copy_bytes;
         } load; /* what it has been given and the loop has not got back */
         uint64_t seen_turns;
         bool dirty;

@@ -217,22 +217,53 @@ static void reads_are_spread_where_there_are_cores_for_it(void **state)
         start_on(&p, fault_wrap(backend_of_group()));
         completed = 0;
         fault_set(&never);
-        for (unsigned i = 0; i < N; i++) {
-                reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
-                kio_submit(t.io, &reads[i], i);
-                assert_int_equal(reads[i].worker, i / EACH % WORKERS);
-        }
-        /* What is written is compared with nothing: the first has places for it, though it has more
-         * than the others by now. */
+        /* What is written is compared with nothing: the first has places for all of it, and as many
+         * for reads as before. */
         for (unsigned i = 0; i < ARRAY_SIZE(writes); i++) {
                 writes[i] = transfer(KIO_WRITE, fd, t.pool + POOL_PIECE, 4096, 32768);
                 kio_submit(t.io, &writes[i], 2);
                 assert_int_equal(writes[i].worker, 0);
         }
+        for (unsigned i = 0; i < N; i++) {
+                reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
+                kio_submit(t.io, &reads[i], i);
+                assert_int_equal(reads[i].worker, i / EACH % WORKERS);
+        }
         kio_flush(t.io);
         fault_set(NULL);
         fault_release();
         wait_completed(N + ARRAY_SIZE(writes));
+        /* What has come back is no load. */
+        for (unsigned i = 0; i < EACH + 1; i++) {
+                kio_submit(t.io, &reads[i], 2);
+                assert_int_equal(reads[i].worker, i / EACH);
+        }
+        completed = 0;
+        wait_completed(EACH + 1);
+}
+
+/* However small they are. */
+static void a_reader_has_no_more_than_its_places_before_another_has(void **state)
+{
+        enum { WORKERS = 3, DEPTH = 4, N = 2 * WORKERS * DEPTH };
+        static struct kio_request reads[N];
+        _cleanup_(closep) int fd = -1;
+        struct kio_params p;
+
+        skip_unless_possible();
+        fd = make_file("data", 65536, 27);
+        p = params_of(t.backend);
+        p.workers = WORKERS;
+        p.depth = p.posix_threads = DEPTH;
+        p.spread_bytes = 1 << 20;
+        start_on(&p, backend_of_group());
+        completed = 0;
+        for (unsigned i = 0; i < N; i++) {
+                reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
+                kio_submit(t.io, &reads[i], 0);
+                assert_int_equal(reads[i].worker, i / DEPTH % WORKERS);
+        }
+        wait_completed(N);
 }
 
 /* A worker that has its share begins before the end of the loop's iteration. */
@@ -536,6 +567,7 @@ int main(void)
                 IO_TEST(many_requests_stay_within_the_depth),
                 IO_TEST(as_few_workers_take_a_burst_as_it_needs),
                 IO_TEST(reads_are_spread_where_there_are_cores_for_it),
+                IO_TEST(a_reader_has_no_more_than_its_places_before_another_has),
                 IO_TEST(a_reader_is_woken_when_the_next_one_is_given_reads),
                 IO_TEST(either_kind_gets_its_depth_and_the_other_a_place),
                 IO_TEST(gets_find_a_place_when_puts_fill_the_device),
