@@ -82,11 +82,18 @@ static enum sim_fault fail_some(const char *operation, unsigned dir, const char 
         return faults.as_done ? SIM_FAULT_DONE : kinds[x / 4 % ARRAY_SIZE(kinds)];
 }
 
+/* No thread is in fail_some() after this, or will be. */
+static void disarm(void)
+{
+        sim_set_faults(NULL);
+}
+
 static void arm(void)
 {
         static const char *const files[] = { "",           "",      "namespaces", "namespaces.0",
                                              "superblock", "table", "directory" };
 
+        disarm();
         faults.random = sim_draw(&world.random);
         faults.file = files[draw(ARRAY_SIZE(files))];
         faults.left = (unsigned)(1 + draw(chance(4) ? 12 : 3));
@@ -94,11 +101,6 @@ static void arm(void)
         faults.dir = chance(2) ? -1 : (int)draw(world.volumes);
         faults.as_done = chance(4);
         sim_set_faults(fail_some);
-}
-
-static void disarm(void)
-{
-        sim_set_faults(NULL);
 }
 
 static void ignore(uint32_t k, uint32_t version)
@@ -234,6 +236,7 @@ static void start(void)
         uint64_t before = faults_made;
         int r;
 
+        disarm();
         faults.last[0] = '\0';
         sim_hold(0);
         for (unsigned tries = chance(2) ? 1 + (unsigned)draw(3) : 0; tries > 0; tries--) {
