@@ -317,7 +317,9 @@ static int transfer_start(struct transfer *t, uint64_t now)
         struct backend_op *op = t->op;
         const struct libcurl *api = &s->api;
         char url[512 + 3 * REMOTE_NAME_MAX], range[64];
-        long left_ms = (long)((op->deadline_ns - now) / 1000000 + 1);
+        /* One for what the division leaves, and one for libcurl: where a second ends in between, it
+         * takes up to a millisecond more for passed than has. */
+        long left_ms = (long)((op->deadline_ns - now) / 1000000 + 2);
         int bad = 0;
 
         snprintf(url, sizeof(url), "%s/", s->endpoint);
