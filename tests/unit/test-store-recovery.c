@@ -275,11 +275,13 @@ ssize_t __wrap_pread64(int fd, void *buf, size_t bytes, off_t offset);
 
 ssize_t __wrap_pread64(int fd, void *buf, size_t bytes, off_t offset)
 {
+        ino_t table = __atomic_load_n(&reads_of.table, __ATOMIC_ACQUIRE);
         struct stat st;
-        off_t bad = reads_of.bad;
+        off_t bad;
 
-        if (reads_of.table == 0 || fstat(fd, &st) < 0 || st.st_ino != reads_of.table)
+        if (table == 0 || fstat(fd, &st) < 0 || st.st_ino != table)
                 return __real_pread64(fd, buf, bytes, offset);
+        bad = reads_of.bad;
         __atomic_add_fetch(&reads_of.reads, 1, __ATOMIC_RELAXED);
         if (offset + (off_t)bytes <= bad || offset >= bad + DISK_PAGE)
                 return __real_pread64(fd, buf, bytes, offset);
@@ -307,9 +309,9 @@ static void a_table_page_that_cannot_be_read_costs_a_few_reads(void **state)
         for (unsigned i = 0; i < 4; i++) {
                 reads_of.bad = st.st_size - (off_t)(1 + i) * DISK_PAGE;
                 reads_of.reads = reads_of.failed = 0;
-                reads_of.table = st.st_ino;
+                __atomic_store_n(&reads_of.table, st.st_ino, __ATOMIC_RELEASE);
                 start_limit(256 * MIB);
-                reads_of.table = 0;
+                __atomic_store_n(&reads_of.table, 0, __ATOMIC_RELEASE);
                 assert_in_range(reads_of.failed, 1, 2 * 9 + 2); /* a MiB is 2^8 pages; two looks */
                 assert_true(reads_of.reads <= 2 * (unsigned)(st.st_size / DISK_PAGE) + 64);
                 assert_int_equal(count_present(0, 200), 200);
@@ -556,8 +558,8 @@ static void table_is_bad_at(off_t offset)
 
         assert_int_equal(fstat(fd, &st), 0);
         close(fd);
-        reads_of.table = st.st_ino;
         reads_of.bad = offset;
+        __atomic_store_n(&reads_of.table, st.st_ino, __ATOMIC_RELEASE);
 }
 
 static void start_only(void)
@@ -604,7 +606,7 @@ static void starts_with_a_damaged_table_do_not_use_up_sequences(void **state)
                         stop();
                 assert_true(reads_of.failed > 0);
         }
-        reads_of.table = 0;
+        __atomic_store_n(&reads_of.table, 0, __ATOMIC_RELEASE);
         sb = superblock();
         assert_true(sb.seq_ceiling > first.seq_ceiling);
         assert_true((sb.seq_ceiling - first.seq_ceiling) / starts <= UINT64_C(1) << 20);
@@ -686,7 +688,7 @@ static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
         assert_true(reads_of.failed > 0);
         assert_true(purge(true) <= 300);
         stop();
-        reads_of.table = 0;
+        __atomic_store_n(&reads_of.table, 0, __ATOMIC_RELEASE);
         start_limit(64 * MIB);
         assert_int_equal(count_present(0, 300), 0);
         stop();
@@ -708,7 +710,7 @@ static void what_an_older_daemon_left_in_the_superblock_is_not_believed(void **s
         rewrite_superblocks(as_an_older_daemon, 0, DISK_SUPERBLOCKS);
         table_is_bad_at(DISK_PAGE);
         start_only();
-        reads_of.table = 0;
+        __atomic_store_n(&reads_of.table, 0, __ATOMIC_RELEASE);
         assert_true(superblock().seq_ceiling > UINT64_C(1) << 40);
         stop();
 }
@@ -783,7 +785,7 @@ static void ceilings_of_sequences_are_raised_while_it_runs(void **state)
         assert_true(reads_of.failed > 0);
         assert_true(purge(true) <= PUTS);
         stop();
-        reads_of.table = 0;
+        __atomic_store_n(&reads_of.table, 0, __ATOMIC_RELEASE);
         start_limit(64 * MIB);
         assert_int_equal(count_present(0, PUTS), 0);
         stop();
@@ -802,13 +804,14 @@ static void a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them(void
         fd = file_of("superblock", O_RDONLY);
         assert_int_equal(fstat(fd, &st), 0);
         close(fd);
-        syncs_of.failed = 0;
+        __atomic_store_n(&syncs_of.failed, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&syncs_of.file, st.st_ino, __ATOMIC_RELAXED);
         while ((r = put(n, 500)) == 0)
                 assert_true(++n < MIN(ceiling, page_ceiling));
         assert_int_equal(r, STORE_BYPASSED);
         assert_true(n > RESERVED / 4 && stats().bypassed);
-        assert_in_range(syncs_of.failed, 1, 16); /* it does not try again and again */
+        /* It does not try again and again. */
+        assert_in_range(__atomic_load_n(&syncs_of.failed, __ATOMIC_RELAXED), 1, 16);
         settle();
         __atomic_store_n(&syncs_of.file, 0, __ATOMIC_RELAXED);
         stop();
