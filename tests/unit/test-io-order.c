@@ -200,21 +200,27 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
         }
 }
 
+/* Workers of so many places, which are given reads in shares of so many bytes. */
+static void start_spreading(unsigned workers, unsigned depth, uint64_t spread_bytes)
+{
+        struct kio_params p = params_of(t.backend);
+
+        p.workers = workers;
+        p.depth = p.posix_threads = depth;
+        p.spread_bytes = spread_bytes;
+        start_on(&p, fault_wrap(backend_of_group()));
+}
+
 static void reads_are_spread_where_there_are_cores_for_it(void **state)
 {
         enum { WORKERS = 3, DEPTH = 16, EACH = 2, ROUNDS = 3, N = WORKERS * EACH * ROUNDS };
         static struct kio_request reads[N], writes[EACH + 1];
         struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
         _cleanup_(closep) int fd = -1;
-        struct kio_params p;
 
         skip_unless_possible();
         fd = make_file("data", 65536, 26);
-        p = params_of(t.backend);
-        p.workers = WORKERS;
-        p.depth = p.posix_threads = DEPTH;
-        p.spread_bytes = EACH * 4096;
-        start_on(&p, fault_wrap(backend_of_group()));
+        start_spreading(WORKERS, DEPTH, EACH * 4096);
         completed = 0;
         fault_set(&never);
         /* What is written is compared with nothing: the first has places for all of it, and as many
@@ -248,15 +254,10 @@ static void a_reader_has_no_more_than_its_places_before_another_has(void **state
         enum { WORKERS = 3, DEPTH = 4, N = 2 * WORKERS * DEPTH };
         static struct kio_request reads[N];
         _cleanup_(closep) int fd = -1;
-        struct kio_params p;
 
         skip_unless_possible();
         fd = make_file("data", 65536, 27);
-        p = params_of(t.backend);
-        p.workers = WORKERS;
-        p.depth = p.posix_threads = DEPTH;
-        p.spread_bytes = 1 << 20;
-        start_on(&p, backend_of_group());
+        start_spreading(WORKERS, DEPTH, 1 << 20);
         completed = 0;
         for (unsigned i = 0; i < N; i++) {
                 reads[i] = transfer(KIO_READ, fd, t.pool + i * 4096, 4096, 4096 * (i % 8));
@@ -269,18 +270,14 @@ static void a_reader_has_no_more_than_its_places_before_another_has(void **state
 /* A worker that has its share begins before the end of the loop's iteration. */
 static void a_reader_is_woken_when_the_next_one_is_given_reads(void **state)
 {
-        enum { WORKERS = 2, EACH = 4, N = EACH + 1, TRIES = 1000 };
+        enum { WORKERS = 2, DEPTH = 16, EACH = 4, N = EACH + 1, TRIES = 1000 };
         static struct kio_request reads[N];
         unsigned woken = 0, tries = 0;
         _cleanup_(closep) int fd = -1;
-        struct kio_params p;
 
         skip_unless_possible();
         fd = make_file("data", 65536, 26);
-        p = params_of(t.backend);
-        p.workers = WORKERS;
-        p.spread_bytes = EACH * 4096;
-        start_on(&p, backend_of_group());
+        start_spreading(WORKERS, DEPTH, EACH * 4096);
         for (; woken == 0 && tries < TRIES; tries++) { /* it may not have been asleep yet */
                 uint64_t before = stats().wakeups;
 
