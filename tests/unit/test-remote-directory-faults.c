@@ -349,6 +349,24 @@ static struct operation *submit_read(const char *name, uint64_t ms)
         return o;
 }
 
+/* It hangs, as the `n`th. Its deadline is in `ms`, or later where the machine was too slow to begin
+ * with it by then. */
+static struct operation *submit_hanging(enum backend_op_kind kind, unsigned n, uint64_t ms)
+{
+        for (;; ms *= 2) {
+                struct operation *o = operation_new(kind, NAME, BYTES);
+
+                o->op.deadline_ns = clock_mono_ns() + ms * 1000000;
+                backend_directory.submit(at.b, &o->op);
+                while (n_hanging() < n && !has_ended(o))
+                        sched_yield();
+                if (n_hanging() == n)
+                        return o;
+                assert_int_equal(wait_for(o), -ETIMEDOUT);
+                operation_free(o);
+        }
+}
+
 /* Of the back end, its supervisor included; a thread has its name a moment after it has begun. */
 static unsigned n_threads(void)
 {
@@ -385,9 +403,8 @@ static void one_that_hangs_does_not_stop_the_others(void **state)
         start(2, false);
         assert_int_equal(create(NAME, BYTES, 1), 0);
         hang_call(CALL_PREADV, 0, 2);
-        hung[0] = submit_read(NAME, 20);
-        hung[1] = submit_read(NAME, 20);
-        wait_until_hanging(2);
+        for (unsigned i = 0; i < 2; i++)
+                hung[i] = submit_hanging(BACKEND_READ, i + 1, 20);
         for (unsigned i = 0; i < 20; i++) {
                 o = submit_read(NAME, 30000);
                 assert_int_equal(wait_for(o), 0);
@@ -413,8 +430,7 @@ static void what_waits_behind_hung_threads_ends_in_time(void **state)
         assert_int_equal(create(NAME, BYTES, 1), 0);
         hang_call(CALL_PREADV, 0, HUNG);
         for (unsigned i = 0; i < HUNG; i++)
-                hung[i] = submit_read(NAME, i < 2 ? 10 : 1000);
-        wait_until_hanging(HUNG);
+                hung[i] = submit_hanging(BACKEND_READ, i + 1, i < 2 ? 10 : 1000);
         begun = clock_mono_ns();
         for (unsigned i = 0; i < WAITING; i++)
                 waiting[i] = submit_read(NAME, 50 + i);
@@ -475,14 +491,12 @@ static void a_deadline_in_the_past_is_met_at_once(void **state)
 /* Late, but not named any more once its deadline has passed. */
 static void a_late_create_leaves_nothing(void **state)
 {
-        struct operation *o = operation_new(BACKEND_CREATE, NAME, BYTES);
+        struct operation *o;
 
         start(1, false);
         assert_int_equal(create(OTHER, BYTES, 1), 0);
         hang_call(CALL_PWRITEV, 0, 1);
-        o->op.deadline_ns = clock_mono_ns() + 5 * 1000000;
-        backend_directory.submit(at.b, &o->op);
-        wait_until_hanging(1);
+        o = submit_hanging(BACKEND_CREATE, 1, 5);
         while (clock_mono_ns() <= o->op.deadline_ns)
                 sched_yield();
         release_calls();
