@@ -102,7 +102,7 @@ def reply(fd, disk, request):
 
 def main(mount_point, backing, switch):
     disk = Disk(backing, switch)
-    fd = os.open("/dev/fuse", os.O_RDWR)
+    fd = os.open("/dev/fuse", os.O_RDWR | os.O_NONBLOCK)
     libc = ctypes.CDLL(None, use_errno=True)
     options = f"fd={fd},rootmode=40000,user_id=0,group_id=0"
     if libc.mount(b"fusedisk", os.fsencode(mount_point), b"fuse", ctypes.c_ulong(0), options.encode()) != 0:
@@ -112,14 +112,16 @@ def main(mount_point, backing, switch):
         libc.umount2(os.fsencode(mount_point), 2)  # lazily: a process that still uses it gets errors
         os._exit(0)
 
+    # A signal that comes just before select() ends it, too.
+    signalled, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGTERM, end)
     print("ready", flush=True)
     waiting = []
     while True:
-        if waiting:
-            if not select.select([fd], [], [], 0.05)[0]:
-                waiting = [request for request in waiting if not reply(fd, disk, request)]
-                continue
+        if not select.select([fd, signalled], [], [], 0.05 if waiting else None)[0]:
+            waiting = [request for request in waiting if not reply(fd, disk, request)]
+            continue
         try:
             request = os.read(fd, MAX_WRITE + 65536)
         except OSError as e:

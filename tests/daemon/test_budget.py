@@ -37,8 +37,9 @@ def test_a_quarter_of_the_writes_keeps_most_of_the_hits(make_daemon, policy):
 
     unbounded, all_of_it = play()
     may = all_of_it / 4
-    some, part = play("--speed", str(speed), **{"store.write_budget": int(may * DAY_MS * speed / trace_ms(trace_path()))})
-    assert 0.95 <= part / may <= 1.05
+    trace_s = trace_ms(trace_path()) / 1000 / speed
+    some, part = play("--speed", str(speed), **{"store.write_budget": int(may / trace_s * DAY_MS / 1000)})
+    assert 0.95 <= part / (may * max(1, some["seconds"] / trace_s)) <= 1.05  # a slow machine may write for longer
     assert unbounded["hit_ratio"] - some["hit_ratio"] <= 0.03
 
 

@@ -106,8 +106,9 @@ def test_R10_open_chains_are_charged_and_split(make_daemon, messages, keys):
     clients = [daemon.client() for _ in range(3 if keys > 1 else 30)]
     # In turns: a chain that waits for all others of a slow machine would be closed as not continued.
     ends = [(c, c.namespace("n"), kvwire.ROOT) for c in clients]
-    for first in range(0, messages, messages // 20):
-        ends = [(c, ns, touch_chain(c, ns, messages // 20, keys, parent, first)) for c, ns, parent in ends]
+    turn = max(1, messages // 100)
+    for first in range(0, messages, turn):
+        ends = [(c, ns, touch_chain(c, ns, turn, keys, parent, first)) for c, ns, parent in ends]
     # The places of a thousand keys take 16 KiB, in however many messages they came.
     used = resource(daemon, "request_bytes")
     assert 0.5 * MIB < used <= MIB

@@ -188,7 +188,7 @@ def test_a_reader_that_does_not_read_loses_keys_and_costs_no_memory(daemon):
             c.release([r.lease for r in c.get(ns, keys)])
             return daemon.metrics()["kvcache_recorded_keys_lost_total"] > 0
 
-        harness.wait_until(lambda: any(get_once() for _ in range(50)), "keys to be lost")
+        assert any(get_once() for _ in range(5000)), "no keys are lost"  # after some two thousand
         kept = int(daemon.metrics()["kvcache_recorded_keys_total"])
         assert kept * 8 < 1 << 20  # the buffer, and what the socket holds
         found = entries(stream, kept // 64)
