@@ -29,14 +29,13 @@
 #include <kvcache-admin.h>
 #include <kvcache.h>
 
-enum { KEYS_MAX = 1024, ROOM = 64 << 10, LEASES_MAX = 4096 };
+#include "commands.h"
 
-static struct kvcache *kv;
-static uint32_t ns;
-static struct kvcache_key keys[KEYS_MAX];
-static struct kvcache_entry entries[KEYS_MAX];
-static struct kvcache_result results[KEYS_MAX];
-static uint8_t room[KEYS_MAX][ROOM];
+enum { MOST = 1024, ROOM = 64 << 10, LEASES_MAX = 4096 };
+
+static struct kvcache_entry entries[MOST];
+static struct kvcache_result results[MOST];
+static uint8_t room[MOST][ROOM];
 
 /* What was got under a lease, as it was then. */
 static struct {
@@ -59,26 +58,6 @@ ssize_t send(int fd, const void *data, size_t bytes, int flags)
                 return -1;
         }
         return sendto(fd, data, bytes, flags, NULL, 0);
-}
-
-static unsigned digit(char c)
-{
-        return c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'a' + 10);
-}
-
-/* The words that are left. */
-static size_t take_keys(void)
-{
-        size_t n = 0;
-        const char *word;
-
-        while (n < KEYS_MAX && (word = strtok(NULL, " \n")) && strlen(word) == 64) {
-                for (unsigned i = 0; i < KVCACHE_KEY_BYTES; i++)
-                        keys[n].bytes[i] =
-                                (uint8_t)(digit(word[2 * i]) << 4 | digit(word[2 * i + 1]));
-                n++;
-        }
-        return n;
 }
 
 static struct kvcache_info info(void)
@@ -113,11 +92,6 @@ static int ask(enum kvcache_op op, size_t n)
         return ask_with(op, n, 0);
 }
 
-static void say_error(int r)
-{
-        printf("error %d %s\n", r, kvcache_error(kv));
-}
-
 static void say_bytes(int status, const uint8_t *data, size_t length)
 {
         printf("%d:", status);
@@ -142,7 +116,7 @@ static void keep(const struct kvcache_result *result)
 static void get(bool into, uint32_t flags)
 {
         uint64_t before = info().gets_local;
-        size_t n = take_keys();
+        size_t n = take_keys(MOST);
         int r = ask_with(into ? KVCACHE_OP_GET_INTO : KVCACHE_OP_GET, n, flags);
 
         is_cut = false;
@@ -166,7 +140,7 @@ static void storm(void)
         const char *word = strtok(NULL, " \n");
         unsigned long rounds = word ? strtoul(word, NULL, 10) : 0, wrong = 0;
         uint64_t before = info().gets_local;
-        size_t n = take_keys();
+        size_t n = take_keys(MOST);
         uint8_t *first = malloc(n * sizeof(room[0]));
 
         for (unsigned long i = 0; first && i < rounds; i++) {
@@ -250,7 +224,7 @@ static void answer(char *line)
                 else
                         printf("%llu\n", (unsigned long long)there);
         } else if (strcmp(command, "evict") == 0) {
-                n = take_keys();
+                n = take_keys(MOST);
                 r = ask(KVCACHE_OP_EVICT, n);
                 for (size_t i = 0; r == 0 && i < n; i++)
                         there += results[i].status == KVCACHE_OK;
@@ -265,35 +239,9 @@ static void answer(char *line)
 
 int main(int argc, char **argv)
 {
-        struct kvcache_options o = { .size = sizeof(o),
-                                     .client_name = "hits-client",
-                                     .request_timeout_ms = 20000 };
-        struct kvcache_namespace_options n = { .size = sizeof(n), .fingerprint = "" };
-        char *line = NULL, why[512] = "";
-        size_t bytes = 0;
+        int status = answer_commands(argc, argv, "hits-client", answer);
 
-        if (argc < 3)
-                return 2;
-        o.socket_path = argv[1];
-        o.flags = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
-        n.name = argv[2];
-        if (kvcache_connect(&kv, &o, why, sizeof(why)) < 0) {
-                printf("no daemon: %s\n", why);
-                return 1;
-        }
-        if (kvcache_namespace_open(kv, &n, &ns) < 0) {
-                printf("no namespace: %s\n", kvcache_error(kv));
-                return 1;
-        }
-        printf("ready\n");
-        fflush(stdout);
-        while (getline(&line, &bytes, stdin) > 0) {
-                answer(line);
-                fflush(stdout);
-        }
-        free(line);
         while (n_leased > 0)
                 free(leased[--n_leased].copy);
-        kvcache_close(kv);
-        return 0;
+        return status;
 }

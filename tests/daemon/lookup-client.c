@@ -18,34 +18,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <kvcache.h>
+#include "commands.h"
 
-enum { KEYS_MAX = 8192 };
-
-static struct kvcache *kv;
-static uint32_t ns;
-static struct kvcache_key keys[KEYS_MAX];
 static struct kvcache_result results[KEYS_MAX];
-
-static unsigned digit(char c)
-{
-        return c <= '9' ? (unsigned)(c - '0') : (unsigned)(c - 'a' + 10);
-}
-
-/* The words that are left. */
-static size_t take_keys(void)
-{
-        size_t n = 0;
-        const char *word;
-
-        while (n < KEYS_MAX && (word = strtok(NULL, " \n")) && strlen(word) == 64) {
-                for (unsigned i = 0; i < KVCACHE_KEY_BYTES; i++)
-                        keys[n].bytes[i] =
-                                (uint8_t)(digit(word[2 * i]) << 4 | digit(word[2 * i + 1]));
-                n++;
-        }
-        return n;
-}
 
 static uint64_t lookups_local(void)
 {
@@ -70,17 +45,12 @@ static int ask(enum kvcache_op op, size_t n, uint64_t *ret_value)
         return kvcache_submit_and_wait(kv, &r, ret_value);
 }
 
-static void say_error(int r)
-{
-        printf("error %d %s\n", r, kvcache_error(kv));
-}
-
 static void storm(void)
 {
         const char *word = strtok(NULL, " \n");
         unsigned long rounds = word ? strtoul(word, NULL, 10) : 0, wrong = 0;
         uint64_t before = lookups_local(), run = 0;
-        size_t n = take_keys();
+        size_t n = take_keys(KEYS_MAX);
 
         for (unsigned long i = 0; i < rounds; i++) {
                 int r = ask(KVCACHE_OP_MATCH, n, &run);
@@ -119,13 +89,15 @@ static void answer(char *line)
                 return;
         }
         if (strcmp(command, "put") == 0) {
-                char *hex = strtok(NULL, " \n"), *bytes = strtok(NULL, " \n"), *data;
-                struct kvcache_key key;
+                char *bytes, *data;
 
-                for (unsigned i = 0; hex && i < KVCACHE_KEY_BYTES; i++)
-                        key.bytes[i] = (uint8_t)(digit(hex[2 * i]) << 4 | digit(hex[2 * i + 1]));
+                if (take_keys(1) != 1) {
+                        printf("put KEY BYTES\n");
+                        return;
+                }
+                bytes = strtok(NULL, " \n");
                 data = calloc(1, strtoul(bytes ? bytes : "1", NULL, 10));
-                r = data ? kvcache_put(kv, ns, &key, data, strtoul(bytes, NULL, 10),
+                r = data ? kvcache_put(kv, ns, &keys[0], data, strtoul(bytes, NULL, 10),
                                        KVCACHE_ACCEPTED)
                          : -ENOMEM;
                 free(data);
@@ -136,7 +108,7 @@ static void answer(char *line)
                 return;
         }
         before = lookups_local();
-        n = take_keys();
+        n = take_keys(KEYS_MAX);
         if (strcmp(command, "match") == 0) {
                 r = ask(KVCACHE_OP_MATCH, n, &value);
                 if (r < 0)
@@ -158,33 +130,5 @@ static void answer(char *line)
 
 int main(int argc, char **argv)
 {
-        struct kvcache_options o = { .size = sizeof(o),
-                                     .client_name = "lookup-client",
-                                     .request_timeout_ms = 2000 };
-        struct kvcache_namespace_options n = { .size = sizeof(n), .fingerprint = "" };
-        char *line = NULL, why[512] = "";
-        size_t room = 0;
-
-        if (argc < 3)
-                return 2;
-        o.socket_path = argv[1];
-        o.flags = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
-        n.name = argv[2];
-        if (kvcache_connect(&kv, &o, why, sizeof(why)) < 0) {
-                printf("no daemon: %s\n", why);
-                return 1;
-        }
-        if (kvcache_namespace_open(kv, &n, &ns) < 0) {
-                printf("no namespace: %s\n", kvcache_error(kv));
-                return 1;
-        }
-        printf("ready\n");
-        fflush(stdout);
-        while (getline(&line, &room, stdin) > 0) {
-                answer(line);
-                fflush(stdout);
-        }
-        free(line);
-        kvcache_close(kv);
-        return 0;
+        return answer_commands(argc, argv, "lookup-client", answer);
 }

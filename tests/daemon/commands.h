@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the users of the library for pytest share: lines on stdin, an answer to each on stdout. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <kvcache.h>
+
+enum { KEYS_MAX = 8192 };
+
+extern struct kvcache *kv;
+extern uint32_t ns;
+extern struct kvcache_key keys[KEYS_MAX];
+
+/* The next words of strtok()'s line, `most` of them, into `keys`: in hexadecimal. How many. */
+size_t take_keys(size_t most);
+/* "error -ERRNO TEXT" */
+void say_error(int r);
+/* CLIENT SOCKET NAMESPACE [FLAGS]: connects, says "ready", and has each line answered. The exit
+ * status. */
+int answer_commands(int argc, char **argv, const char *client_name, void (*answer)(char *line));
