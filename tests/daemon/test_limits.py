@@ -49,9 +49,10 @@ def test_R13_out_of_descriptors_nothing_spins_and_who_waits_is_served_later(make
 
 def test_R12_reading_stops_while_output_waits(daemon):
     """Who does not read its replies is not read either: what it can make the daemon keep is bounded."""
-    c = daemon.client(timeout=0.3 * slow())
+    c = daemon.client()
     c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     ns = c.namespace("n")
+    c.timeout = 0.3 * slow()
     keys = [harness.key_of("none", i) for i in range(1024)]
     sent = 0
     with pytest.raises(kvwire.ReplyTimeout):

@@ -189,9 +189,15 @@ def test_thousands_of_namespaces_make_it_neither_long_nor_slow(start):
     assert len(body) < 128 << 10
     assert re.findall(r"(\d{4})-&{75}…", page.text) == [f"{i:04}" for i in range(count - 1, count - 21, -1)]
     assert "and 1980 more" in page.text.replace("\u202f", "")
-    daemon.http("/")
-    took = daemon.metric('kvcache_loop_duration_seconds_sum{part="http"}') / daemon.metric(
-        'kvcache_loop_duration_seconds_count{part="http"}')
+
+    def page_s():
+        before = daemon.metrics()
+        daemon.http("/")
+        now = daemon.metrics()
+        seconds, count = (now[f'kvcache_loop_duration_seconds_{part}{{part="http"}}'] - before[f'kvcache_loop_duration_seconds_{part}{{part="http"}}']
+                          for part in ("sum", "count"))
+        return seconds / count
+    took = min(page_s() for _ in range(5))
     assert took < 0.02 * harness.slow(), f"making a page takes {took * 1e3:.1f} ms"
 
 

@@ -468,7 +468,7 @@ def prefill_rate():
     host.finish(host.number)
     host.step()
     (policy,) = host.manager._policies.values() if isinstance(host.manager._policies, dict) else host.manager._policies
-    assert 640 / 2 < policy.prefill < 640 / 0.19, policy.prefill
+    assert 640 / 20 < policy.prefill < 640 / 0.19, policy.prefill
     context = host.begin("2")  # all are in the GPU: nothing is computed, and nothing learned
     host.manager.prepare_store(keys_of("others", 60), context)
     host.step()

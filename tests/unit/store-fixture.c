@@ -235,6 +235,7 @@ void payload_of(uint64_t n, void *buf, uint32_t length)
 struct put slots[DEPTH];
 unsigned puts_busy;
 int last_result;
+static unsigned puts_failed;
 
 void put_complete(struct store_put *req)
 {
@@ -244,6 +245,7 @@ void put_complete(struct store_put *req)
         p->busy = false;
         puts_busy--;
         last_result = req->result;
+        puts_failed += req->result != 0;
 }
 
 static bool put_free(const void *arg)
@@ -310,6 +312,8 @@ int put_durable(uint64_t n, uint32_t length)
 
 void put_range(uint64_t first, uint64_t n, uint32_t length)
 {
+        unsigned failed = puts_failed;
+
         for (uint64_t i = first; i < first + n; i++) {
                 int r;
 
@@ -320,6 +324,7 @@ void put_range(uint64_t first, uint64_t n, uint32_t length)
                 assert_int_equal(r, 0);
         }
         turn(puts_none, NULL);
+        assert_int_equal(puts_failed, failed);
 }
 
 bool got;
