@@ -14,7 +14,7 @@
  * takes a record back by making its serial even, issues a fence, and then looks for it in all
  * clients' pages. So at least one of both sees the other: a chunk that a client has found after
  * holding it stays where it is until the client releases it. Where a record's hold may stand is
- * given by its number, so that to look for one is a cache line of each client.
+ * given by its number, so that to look for one is two cache lines of each client.
  *
  * Neither side trusts the other. The client copies the header once and checks it; the daemon takes
  * what is in a page for numbers that may be wrong. */
@@ -91,11 +91,12 @@ struct pool_page {
         uint64_t written; /*     0  words of the ring that were ever written */
         uint64_t reserved0[7];
         uint64_t taken;     /*    64  words of the ring that were ever read */
-        uint64_t allowance; /*    72  bytes of the chunks that may be held at a time */
+        uint64_t allowance; /*    72  bytes that may be held at a time, by pool_page_held() */
         uint64_t reserved1[6];
         uint64_t tags[POOL_PAGE_NAMESPACES];   /*   128  of the session's namespaces, by number less
                                                   one; 0: the daemon is to be asked */
-        uint64_t used[POOL_PAGE_BUCKETS / 64]; /*  2176  by bit: the bucket may have holds */
+        uint64_t used[POOL_PAGE_BUCKETS / 64]; /*  2176  by bit: the bucket may have holds; where
+                                                  it is not set, nothing is held */
         uint64_t reserved2[224];
         struct pool_page_count counts[POOL_PAGE_NAMESPACES]; /*  4096  likewise */
         uint64_t holds[POOL_PAGE_BUCKETS][POOL_PAGE_WAYS];   /* 12288  pool_page_hold(); 0: free */
@@ -124,6 +125,12 @@ static inline uint64_t pool_page_touch(uint32_t record, uint32_t generation)
 static inline uint64_t pool_page_hold(uint32_t record, uint32_t length)
 {
         return ((uint64_t)record + 1) << 32 | length;
+}
+
+/* What it counts for: no chunk takes less of the pool. */
+static inline uint64_t pool_page_held(uint32_t length)
+{
+        return ((uint64_t)length + 4095) & ~UINT64_C(4095);
 }
 
 static inline uint32_t pool_page_bucket(uint32_t record)

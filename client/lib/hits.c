@@ -58,7 +58,8 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
         size_t n = 0;
         bool all;
 
-        while (n < look->count && h->held_bytes + hits[n].entry.length <= h->allowance &&
+        while (n < look->count &&
+               h->held_bytes + pool_page_held(hits[n].entry.length) <= h->allowance &&
                holds_take(h, hits[n].record, hits[n].entry.length, &hits[n].place))
                 n++;
         POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);

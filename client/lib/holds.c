@@ -88,7 +88,7 @@ bool holds_take(struct hits *h, uint32_t record, uint32_t length, uint32_t *ret)
         if (found == POOL_PAGE_HOLDS)
                 return false;
         h->refs[found] = 1;
-        h->held_bytes += length;
+        h->held_bytes += pool_page_held(length);
         __atomic_store_n(place_at(h, found), hold, __ATOMIC_RELAXED);
         __atomic_store_n(used, *used | UINT64_C(1) << bucket % 64, __ATOMIC_RELAXED);
         *ret = found;
@@ -104,7 +104,7 @@ void holds_release(struct hits *h, uint32_t place)
 
         if (--h->refs[place] > 0)
                 return;
-        h->held_bytes -= (uint32_t)*place_at(h, place);
+        h->held_bytes -= pool_page_held((uint32_t)*place_at(h, place));
         __atomic_store_n(place_at(h, place), 0, __ATOMIC_RELEASE);
         for (uint32_t i = 0; i < POOL_PAGE_WAYS; i++)
                 is_used |= h->refs[bucket * POOL_PAGE_WAYS + i] > 0;

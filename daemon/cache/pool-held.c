@@ -8,8 +8,13 @@
  * A chunk that is dropped is found no more at once, but where there are clients its slot and its
  * record stay until it was looked whether they hold it, for all that were dropped together. Clients
  * do not say when they release it, so the rest is looked through again when there is no room, and
- * now and then. */
+ * now and then.
+ *
+ * To look at all that is held takes as long as there is much of it, and each client can bring that
+ * about: the guard says how soon it may be done again, and what waits for it waits until then. */
 #include "cache/pool-internal.h"
+
+#include "base/clock.h"
 
 enum { KNOWN_NS = 1000000 }; /* how long what was held counts as held */
 
@@ -33,6 +38,16 @@ void pool_look_at_clients(struct pool *p)
 {
         if (has_clients(p))
                 p->guard->look(p->guard->userdata, KNOWN_NS);
+}
+
+uint64_t pool_next_look_ns(const struct pool *p)
+{
+        return has_clients(p) ? p->guard->next_look_ns(p->guard->userdata) : 0;
+}
+
+static bool may_look(const struct pool *p)
+{
+        return clock_mono_ns() >= pool_next_look_ns(p);
 }
 
 bool pool_is_known_held(struct pool *p, uint32_t chunk)
@@ -73,6 +88,10 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
 
         if (!has_clients(p))
                 return true;
+        if (!may_look(p)) {
+                p->met_held = true;
+                return false;
+        }
         for (uint32_t i = 0; i < n; i++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
@@ -124,13 +143,18 @@ bool pool_holds_more(const struct pool *p)
         return p->holds_more;
 }
 
+void pool_hold_less(struct pool *p)
+{
+        p->holds_more = p->holds_more || p->n_held > 0;
+}
+
 uint32_t pool_release_held(struct pool *p)
 {
         const struct pool_guard *g = has_clients(p) ? p->guard : NULL;
         uint32_t chunk = p->first_held, before = p->n_held;
 
-        p->holds_more = false;
-        if (chunk == POOL_NONE)
+        p->holds_more = chunk != POOL_NONE && !may_look(p);
+        if (chunk == POOL_NONE || p->holds_more)
                 return 0;
         if (g)
                 g->look(g->userdata, 0);

@@ -223,6 +223,9 @@ struct pool_guard {
         /* Looks at all that is held, unless it has within so long; then was_held() of each is that,
          * and what is_held() has found since. */
         void (*look)(void *userdata, uint64_t max_age_ns);
+        /* From when on, by clock_mono_ns(), it may be asked to look whatever the age: the more is
+         * held the longer that takes, and the longer it may not be repeated. */
+        uint64_t (*next_look_ns)(void *userdata);
         bool (*was_held)(void *userdata, uint32_t chunk);
         /* While it lasts no client finds anything. As often ended as begun. */
         void (*suspend)(void *userdata, bool suspend);
@@ -233,10 +236,15 @@ void pool_set_guard(struct pool *p, const struct pool_guard *guard);
 /* Dropped chunks whose slots wait: where there are clients, until it was looked whether they hold
  * them, and then for as long as they do. */
 uint32_t pool_held(const struct pool *p);
-/* Have there been more of them since the last pool_release_held()? */
+/* Have there been more of them since the last pool_release_held(), or fewer clients, or did it not
+ * look? */
 bool pool_holds_more(const struct pool *p);
-/* Frees of them what no client holds. How many. */
+/* A client has left: what only that held is to be freed. */
+void pool_hold_less(struct pool *p);
+/* Frees of them what no client holds, if it may look already. How many. */
 uint32_t pool_release_held(struct pool *p);
+/* When it may: of clock_mono_ns(); 0: at any time. */
+uint64_t pool_next_look_ns(const struct pool *p);
 /* Has something found no room, where clients held what could have left? Asking ends it. */
 bool pool_was_held_up(struct pool *p);
 /* Numbers of chunks are below. */

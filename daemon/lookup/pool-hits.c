@@ -8,12 +8,18 @@
 enum { NS_PER_KEY = 4 }; /* no client gets keys faster: the hash of one takes longer */
 
 /* What the counter has grown by, up to `now`; 0 if it went back. */
-static uint64_t grown(uint64_t now, uint64_t *seen)
+static uint64_t grown(uint64_t now, uint64_t *last)
 {
-        uint64_t more = now > *seen ? now - *seen : 0;
+        uint64_t more = now > *last ? now - *last : 0;
 
-        *seen = now;
+        *last = now;
         return more;
+}
+
+/* With so much `more`, would it be of so many keys at most, of which each has `most`? */
+static bool is_of_keys(uint64_t counted, uint64_t more, uint64_t keys, uint64_t most)
+{
+        return more <= UINT64_MAX - counted && (counted + more) / most <= keys;
 }
 
 /* A client counts keys first, so that the others, read before them, are never of more keys. */
@@ -21,16 +27,16 @@ bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_
                       struct pool_index_count *ret)
 {
         const struct pool_page_count *page;
-        struct pool_page_count now;
+        struct pool_page_count now, *last, *counted;
         uint64_t room, most, keys;
-        struct pool_index_seen *seen;
         bool is_possible;
 
         *ret = (struct pool_index_count){ 0 };
         if (!client->index || number == 0 || number > POOL_PAGE_NAMESPACES)
                 return true;
         page = &client->page->counts[number - 1];
-        seen = &client->seen[number - 1];
+        last = &client->seen[number - 1].last;
+        counted = &client->seen[number - 1].counted;
         now.untold = __atomic_load_n(&page->untold, __ATOMIC_ACQUIRE);
         now.mapped_bytes = __atomic_load_n(&page->mapped_bytes, __ATOMIC_ACQUIRE);
         now.copied_bytes = __atomic_load_n(&page->copied_bytes, __ATOMIC_ACQUIRE);
@@ -38,17 +44,23 @@ bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_
         room = (now_ns - MIN(client->joined_ns, now_ns)) / NS_PER_KEY;
         room -= MIN(client->keys_seen, room);
         most = pool_slab_bytes(client->pool);
-        is_possible = now.keys >= seen->keys && now.keys - seen->keys <= room &&
-                      now.mapped_bytes / most <= now.keys && now.copied_bytes / most <= now.keys &&
-                      now.untold <= now.keys;
-        keys = grown(now.keys, &seen->keys);
-        ret->mapped_bytes = grown(now.mapped_bytes, &seen->mapped_bytes);
-        ret->copied_bytes = grown(now.copied_bytes, &seen->copied_bytes);
-        ret->untold = grown(now.untold, &seen->untold);
-        if (!is_possible)
-                *ret = (struct pool_index_count){ 0 };
+        is_possible = now.keys >= last->keys && now.keys - last->keys <= room;
+        keys = grown(now.keys, &last->keys);
         ret->keys = MIN(keys, room);
         client->keys_seen += ret->keys;
+        counted->keys += ret->keys;
+        ret->mapped_bytes = grown(now.mapped_bytes, &last->mapped_bytes);
+        ret->copied_bytes = grown(now.copied_bytes, &last->copied_bytes);
+        ret->untold = grown(now.untold, &last->untold);
+        is_possible = is_possible &&
+                      is_of_keys(counted->mapped_bytes, ret->mapped_bytes, counted->keys, most) &&
+                      is_of_keys(counted->copied_bytes, ret->copied_bytes, counted->keys, most) &&
+                      is_of_keys(counted->untold, ret->untold, counted->keys, 1);
+        if (!is_possible)
+                *ret = (struct pool_index_count){ .keys = ret->keys };
+        counted->mapped_bytes += ret->mapped_bytes;
+        counted->copied_bytes += ret->copied_bytes;
+        counted->untold += ret->untold;
         return is_possible;
 }
 

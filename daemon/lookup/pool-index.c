@@ -28,6 +28,12 @@ enum {
         REVOKE_AFTER = 64,  /* findings, */
         REVOKE_FACTOR = 2,  /* of so many times the allowance */
         REVOKED_USERS = 16, /* that are remembered */
+
+        /* What a scan of all holds costs, about: each hold is memory that is in no cache. */
+        SCAN_CLIENT_NS = 256,
+        SCAN_HOLD_NS = 128,
+        SCAN_CHEAP_NS = 20000, /* at any time */
+        SCAN_PART = 8,         /* of the time, at most, for scans that are not */
 };
 #define ALLOWANCE_MOST  (UINT64_C(1) << 30)
 #define ALLOWANCE_LEAST (UINT64_C(64) << 10)
@@ -51,7 +57,8 @@ struct pool_index {
         unsigned suspended;
         uint32_t *looks; /* by record: the last look() that found it held */
         uint32_t look;
-        uint64_t look_ns;
+        uint64_t look_ns;      /* when it was, */
+        uint64_t scan_cost_ns; /* and what it cost */
         struct list_node clients;
         struct {
                 uid_t uid;
@@ -332,9 +339,13 @@ static bool hold_is_of(const struct pool_index *pi, uint64_t hold, uint32_t *ret
 
 static bool client_holds(const struct pool_client *client, uint32_t chunk, uint64_t hold)
 {
-        const uint64_t *bucket = bucket_of(client, pool_page_bucket(chunk));
+        uint32_t number = pool_page_bucket(chunk);
+        const uint64_t *bucket = bucket_of(client, number);
         bool holds = false;
 
+        /* Without it nothing is held, as each_hold() would not see it. */
+        if (!(load(&client->page->used[number / 64]) >> number % 64 & 1))
+                return false;
         for (uint32_t i = 0; i < POOL_PAGE_WAYS; i++)
                 holds |= load(&bucket[i]) == hold;
         return holds;
@@ -366,6 +377,7 @@ static bool on_is_held(void *userdata, uint32_t chunk)
 struct sight {
         struct pool_index *pi;
         uint64_t bytes;
+        uint32_t holds;
 };
 
 static void mark(void *userdata, uint64_t hold)
@@ -373,7 +385,8 @@ static void mark(void *userdata, uint64_t hold)
         struct sight *s = userdata;
         uint32_t record;
 
-        s->bytes += (uint32_t)hold;
+        s->bytes += pool_page_held((uint32_t)hold);
+        s->holds++;
         if (hold_is_of(s->pi, hold, &record))
                 s->pi->looks[record] = s->pi->look;
 }
@@ -382,6 +395,7 @@ static void note_revoked(struct pool_index *pi, struct pool_client *client, uint
 {
         unsigned i = pi->n_revoked++ % REVOKED_USERS;
 
+        pool_index_close(client);
         client->revoked = true;
         pi->stats.revoked++;
         pi->revoked[i].uid = client->uid;
@@ -403,15 +417,30 @@ static void judge(struct pool_index *pi, struct pool_client *client, uint64_t by
                 note_revoked(pi, client, now_ns);
 }
 
+/* How long after a scan the next one may be. */
+static uint64_t rest_ns(const struct pool_index *pi)
+{
+        return pi->scan_cost_ns > SCAN_CHEAP_NS ? SCAN_PART * pi->scan_cost_ns : 0;
+}
+
+static uint64_t on_next_look_ns(void *userdata)
+{
+        const struct pool_index *pi = userdata;
+
+        return pi->look_ns + rest_ns(pi);
+}
+
 static void on_look(void *userdata, uint64_t max_age_ns)
 {
         struct pool_index *pi = userdata;
         uint64_t now_ns = clock_mono_ns();
 
-        if (max_age_ns > 0 && pi->look_ns != 0 && now_ns - pi->look_ns <= max_age_ns)
+        if (max_age_ns > 0 && pi->look_ns != 0 &&
+            now_ns - pi->look_ns <= MAX(max_age_ns, rest_ns(pi)))
                 return;
         pi->look++;
         pi->look_ns = now_ns;
+        pi->scan_cost_ns = 0;
         fence();
         list_for_each (&pi->clients, n) {
                 struct pool_client *client = container_of(n, struct pool_client, node);
@@ -420,6 +449,7 @@ static void on_look(void *userdata, uint64_t max_age_ns)
                 if (client->revoked)
                         continue;
                 each_hold(client, mark, &s);
+                pi->scan_cost_ns += SCAN_CLIENT_NS + (uint64_t)s.holds * SCAN_HOLD_NS;
                 judge(pi, client, s.bytes, now_ns);
         }
 }
@@ -444,7 +474,7 @@ static void add_hold(void *userdata, uint64_t hold)
         struct holds *h = userdata;
         uint32_t record;
 
-        h->bytes += (uint32_t)hold;
+        h->bytes += pool_page_held((uint32_t)hold);
         if (!hold_is_of(h->pi, hold, &record))
                 return;
         h->n++;
@@ -495,6 +525,7 @@ int pool_index_new(struct pool_index **ret, struct pool *pool, struct kio *io)
                 .changed = on_changed,
                 .is_held = on_is_held,
                 .look = on_look,
+                .next_look_ns = on_next_look_ns,
                 .was_held = on_was_held,
                 .suspend = on_suspend,
                 .userdata = pi,
@@ -608,7 +639,7 @@ void pool_index_leave(struct pool_client *client)
         pi->stats.allowed -= client->allowance;
         pi->stats.clients--;
         *client = (struct pool_client){ 0 };
-        (void)pool_release_held(pi->pool);
+        pool_hold_less(pi->pool);
 }
 
 void pool_index_close(struct pool_client *client)
@@ -622,7 +653,7 @@ void pool_index_close(struct pool_client *client)
 
 void pool_index_allow(struct pool_client *client, unsigned number, uint32_t id)
 {
-        if (!client->index || number == 0 || number > POOL_PAGE_NAMESPACES)
+        if (!client->index || client->revoked || number == 0 || number > POOL_PAGE_NAMESPACES)
                 return;
         __atomic_store_n(&client->page->tags[number - 1], id == 0 ? 0 : tag_of(client->index, id),
                          __ATOMIC_RELEASE);

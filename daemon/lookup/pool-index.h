@@ -22,7 +22,8 @@ struct pool_index;
 
 /* Of a namespace: what was counted of it so far. */
 struct pool_index_seen {
-        uint64_t keys, mapped_bytes, copied_bytes, untold;
+        struct pool_page_count last;    /* as it stood */
+        struct pool_page_count counted; /* of that */
 };
 
 /* One for each session that has joined; zeroed before. */
@@ -52,7 +53,7 @@ struct pool_index *pool_index_free(struct pool_index *pi);
  * others have it all; -EACCES: a client of this user was revoked within a minute; -errno. */
 int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
                     int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd);
-/* Whatever it holds it holds no more. */
+/* Whatever it holds it holds no more; what waited for that is freed by pool_release_held(). */
 void pool_index_leave(struct pool_client *client);
 /* The client may get chunks of the store's namespace `id` by itself, which it knows by `number`;
  * 0: of none by that number any more. */

@@ -28,7 +28,7 @@ enum {
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,
         TICK_MS = 1000,
-        CATCH_UP = 2 * (1 + POOL_MAX_TOUCHES), /* words */
+        CATCH_UP = 2 * (1 + POOL_MAX_TOUCHES), /* words, before the messages of an iteration */
 };
 #define NS_PER_MS UINT64_C(1000000)
 #define RETRY_NS  (2 * NS_PER_MS) /* a client that releases a chunk says nothing */
@@ -183,10 +183,12 @@ static bool touch_some(struct client *client, uint32_t *most)
 
 void hits_catch_up(struct client *client)
 {
-        uint32_t most = CATCH_UP;
+        struct hits_pace *pace = &client->tenant->service->hits;
+        uint32_t left = CATCH_UP - MIN(pace->caught_up, (uint32_t)CATCH_UP);
 
-        while (client->hits.index && most > 0 && touch_some(client, &most))
+        while (client->hits.index && left > 0 && touch_some(client, &left))
                 ;
+        pace->caught_up = CATCH_UP - left;
 }
 
 /* One request of each client in turn, until there are none or so many words have been read: these
@@ -218,6 +220,7 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
         uint32_t step, left;
         bool more = false;
 
+        pace->caught_up = 0;
         for (unsigned i = 0; i < service->n_tenants; i++)
                 if (service->tenants[i].pool_index)
                         more |= pool_index_iterate(service->tenants[i].pool_index);
@@ -256,6 +259,7 @@ uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
 
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct tenant *t = &service->tenants[i];
+                uint64_t look_ns;
 
                 if (pool_was_held_up(t->pool) && t->retry_ns == 0)
                         t->retry_ns = now_ns + RETRY_NS;
@@ -268,6 +272,9 @@ uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
                 }
                 if (t->retry_ns != 0 && (retry_ns == 0 || t->retry_ns < retry_ns))
                         retry_ns = t->retry_ns;
+                look_ns = pool_holds_more(t->pool) ? pool_next_look_ns(t->pool) : 0;
+                if (look_ns != 0 && (retry_ns == 0 || look_ns < retry_ns))
+                        retry_ns = look_ns;
         }
         return retry_ns;
 }

@@ -31,14 +31,15 @@ void hits_each_leased(const struct client *client, void (*each)(void *userdata, 
 /* Counts what it has got by itself since the last time. */
 void hits_count(struct client *client, uint64_t now_ns);
 /* Before a message of the client takes effect: touches what it had used by itself before, unless
- * that is very much. A HINT would otherwise come before the use that it follows. */
+ * that is very much, of this client or of those before it in the iteration. A HINT would otherwise
+ * come before the use that it follows. */
 void hits_catch_up(struct client *client);
 /* At the end of an iteration: fills the indexes, and touches what clients have used by themselves,
  * for a moment. True: there is more to do at once. */
 bool hits_iterate(struct service *service, uint64_t now_ns);
-/* Later in it: frees what was dropped in the iteration and no client holds. Has something found no
- * room where clients held what could have left? Then it is to try again, but not before the time
- * that is returned; 0: no. */
+/* Later in it: frees what was dropped in the iteration and no client holds. When it is to be called
+ * again at the latest: if that was too early for another scan of all holds, or something found no
+ * room where clients held what could have left; 0: there is neither. */
 uint64_t hits_retry_ns(struct service *service, uint64_t now_ns);
 /* About once a second. */
 void hits_tick(struct service *service);

@@ -39,7 +39,8 @@ struct recorded {
 
 struct hits_pace { /* request/hits.c's */
         uint64_t at_ns;
-        uint32_t touches; /* that may be made */
+        uint32_t touches;   /* that may be made */
+        uint32_t caught_up; /* words, in this iteration, before messages */
         bool is_behind;
         unsigned turn; /* of the tenants */
 };

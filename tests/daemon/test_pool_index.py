@@ -473,9 +473,12 @@ def test_counts_and_touches_of_a_page(small):
             touched = keys[:8]
             index.touch(*((found[0], found[3]) for found in (index.find(number, k) for k in touched)))
             wait_until(lambda: index.taken == 9, "the touches are taken")
-            flood(c, ns, "new", 40)
-            there = in_index(index, number, keys)
-            assert there >= set(touched) and len(there) < 30
+
+            def pressed():  # a slow device refuses some of the puts
+                flood(c, ns, "new", 40)
+                return len(in_index(index, number, keys)) < 30
+            wait_until(pressed, "some have left")
+            assert in_index(index, number, keys) >= set(touched)
 
 
 # --- with the library ---
@@ -531,10 +534,11 @@ def test_gets_are_answered_without_the_daemon(daemon):
     assert after[name] - now[name] == 2 + 4 * 16, "the end of a session takes nothing back"
 
 
-def test_whatever_bucket_it_is_in_it_is_found(small):
+def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
     """So many small chunks that some first buckets are more than half full, and second ones have the rest; in groups of any size."""
-    pairs = items("many", 2500, 100)
-    with small.client() as c, LibraryClient(small) as library:
+    daemon = make_daemon(settings={**SMALL, "memory.pool": "64MiB"}).start()  # 70 may be held, of a page at least
+    pairs = items("many", 10000, 100)
+    with daemon.client() as c, LibraryClient(daemon) as library:
         put_all(c, c.namespace("n"), pairs, batch=500, ack=Ack.WRITTEN)
         library.use_index(*(k for k, _ in pairs[-64:]))
         at, asked = 0, 0

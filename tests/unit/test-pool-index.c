@@ -868,15 +868,36 @@ static void who_holds_does_not_matter(void **state)
         leave(2);
         add(102, MIB);
         assert_true(is_there(0) && !is_there(1) && is_there(2));
-        /* Without its bit a bucket is not counted, but what is in it is held. */
+}
+
+/* Or it would be held, and what a client holds could not be added up. */
+static void without_its_bit_a_bucket_holds_nothing(void **state)
+{
+        uint32_t chunk, other;
+
+        join(0);
+        fill(0);
+        for (uint32_t i = 0; i < FULL; i++)
+                hold(0, chunk_of(i));
+        chunk = chunk_of(3);
+        other = chunk_of(4);
+        assert_true(pool_page_bucket(chunk) % 64 != pool_page_bucket(other) % 64);
+        pages[0]->used[pool_page_bucket(chunk) / 64] &=
+                ~(UINT64_C(1) << pool_page_bucket(chunk) % 64);
+        assert_int_equal(pool_index_holds(&clients[0]), FULL - 1);
+        add(100, MIB);
+        assert_true(!is_there(3) && is_there(4));
         memset(pages[0]->used, 0, sizeof(pages[0]->used));
         assert_int_equal(pool_index_holds(&clients[0]), 0);
         pass_time();
-        add(103, MIB);
-        assert_true(is_there(0) && !is_there(2));
-        let_go(0, chunk[0]);
-        add(104, MIB);
-        assert_false(is_there(0));
+        for (uint32_t i = 0; i < 2 * FULL; i++)
+                add(200 + i, MIB);
+        assert_false(pool_was_held_up(pool));
+        other = chunk_of(200 + FULL);
+        hold_raw(0, pool_page_bucket(other), 0, hold_of(other));
+        pages[0]->used[pool_page_bucket(other) / 64] = 0;
+        pool_drop(pool, other);
+        assert_int_equal(pool_release_held(pool), 1);
 }
 
 static void where_all_is_held_the_pool_is_full(void **state)
@@ -944,7 +965,7 @@ static void what_is_known_to_be_held_is_not_asked_for(void **state)
         /* Nor is it when all are held. */
         for (uint32_t i = HELD + PUTS; i < ALL + PUTS; i++)
                 hold(0, chunk_of(i));
-        pass_time();
+        now_ns += 10 * MILLISECOND;
         n_asked = 0;
         for (uint32_t i = 0, chunk; i < PUTS; i++)
                 assert_int_equal(acquire(2 * ALL, 4096, &chunk), POOL_FULL);
@@ -976,6 +997,74 @@ static void what_was_let_go_meanwhile_leaves_a_moment_later(void **state)
         hold(0, chunk);
         add(104, MIB);
         assert_true(is_there(4) && !is_there(5));
+}
+
+/* To read so many holds takes long: what was seen counts for longer, and what was dropped waits for
+ * longer. */
+static void holds_are_read_the_less_often_the_more_there_are(void **state)
+{
+        enum { ALL = POOL / 4096, HELD = ALL - 64 };
+        uint64_t rest_ns;
+        uint32_t chunk;
+
+        join(0);
+        assert_true(guard->next_look_ns(guard->userdata) <= now_ns);
+        for (uint32_t i = 0; i < ALL; i++)
+                add(i, 4096);
+        for (uint32_t i = 0; i < HELD; i++)
+                hold(0, chunk_of(i));
+        now_ns += SECOND;
+        add(ALL, 4096); /* looks */
+        rest_ns = guard->next_look_ns(guard->userdata) - now_ns;
+        assert_true(rest_ns > 3 * MILLISECOND && rest_ns < 20 * MILLISECOND);
+
+        for (uint32_t i = 0; i < HELD; i++) {
+                pages[0]->holds[pool_page_bucket(chunk_of(i))][0] = 0;
+                pages[0]->holds[pool_page_bucket(chunk_of(i))][1] = 0;
+                pages[0]->holds[pool_page_bucket(chunk_of(i))][2] = 0;
+                pages[0]->holds[pool_page_bucket(chunk_of(i))][3] = 0;
+        }
+        memset(pages[0]->used, 0, sizeof(pages[0]->used));
+        chunk = chunk_of(HELD / 2);
+        pool_drop(pool, chunk);
+        assert_int_equal(pool_release_held(pool), 0);
+        assert_true(pool_holds_more(pool));
+        assert_int_equal(pool_next_look_ns(pool), now_ns + rest_ns);
+        now_ns += rest_ns - 1;
+        add(ALL + 1, 4096);
+        assert_true(is_there(0));
+        assert_int_equal(pool_release_held(pool), 0);
+        assert_int_equal(pool_held(pool), 1);
+        now_ns += 1;
+        assert_int_equal(pool_release_held(pool), 1);
+        assert_false(pool_holds_more(pool));
+        assert_int_equal(pool_held(pool), 0);
+        /* There are none any more: at any time. */
+        assert_true(pool_next_look_ns(pool) <= now_ns);
+        add(ALL + 2, 4096); /* where that was */
+        add(ALL + 3, 4096);
+        assert_false(is_there(0));
+}
+
+/* Nor is a slab taken from them that often. */
+static void a_slab_that_may_be_held_stays_until_that_can_be_seen(void **state)
+{
+        enum { ALL = POOL / 4096, HELD = 2048 };
+        uint32_t chunk;
+
+        join(0);
+        for (uint32_t i = 0; i < ALL; i++)
+                add(i, 4096);
+        for (uint32_t i = 0; i < HELD; i++)
+                hold(0, chunk_of(i));
+        now_ns += SECOND;
+        add(ALL, 4096); /* looks */
+        assert_false(pool_was_held_up(pool));
+        assert_int_equal(acquire(ALL + 1, MIB, &chunk), POOL_FULL);
+        assert_true(pool_was_held_up(pool));
+        now_ns = guard->next_look_ns(guard->userdata);
+        assert_int_equal(acquire(ALL + 1, MIB, &chunk), 0);
+        commit(chunk);
 }
 
 /* The bytes of a chunk, as long as they are what they were. */
@@ -1077,6 +1166,7 @@ static void however_it_was_dropped(void **state)
         add(200, MIB);
         assert_int_equal(pool_held(pool), 1);
         leave(0);
+        assert_int_equal(pool_release_held(pool), 1);
         assert_int_equal(pool_held(pool), 0);
 }
 
@@ -1504,6 +1594,10 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         look_at(most - MIB + 1, 10 * MILLISECOND);
         assert_true(clients[0].revoked);
         assert_int_equal(stats().revoked, 1);
+        /* It finds nothing any more, before its holds count for nothing, and while it is there. */
+        assert_int_equal(pages[0]->tags[0], 0);
+        pool_index_allow(&clients[0], 1, 1);
+        assert_int_equal(pages[0]->tags[0], 0);
         pass_time();
         add(2000, MIB);
         assert_false(is_there(0));
@@ -1608,7 +1702,24 @@ static void one_that_is_revoked_is_no_longer_waited_for(void **state)
         pool_release_held(pool);
         assert_int_equal(pool_held(pool), 1);
         leave(1);
+        assert_int_equal(pool_release_held(pool), 1);
         assert_int_equal(pool_held(pool), 0);
+}
+
+/* No chunk takes less of the pool than a page. */
+static void short_chunks_count_as_whole_pages(void **state)
+{
+        enum { CHUNKS = 1000 };
+
+        join(0);
+        for (uint32_t i = 0; i < CHUNKS; i++)
+                hold(0, add(i, 1));
+        assert_in_range(pages[0]->allowance, CHUNKS, CHUNKS * 4096 / 2 - 1);
+        for (uint32_t i = 0; i < 100 && !clients[0].revoked; i++) {
+                drop(add(CHUNKS + i, 1));
+                now_ns += SECOND;
+        }
+        assert_true(clients[0].revoked);
 }
 
 static void who_leaves_gives_everything_back(void **state)
@@ -1629,8 +1740,10 @@ static void who_leaves_gives_everything_back(void **state)
         }
         assert_int_equal(pool_held(pool), FULL / 2);
         assert_int_equal(acquire(100, MIB, &chunk), POOL_FULL);
+        assert_false(pool_holds_more(pool));
         leave(1);
-        assert_int_equal(pool_held(pool), 0);
+        assert_true(pool_holds_more(pool)); /* once for all that leave at a time */
+        assert_int_equal(pool_release_held(pool), FULL / 2);
         assert_null(clients[1].index);
         pool_index_leave(&clients[1]); /* it has left */
         assert_int_equal(stats().clients, 1);
@@ -1723,6 +1836,31 @@ static void what_cannot_be_true_is_left_out(void **state)
         c = count(7, false);
         assert_true(c.keys > 0 && c.keys <= SECOND / 4 + 1001);
         assert_true(c.untold == 0 && c.mapped_bytes == 0 && c.copied_bytes == 0);
+        /* Nor is what could be of the keys that were not believed. */
+        pages[0]->counts[8].keys = UINT64_C(1) << 63;
+        (void)count(9, false);
+        now_ns += SECOND;
+        pages[0]->counts[8] = (struct pool_page_count){ UINT64_C(1) << 63, UINT64_MAX, 0, 0 };
+        assert_count(count(9, false), 0, 0, 0, 0);
+        pages[0]->counts[8] =
+                (struct pool_page_count){ UINT64_C(1) << 63, 0, 0, UINT64_C(1) << 62 };
+        assert_count(count(9, false), 0, 0, 0, 0);
+        /* As much as the keys that were, and no more. */
+        pages[0]->counts[9] = (struct pool_page_count){ 2, slab, 0, 1 };
+        assert_count(count(10, true), 2, slab, 0, 1);
+        pages[0]->counts[9] = (struct pool_page_count){ 2, 3 * slab - 1, 0, 2 };
+        assert_count(count(10, true), 0, 2 * slab - 1, 0, 1);
+        pages[0]->counts[9].mapped_bytes++;
+        assert_count(count(10, false), 0, 0, 0, 0);
+        pages[0]->counts[9].untold++;
+        assert_count(count(10, false), 0, 0, 0, 0);
+        pages[0]->counts[9].mapped_bytes = 0;
+        (void)count(10, true);
+        pages[0]->counts[9].mapped_bytes =
+                UINT64_MAX; /* a sum that is a little more than nothing */
+        assert_count(count(10, false), 0, 0, 0, 0);
+        pages[0]->counts[10].keys = UINT64_C(1) << 62; /* and all that is left */
+        (void)count(11, false);
         /* It has had all that is possible, and has more a moment later. */
         pages[0]->counts[7].keys = 1;
         assert_count(count(8, false), 0, 0, 0, 0);
@@ -1931,9 +2069,12 @@ int main(void)
                 TEST(a_namespace_is_found_by_its_own_tag_alone),
                 TEST(what_is_held_stays_and_the_next_one_leaves),
                 TEST(who_holds_does_not_matter),
+                TEST(without_its_bit_a_bucket_holds_nothing),
                 TEST(where_all_is_held_the_pool_is_full),
                 TEST(what_is_known_to_be_held_is_not_asked_for),
                 TEST(what_was_let_go_meanwhile_leaves_a_moment_later),
+                TEST(holds_are_read_the_less_often_the_more_there_are),
+                TEST(a_slab_that_may_be_held_stays_until_that_can_be_seen),
                 TEST(what_is_dropped_keeps_its_slot_while_it_is_held),
                 TEST(however_it_was_dropped),
                 TEST(a_slab_is_moved_that_nobody_holds_a_chunk_of),
@@ -1948,6 +2089,7 @@ int main(void)
                 TEST(who_holds_too_much_less_often_than_not_is_not_revoked),
                 TEST(one_that_is_revoked_is_no_longer_waited_for),
                 TEST(a_session_that_ended_gives_out_nothing_more),
+                TEST(short_chunks_count_as_whole_pages),
                 TEST(who_leaves_gives_everything_back),
                 TEST(counts_bring_what_was_got_since_the_last),
                 TEST(what_cannot_be_true_is_left_out),
