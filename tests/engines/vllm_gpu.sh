@@ -16,8 +16,10 @@ logs=${OUT:-$work}
 daemon=''
 end() {
         if [ -n "$daemon" ]; then
-                kill "$daemon" "$(cat "$work/pid")"
+                pid=$(cat "$work/pid")
+                kill "$daemon" "$pid"
                 wait "$daemon"
+                while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done # it still closes its store
         fi
         rm -rf "$work"
 }
