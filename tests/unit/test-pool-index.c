@@ -277,6 +277,17 @@ static void fill(uint32_t first)
                 add(first + i, MIB);
 }
 
+/* So many chunks of 4 KiB fill it, numbered from 0 on, of which the first client holds the first.
+ */
+enum { ALL = POOL / 4096 };
+static void fill_with_pages(uint32_t held)
+{
+        for (uint32_t i = 0; i < ALL; i++)
+                add(i, 4096);
+        for (uint32_t i = 0; i < held; i++)
+                hold(0, chunk_of(i));
+}
+
 /* --- the index --- */
 
 static void what_is_put_is_announced_until_it_leaves(void **state)
@@ -945,14 +956,11 @@ static bool count_is_held(void *userdata, uint32_t chunk)
  */
 static void what_is_known_to_be_held_is_not_asked_for(void **state)
 {
-        enum { ALL = POOL / 4096, HELD = 2048, PUTS = 64 };
+        enum { HELD = 2048, PUTS = 64 };
         static struct pool_guard counting;
 
         join(0);
-        for (uint32_t i = 0; i < ALL; i++)
-                add(i, 4096);
-        for (uint32_t i = 0; i < HELD; i++)
-                hold(0, chunk_of(i));
+        fill_with_pages(HELD);
         counting = *guard;
         counting.is_held = count_is_held;
         __real_pool_set_guard(pool, &counting);
@@ -1003,27 +1011,19 @@ static void what_was_let_go_meanwhile_leaves_a_moment_later(void **state)
  * longer. */
 static void holds_are_read_the_less_often_the_more_there_are(void **state)
 {
-        enum { ALL = POOL / 4096, HELD = ALL - 64 };
+        enum { HELD = ALL - 64 };
         uint64_t rest_ns;
         uint32_t chunk;
 
         join(0);
         assert_true(guard->next_look_ns(guard->userdata) <= now_ns);
-        for (uint32_t i = 0; i < ALL; i++)
-                add(i, 4096);
-        for (uint32_t i = 0; i < HELD; i++)
-                hold(0, chunk_of(i));
+        fill_with_pages(HELD);
         now_ns += SECOND;
         add(ALL, 4096); /* looks */
         rest_ns = guard->next_look_ns(guard->userdata) - now_ns;
         assert_true(rest_ns > 3 * MILLISECOND && rest_ns < 20 * MILLISECOND);
 
-        for (uint32_t i = 0; i < HELD; i++) {
-                pages[0]->holds[pool_page_bucket(chunk_of(i))][0] = 0;
-                pages[0]->holds[pool_page_bucket(chunk_of(i))][1] = 0;
-                pages[0]->holds[pool_page_bucket(chunk_of(i))][2] = 0;
-                pages[0]->holds[pool_page_bucket(chunk_of(i))][3] = 0;
-        }
+        memset(pages[0]->holds, 0, sizeof(pages[0]->holds));
         memset(pages[0]->used, 0, sizeof(pages[0]->used));
         chunk = chunk_of(HELD / 2);
         pool_drop(pool, chunk);
@@ -1049,14 +1049,11 @@ static void holds_are_read_the_less_often_the_more_there_are(void **state)
 /* Nor is a slab taken from them that often. */
 static void a_slab_that_may_be_held_stays_until_that_can_be_seen(void **state)
 {
-        enum { ALL = POOL / 4096, HELD = 2048 };
+        enum { HELD = 2048 };
         uint32_t chunk;
 
         join(0);
-        for (uint32_t i = 0; i < ALL; i++)
-                add(i, 4096);
-        for (uint32_t i = 0; i < HELD; i++)
-                hold(0, chunk_of(i));
+        fill_with_pages(HELD);
         now_ns += SECOND;
         add(ALL, 4096); /* looks */
         assert_false(pool_was_held_up(pool));
