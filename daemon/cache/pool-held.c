@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 
-enum { KNOWN_NS = 1000000 }; /* how long what was held counts as held */
+enum { KNOWN_NS = 1000000 }; /* how long what was held counts as held, at least */
 
 void pool_set_guard(struct pool *p, const struct pool_guard *guard)
 {

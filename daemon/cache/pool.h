@@ -220,8 +220,8 @@ struct pool_guard {
         void (*changed)(void *userdata, uint32_t chunk, bool is_there);
         /* Of a chunk that was taken back: does a client hold it? */
         bool (*is_held)(void *userdata, uint32_t chunk);
-        /* Looks at all that is held, unless it has within so long; then was_held() of each is that,
-         * and what is_held() has found since. */
+        /* Looks at all that is held, unless it has within so long, or it is too early for it; then
+         * was_held() of each is that, and what is_held() has found since. */
         void (*look)(void *userdata, uint64_t max_age_ns);
         /* From when on, by clock_mono_ns(), it may be asked to look whatever the age: the more is
          * held the longer that takes, and the longer it may not be repeated. */
