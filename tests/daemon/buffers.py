@@ -56,51 +56,65 @@ def shm_file(size, unlink=True):
     return fd, path
 
 
-def free_huge_pages():
+def huge_page_counts():
+    """How many the machine has, and how many of them are free."""
     meminfo = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     if meminfo.get("Hugepagesize", "").split() != ["2048", "kB"]:
         pytest.skip("huge pages are not of 2 MiB here")
-    return int(meminfo["HugePages_Free"])
+    return int(meminfo["HugePages_Total"]), int(meminfo["HugePages_Free"])
+
+
+def free_huge_pages():
+    return huge_page_counts()[1]
 
 
 @contextlib.contextmanager
 def huge_pages(count):
-    """So many huge pages are free. Those that are not are reserved for as long, where we may."""
-    reserved = pathlib.Path("/proc/sys/vm/nr_hugepages")
-    before, missing = int(reserved.read_text()), count - free_huge_pages()
-    try:
-        if missing > 0:
-            try:
-                reserved.write_text(str(before + missing))
-            except OSError as e:
-                pytest.skip(f"no huge pages of the machine's are free: {e}")
-            if free_huge_pages() < count:
-                pytest.skip("the machine has no memory for huge pages")
-        yield
-    finally:
-        if missing > 0:
-            reserved.write_text(str(before))
+    """So many huge pages are free. Those that are not are reserved for as long, where we may.
+
+    They are the machine's: tests that use them (unit/test-region.c, too) take turns, by a lock on what says how many there
+    are. A turn ends when all that were taken in it are free again, since a daemon gives back what a session had registered
+    a moment after that has ended."""
+    with open("/proc/sys/vm/nr_hugepages", encoding="ascii") as setting:
+        fcntl.flock(setting, fcntl.LOCK_EX)
+        before = int(setting.read())
+        total, free = huge_page_counts()
+        taken = total - free
+        try:
+            if free < count:
+                try:
+                    pathlib.Path(setting.name).write_text(str(taken + count))
+                except OSError as e:
+                    pytest.skip(f"no huge pages of the machine's are free: {e}")
+                if free_huge_pages() < count:
+                    pytest.skip("the machine has no memory for huge pages")
+            yield
+            harness.wait_until(lambda: taken >= int.__sub__(*huge_page_counts()), what="huge pages are free again")
+        finally:
+            if free < count:
+                pathlib.Path(setting.name).write_text(str(before))
 
 
 @contextlib.contextmanager
 def memory(kind, size):
     """A descriptor of memory of this kind that may be registered."""
-    path = None
-    if kind == "memfd":
-        fd = sealed_memfd(size)
-    elif kind == "unsealed":
-        fd = sealed_memfd(size, seals=0)
-    elif kind == "hugetlbfs":
-        with huge_pages(size // (2 * MIB)):
+    with contextlib.ExitStack() as turn:
+        path = None
+        if kind == "memfd":
+            fd = sealed_memfd(size)
+        elif kind == "unsealed":
+            fd = sealed_memfd(size, seals=0)
+        elif kind == "hugetlbfs":
+            turn.enter_context(huge_pages(size // (2 * MIB)))
             fd = sealed_memfd(size, flags=MFD_HUGETLB)
-    else:
-        fd, path = shm_file(size, unlink=kind == "unlinked")
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-        if kind == "shm":
-            os.unlink(path)
+        else:
+            fd, path = shm_file(size, unlink=kind == "unlinked")
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+            if kind == "shm":
+                os.unlink(path)
 
 
 class Region:

@@ -106,6 +106,7 @@ def test_bytes_go_and_come_back_whatever_the_size_and_the_place(both, kind):
                         assert region.map[back:back + size] == value
                         region.assert_guarded(room)
                     assert both.value(ns, key) == value
+        both.unregister(region.number)
 
 
 def test_a_whole_request_of_many_keys(both):
