@@ -34,7 +34,7 @@ def batch_pairs(bench, daemon, load, process, what, yardstick, size):
     our_slice(daemon, load, Tally(), 0.1)
     bare_slice(process, 0.1)
     pairs = in_pairs(bench.pairs, lambda: our_slice(daemon, load, tally, bench.slice_s),
-                     lambda: bare_slice(process, bench.slice_s))
+                     lambda: bare_slice(process, bench.slice_s), bench.flush_disk)
     return figures.ratio(pairs, "B/s", what, yardstick, tally.notes(), batch_us=batch_us(pairs, size))
 
 

@@ -8,6 +8,7 @@ could not be had says why. Progress goes to standard error.
 
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import signal
@@ -52,6 +53,13 @@ class Bench:
 
     def fio_file_bytes(self):
         return self.one_fio.file_bytes if self.one_fio else 0
+
+    def flush_disk(self):
+        """What the disk holds in a volatile cache is written: none of it is left for the next slice to wait for."""
+        with open(self.work / "flushed", "wb") as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
 
     def clean_up(self):
         for daemon in list(self.running):

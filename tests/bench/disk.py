@@ -28,10 +28,11 @@ def disk_pairs(bench, daemon, load, side, tally):
     def ours():
         rate = our_slice(daemon, load, tally, bench.slice_s)
         if not why and len(huge) < (bench.pairs + 1) // 2:
+            bench.flush_disk()
             huge.append((rate, side.huge_slice(bench.slice_s)))
         return rate
 
-    pairs = in_pairs(bench.pairs, ours, lambda: side.slice(bench.slice_s))
+    pairs = in_pairs(bench.pairs, ours, lambda: side.slice(bench.slice_s), bench.flush_disk)
     return pairs, why or huge
 
 
@@ -45,7 +46,8 @@ def disk_fresh(bench, daemon, put, side, size, limit, tally):
     """Three pairs that together nearly fill the store."""
     request = PUT_BATCH * size
     count = int(limit * 0.85 / bench.fresh_pairs) // request * request
-    return in_pairs(bench.fresh_pairs, lambda: our_slice(daemon, put, tally, count=count), lambda: side.slice(count=count))
+    return in_pairs(bench.fresh_pairs, lambda: our_slice(daemon, put, tally, count=count), lambda: side.slice(count=count),
+                    bench.flush_disk)
 
 
 def disk_fill(daemon, put, limit):

@@ -215,7 +215,8 @@ def cell(value):
 def print_report(report):
     machine, daemon = report["machine"], report.get("daemon") or {}
     print(f"machine: {machine['cores']} cores, {machine['cpu']}, Linux {machine['kernel']}, {machine['memory_bytes'] / 2**30:.0f} GiB, "
-          f"L3 {machine['l3_bytes'] / 2**20:.0f} MiB; {machine['file_system']} on {machine['device']}")
+          f"L3 {machine['l3_bytes'] / 2**20:.0f} MiB; {machine['file_system']} on {machine['device']}"
+          f"{', which has a volatile write cache' if machine['volatile_cache'] else ''}")
     if daemon:
         print(f"daemon:  {daemon['backend']}, depth {daemon['depth']}, {daemon['workers']} worker, "
               f"{'O_DIRECT' if daemon['direct'] else 'buffered'}, {'registered' if daemon['registered'] else 'unregistered'} buffers"

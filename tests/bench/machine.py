@@ -55,6 +55,17 @@ def mount_of(path):
     return best[1], best[2]
 
 
+def has_volatile_cache(directory):
+    """Does its disk say that what is written is lost with the power until it is flushed? None: it says nothing."""
+    number = os.stat(directory).st_dev
+    device = pathlib.Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    for queue in (device / "queue", device / "../queue"):  # the disk's own; a partition's
+        said = read(queue / "write_cache", "")
+        if said:
+            return said == "write back"
+    return None
+
+
 def facts(directory):
     cpu = "unknown processor"
     for line in read("/proc/cpuinfo").splitlines():
@@ -73,6 +84,7 @@ def facts(directory):
         "transparent_huge_pages": read("/sys/kernel/mm/transparent_hugepage/enabled"),
         "device": device,
         "file_system": kind,
+        "volatile_cache": has_volatile_cache(directory),
         "free_bytes": shutil.disk_usage(directory).free,
         "load_before": os.getloadavg()[0],
     }

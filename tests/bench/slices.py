@@ -43,17 +43,15 @@ def our_slice(daemon, load, tally, seconds=0.0, count=0):
     return answer[tally.wanted] / answer["seconds"]
 
 
-def in_pairs(n, ours, theirs):
-    """n times both, the first of a pair in turn."""
+def in_pairs(n, ours, theirs, before=lambda: None):
+    """n times both, the first of a pair in turn, and `before` each of them."""
     pairs = []
     for i in range(n):
-        if i % 2 == 0:
-            a = ours()
-            b = theirs()
-        else:
-            b = theirs()
-            a = ours()
-        pairs.append((a, b))
+        rates = {}
+        for side in (ours, theirs) if i % 2 == 0 else (theirs, ours):
+            before()
+            rates[side] = side()
+        pairs.append((rates[ours], rates[theirs]))
     return pairs
 
 
