@@ -464,6 +464,32 @@ static void there_are_never_more_data_files_than_there_may_be(void **state)
         stop();
 }
 
+/* However few slots there are: or it would be synced all the time. */
+static void a_ring_has_a_part_of_the_limit(void **state)
+{
+        start_limit(64 * MIB);
+        put_range(0, 100, 1 * MIB); /* it is full */
+        settle();
+        assert_int_equal(stats().table_pages, 64);
+        stop();
+        start_limit(512 * MIB);
+        settle();
+        assert_int_equal(stats().table_pages, 512 * MIB / 512 / 4096);
+        assert_true(present(99));
+        stop();
+        start_limit(64 * MIB);
+        assert_true(stats().table_pages <= 256);
+        assert_true(du() <= 64 * MIB);
+        assert_int_equal(get(99, 1 * MIB), 0);
+        put_range(100, 100, 1 * MIB);
+        assert_int_equal(get(199, 1 * MIB), 0);
+        stop();
+        start_limit(UINT64_C(16) << 30);
+        settle();
+        assert_int_equal(stats().table_pages, 2048);
+        stop();
+}
+
 static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
 {
         uint64_t pages;
@@ -613,6 +639,7 @@ int main(int argc, char **argv)
                 TEST(what_is_pinned_is_not_taken_first_by_other_tenants),
                 TEST(small_chunks_may_fill_a_store_of_large_ones),
                 TEST(there_are_never_more_data_files_than_there_may_be),
+                TEST(a_ring_has_a_part_of_the_limit),
                 TEST(a_lowered_limit_makes_a_large_ring_smaller),
                 TEST(small_limits_lose_little_to_tables),
                 TEST(pins_gain_no_room_from_other_tenants),

@@ -486,25 +486,72 @@ static void power_loss_keeps_what_was_synced(void **state)
         end();
 }
 
-static void nothing_is_written_when_a_sync_is_due(void **state)
+/* Pages, each with a new entry. */
+static unsigned write_until_a_sync_is_due(void)
 {
         struct write w;
         unsigned pages = 0;
 
-        begin(64, 3);
-        for (uint32_t k = 0; k < 600; k++) {
+        for (uint32_t k = 0; k < KEYS; k++) {
+                if (t.keys[k].state == LIVE || t.keys[k].state == QUEUED)
+                        continue;
                 put(k);
                 if (!compose(&w))
                         break;
                 finish(&w);
                 pages++;
         }
-        assert_true(pages >= 1 && pages <= 64 / 8 / 2);
         assert_true(table_wants_sync(t.table));
+        return pages;
+}
+
+/* Half of what was safe at the last sync. */
+static void nothing_is_written_when_a_sync_is_due(void **state)
+{
+        struct write w;
+        uint32_t window;
+
+        begin(64, 3);
+        run(1500, 200, false);
+        sync_disk();
+        window = table_window(t.table);
+        assert_in_range(window, 2, 64 / 4);
+        assert_in_range(write_until_a_sync_is_due(), 1, window / 2);
+        end();
+
+        begin(64, 3);
+        assert_in_range(write_until_a_sync_is_due(), 64 / 8, 64 / 2 / 2);
         sync_disk();
         assert_false(table_wants_sync(t.table));
         assert_true(compose(&w));
         finish(&w);
+        end();
+}
+
+/* Chunks that die in the order they came: nothing is carried, and syncs are as rare as in an empty
+ * ring, though it is more than half full. */
+static void where_the_oldest_die_first_syncs_are_rare(void **state)
+{
+        struct table_stats stats;
+        struct write w;
+        unsigned syncs = 0;
+
+        begin(64, 4);
+        for (uint32_t k = 0; k < 1000; k++) {
+                if (k >= 36)
+                        evict(k - 36);
+                put(k);
+                if (table_wants_sync(t.table)) {
+                        sync_disk();
+                        syncs++;
+                }
+                assert_true(compose(&w));
+                finish(&w);
+                assert_true(k < 36 || table_window(t.table) >= 64 - 36 - 1);
+        }
+        table_get_stats(t.table, &stats);
+        assert_int_equal(stats.entries_carried, 0);
+        assert_in_range(syncs, 1, 1000 / ((64 - 36 - 1) / 4) + 2);
         end();
 }
 
@@ -779,6 +826,7 @@ int main(void)
                 cmocka_unit_test(it_goes_on_after_each_of_many_torn_writes),
                 cmocka_unit_test(power_loss_keeps_what_was_synced),
                 cmocka_unit_test(nothing_is_written_when_a_sync_is_due),
+                cmocka_unit_test(where_the_oldest_die_first_syncs_are_rare),
                 cmocka_unit_test(nothing_is_written_after_a_failed_sync),
                 cmocka_unit_test(puts_that_queue_up_share_pages),
                 cmocka_unit_test(what_was_called_off_is_not_written),

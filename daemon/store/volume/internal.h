@@ -50,6 +50,8 @@ enum {
         STORE_RING_MIN_PAGES = 64,
         STORE_RING_STEP_PAGES = 16, /* it grows by multiples of this */
         STORE_RING_ENTRIES = 3,     /* a slot */
+        STORE_RING_SHARE = 512,     /* of the limit it has this part, of so many pages at most: */
+        STORE_RING_SHARE_PAGES = 2048,
         STORE_SEGMENTS_PREFORMATTED = 2,
         STORE_PREFORMATTED_PART = 3, /* of the limit; but not more than STORE_PREFORMATTED_MAX */
         STORE_PREWRITE_BYTES = 1024 * 1024,

@@ -3,6 +3,10 @@
  * the file is allocated and filled with zeros, synced with the table, and used once the table has
  * no write in flight. Where the limit has no room for that, the coldest segment is given up.
  *
+ * Few large slots need next to no room, but a ring that is soon round must be synced as often, and
+ * a disk with a volatile cache writes all that it holds of the payloads then. So a ring has a small
+ * part of the limit at least, if there is room for that.
+ *
  * Loop thread; the file is made longer on the blocking-call thread. Failures: the ring stays as it
  * is, and is tried again a while later. */
 #include <errno.h>
@@ -124,9 +128,17 @@ void ring_use_growth(struct volume *v)
         put_serve_waiting(v);
 }
 
+static uint32_t pages_wished(const struct volume *v)
+{
+        uint64_t share = v->params.limit / STORE_RING_SHARE / DISK_PAGE;
+
+        share = MIN(round_down(share, STORE_RING_STEP_PAGES), (uint64_t)STORE_RING_SHARE_PAGES);
+        return MAX(ring_pages_for(v->cut_slots), (uint32_t)share);
+}
+
 void ring_iterate(struct volume *v)
 {
-        uint32_t pages = table_pages(v->table), want = ring_pages_for(v->cut_slots);
+        uint32_t pages = table_pages(v->table), want = pages_wished(v);
         uint64_t charged = volume_charged(v) - v->table_charged, room;
 
         if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed ||

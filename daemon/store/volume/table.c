@@ -12,7 +12,9 @@
  * the new head. Whatever of the batch is lost or torn by a crash, every live entry still lies where
  * it lay before: nothing it overwrote was needed, and at the next start the pages that it did reach
  * cost at most half of the safe ones. A `safe` below the window that is wished for is won back by
- * carrying two pages for each page written.
+ * carrying two pages for each page written. Above it nothing is carried; and pages behind the safe
+ * ones that hold nothing live are safe for nothing, so that where chunks die in about the order
+ * they came in, the window is most of what the ring has free, and syncs are rare.
  *
  * Power loss: writes that were completed but not synced may be lost in any order, so the pages
  * written since the last sync are held below half of what was safe then; table_wants_sync() asks at
@@ -91,6 +93,12 @@ DEFINE_CLEANUP(struct table *, table_free);
 static uint32_t wished_window(const struct table *t)
 {
         return MAX((uint32_t)WINDOW_MIN, MIN(t->pages / WINDOW_SHARE, (uint32_t)WINDOW_MAX));
+}
+
+/* What costs nothing is taken up to this. */
+static uint32_t widest_window(const struct table *t)
+{
+        return MAX(wished_window(t), MIN(t->pages / 2, (uint32_t)WINDOW_MAX));
 }
 
 static uint64_t map_bytes(uint32_t numbers)
@@ -204,11 +212,12 @@ static unsigned count_live(const struct table *t, uint32_t page)
         return n;
 }
 
-static uint32_t count_safe(const struct table *t)
+/* From `n` on, which are known to be safe. */
+static uint32_t count_safe(const struct table *t, uint32_t n)
 {
-        uint32_t wish = wished_window(t), n = 0;
+        uint32_t most = widest_window(t);
 
-        while (n < wish && t->heads[page_after(t, t->head, n)] == 0)
+        while (n < most && t->heads[page_after(t, t->head, n)] == 0)
                 n++;
         return n;
 }
@@ -243,7 +252,7 @@ int table_start(struct table *t, uint32_t head, uint64_t next_sequence)
         assert(head < t->pages && t->flying == 0);
         t->head = head;
         t->next_sequence = t->run_sequence = next_sequence;
-        t->safe = t->synced_safe = count_safe(t);
+        t->safe = t->synced_safe = count_safe(t, 0);
         t->written = t->synced = 0;
         return t->safe > 0 ? 0 : -ENOSPC;
 }
@@ -317,13 +326,15 @@ void table_sync_end(struct table *t, int r)
 }
 
 /* How many pages past the safe ones a batch of k pages should free: k keep the window, more widen
- * it. */
+ * it, fewer will do where it is wider than it need be. */
 static uint32_t pages_to_carry(const struct table *t, uint32_t k)
 {
         uint32_t wish = wished_window(t), carry = k;
 
         if (t->safe < wish)
                 carry += MIN(k, wish - t->safe);
+        else
+                carry -= MIN(k, t->safe - wish);
         return MIN(carry, t->pages - t->safe);
 }
 
@@ -472,6 +483,7 @@ void table_complete(struct table *t, int r)
                         }
                 }
         }
+        t->safe = count_safe(t, t->safe);
 }
 
 uint64_t table_next_sequence(const struct table *t)
@@ -497,7 +509,7 @@ int table_grow(struct table *t, uint32_t pages)
                 MAX(t->run_sequence, t->next_sequence - MIN(t->head, t->next_sequence - 1));
         /* Behind the old end there is nothing, so at least as many pages are safe as before; a
          * wider window is wished for, and what it already has of that counts. */
-        t->safe = MAX(t->safe, count_safe(t));
+        t->safe = count_safe(t, t->safe);
         return 0;
 }
 
