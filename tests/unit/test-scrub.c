@@ -1119,6 +1119,25 @@ static void as_it_is_nothing_is_made_and_nothing_put(void **state)
         check_found(mask);
 }
 
+/* As an old version left it. */
+static void as_it_is_a_small_table_stays_small(void **state)
+{
+        char error[512] = "", name[PATH_MAX + 8];
+        struct stat st;
+
+        start();
+        stop();
+        snprintf(name, sizeof(name), "%s/table", t.dir);
+        assert_int_equal(truncate(name, 64 * 4096), 0);
+        t.params.as_is = true;
+        if (try_open(error) < 0)
+                fail_msg("open: %s", error);
+        verify_all(1000, UINT64_MAX);
+        stop();
+        assert_int_equal(stat(name, &st), 0);
+        assert_int_equal(st.st_size, 64 * 4096);
+}
+
 static void as_it_is_an_empty_store_stays_empty(void **state)
 {
         char error[512] = "";
@@ -1215,6 +1234,7 @@ static const struct CMUnitTest tests[] = {
         T(too_many_at_once_are_refused),
         T(R15_a_device_that_hangs_holds_up_no_other),
         T(as_it_is_nothing_is_made_and_nothing_put),
+        T(as_it_is_a_small_table_stays_small),
         T(as_it_is_an_empty_store_stays_empty),
         T(as_it_is_one_volume_of_several),
 };

@@ -490,6 +490,42 @@ static void a_ring_has_a_part_of_the_limit(void **state)
         stop();
 }
 
+/* As an old version made it; and the limit has no room for another data file, which would be
+ * refused, too. The volume does not count as full for a ring that it can do without. */
+static void a_file_system_without_room_keeps_the_small_ring(void **state)
+{
+        struct store_volume_stats volume = { 0 };
+        struct store_params params;
+        uint64_t used;
+
+        start_limit(160 * MIB);
+        put_range(0, 90, 2 * MIB); /* it is full */
+        settle();
+        assert_int_equal(stats().table_pages, 80);
+        used = stats().used_bytes;
+        stop();
+        start_limit(used - 4096);
+        assert_int_equal(stats().table_pages, 64);
+        used = stats().used_bytes;
+        stop();
+        params = params_of(160 * MIB);
+        params.reserve = UINT64_C(1) << 60;
+        start(&params);
+        put_range(90, 20, 2 * MIB);
+        settle();
+        assert_int_equal(stats().table_pages, 64);
+        assert_int_equal(stats().used_bytes, used);
+        assert_true(store_get_volume_stats(t.s, 0, &volume));
+        assert_false(volume.full);
+        assert_int_equal(volume.full_refusals, 0);
+        stop();
+        start_limit(160 * MIB);
+        settle();
+        assert_int_equal(stats().table_pages, 80);
+        assert_int_equal(get(109, 2 * MIB), 0);
+        stop();
+}
+
 static void a_lowered_limit_makes_a_large_ring_smaller(void **state)
 {
         uint64_t pages;
@@ -640,6 +676,7 @@ int main(int argc, char **argv)
                 TEST(small_chunks_may_fill_a_store_of_large_ones),
                 TEST(there_are_never_more_data_files_than_there_may_be),
                 TEST(a_ring_has_a_part_of_the_limit),
+                TEST(a_file_system_without_room_keeps_the_small_ring),
                 TEST(a_lowered_limit_makes_a_large_ring_smaller),
                 TEST(small_limits_lose_little_to_tables),
                 TEST(pins_gain_no_room_from_other_tenants),

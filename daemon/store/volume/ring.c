@@ -5,7 +5,7 @@
  *
  * Few large slots need next to no room, but a ring that is soon round must be synced as often, and
  * a disk with a volatile cache writes all that it holds of the payloads then. So a ring has a small
- * part of the limit at least, if there is room for that.
+ * part of the limit at least, if there is room for that. If not, nothing is lost by it: no error.
  *
  * Loop thread; the file is made longer on the blocking-call thread. Failures: the ring stays as it
  * is, and is tried again a while later. */
@@ -32,16 +32,29 @@ static int grow_file(struct kio_request *req)
 
         if (r == 0)
                 r = volume_check_space(v, bytes - v->growth_zeroed);
-        return r < 0 ? r : dir_allocate(v->table_fd, bytes);
+        if (r < 0)
+                return r;
+        v->growth_allocates = true;
+        return dir_allocate(v->table_fd, bytes);
+}
+
+static bool slots_need_more(const struct volume *v)
+{
+        return ring_pages_for(v->cut_slots) > table_pages(v->table);
 }
 
 static void growth_submit(struct volume *v, enum kio_op op);
 
-/* What has been allocated stays charged: the file may have it. */
+/* What may have been allocated stays charged. */
 static void growth_failed(struct volume *v)
 {
         v->growing_pages = 0;
-        v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
+        if (!v->growth_allocates)
+                v->table_charged = v->charged_before_growth;
+        if (slots_need_more(v))
+                v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
+        else
+                v->no_ring_share = true;
         put_serve_waiting(v);
 }
 
@@ -73,7 +86,8 @@ static void growth_complete(struct kio_request *req)
 
         v->operations--;
         if (req->result < 0) {
-                volume_note_error(v, "growing the table", req->result);
+                if (slots_need_more(v) || !volume_is_no_space(req->result))
+                        volume_note_error(v, "growing the table", req->result);
                 growth_failed(v);
         } else {
                 if (req->op == KIO_WRITE) {
@@ -122,9 +136,11 @@ void ring_use_growth(struct volume *v)
                 growth_want_sync(v);
                 return;
         }
-        if (r < 0)
-                v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
         v->growing_pages = 0;
+        if (r < 0 && slots_need_more(v))
+                v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
+        else if (r < 0)
+                v->no_ring_share = true;
         put_serve_waiting(v);
 }
 
@@ -132,6 +148,8 @@ static uint32_t pages_wished(const struct volume *v)
 {
         uint64_t share = v->params.limit / STORE_RING_SHARE / DISK_PAGE;
 
+        if (v->no_ring_share)
+                return ring_pages_for(v->cut_slots);
         share = MIN(round_down(share, STORE_RING_STEP_PAGES), (uint64_t)STORE_RING_SHARE_PAGES);
         return MAX(ring_pages_for(v->cut_slots), (uint32_t)share);
 }
@@ -141,7 +159,7 @@ void ring_iterate(struct volume *v)
         uint32_t pages = table_pages(v->table), want = pages_wished(v);
         uint64_t charged = volume_charged(v) - v->table_charged, room;
 
-        if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed ||
+        if (ring_is_growing(v) || want <= pages || v->stopping || v->bypassed || v->params.as_is ||
             clock_mono_ns() < v->no_room_until_ns)
                 return;
         room = v->params.limit > charged ? (v->params.limit - charged) / DISK_PAGE : 0;
@@ -157,6 +175,8 @@ void ring_iterate(struct volume *v)
         }
         v->growing_pages = want;
         v->growth_zeroed = (uint64_t)pages * DISK_PAGE;
+        v->growth_allocates = false;
+        v->charged_before_growth = v->table_charged;
         v->table_charged = (uint64_t)want * DISK_PAGE;
         growth_submit(v, KIO_CALL);
 }
