@@ -4,8 +4,8 @@
 A run is an operation, of OPERATIONS in turn: sixteen sessions of one user, eight requests in flight on each, in four
 processes. Another user's hits, one at a time: their p99 is at most five times that of an idle daemon and 2 ms more. The
 flood's own processes take the CPU as well, so the idle daemon is measured both alone and beside as many processes that
-are as busy and never connect, and the larger counts. These and the flood take turns of a tenth of a second, so that what else
-the machine does at the time is in both; there is one measurement, and no second try.
+are as busy and never connect (the upper bound of that p99), and the larger counts. These and the flood take turns of a tenth
+of a second, so that what else the machine does at the time is in both; there is one measurement, and no second try.
 No put of the other user is BUSY, whether it would wait or not: its share of the room is free all the time.
 
 The disk is the real one; for PUT the flood's chunks are many times what may be unwritten.
@@ -16,6 +16,7 @@ for three windows of reads, at the rate that it has meanwhile (median); and its 
 
 import contextlib
 import json
+import math
 import os
 import signal
 import statistics
@@ -55,6 +56,14 @@ def user(uid):
 
 def p99(times):
     return sorted(times)[int(len(times) * 0.99)]
+
+
+def p99_at_most(times):
+    """Its upper 97.5 % bound, by rank: of a thousand times the third longest, not the tenth. Beside busy processes about one
+    hit in a hundred waits for a time slice, 4 ms and ten times what the others take; whether it is a little more than one or a
+    little less is chance, and must not decide."""
+    n = len(times)
+    return sorted(times)[min(n - 1, math.ceil(n * 0.99 + 1.96 * math.sqrt(n * 0.99 * 0.01)))]
 
 
 class Campaign:
@@ -217,7 +226,7 @@ class Campaign:
                 self.pids.remove(pid)
                 raise Finding("wrong", f"a process of the flood of {op} has ended")
         self.end_processes()
-        idle, p = max(p99(alone), p99(beside)), p99(amid)
+        idle, p = max(p99(alone), p99_at_most(beside)), p99(amid)
         self.facts.add("hits", len(alone) + len(beside) + len(amid))
         self.facts.add("puts", self.puts - before)
         self.facts.add("most_p99_idle_ms", idle * 1e3)
