@@ -464,27 +464,36 @@ static void there_are_never_more_data_files_than_there_may_be(void **state)
         stop();
 }
 
+/* Without writing zeros to what is large. */
+static void start_unwritten(uint64_t limit)
+{
+        struct store_params params = params_of(limit);
+
+        params.prewrite = false;
+        start(&params);
+}
+
 /* However few slots there are: or it would be synced all the time. */
 static void a_ring_has_a_part_of_the_limit(void **state)
 {
-        start_limit(64 * MIB);
+        start_unwritten(64 * MIB);
         put_range(0, 100, 1 * MIB); /* it is full */
         settle();
         assert_int_equal(stats().table_pages, 64);
         stop();
-        start_limit(512 * MIB);
+        start_unwritten(512 * MIB);
         settle();
         assert_int_equal(stats().table_pages, 512 * MIB / 512 / 4096);
         assert_true(present(99));
         stop();
-        start_limit(64 * MIB);
+        start_unwritten(64 * MIB);
         assert_true(stats().table_pages <= 256);
         assert_true(du() <= 64 * MIB);
         assert_int_equal(get(99, 1 * MIB), 0);
         put_range(100, 100, 1 * MIB);
         assert_int_equal(get(199, 1 * MIB), 0);
         stop();
-        start_limit(UINT64_C(16) << 30);
+        start_unwritten(UINT64_C(16) << 30);
         settle();
         assert_int_equal(stats().table_pages, 2048);
         stop();
@@ -498,17 +507,18 @@ static void a_file_system_without_room_keeps_the_small_ring(void **state)
         struct store_params params;
         uint64_t used;
 
-        start_limit(160 * MIB);
+        start_unwritten(160 * MIB);
         put_range(0, 90, 2 * MIB); /* it is full */
         settle();
         assert_int_equal(stats().table_pages, 80);
         used = stats().used_bytes;
         stop();
-        start_limit(used - 4096);
+        start_unwritten(used - 4096);
         assert_int_equal(stats().table_pages, 64);
         used = stats().used_bytes;
         stop();
         params = params_of(160 * MIB);
+        params.prewrite = false;
         params.reserve = UINT64_C(1) << 60;
         start(&params);
         put_range(90, 20, 2 * MIB);
@@ -519,7 +529,7 @@ static void a_file_system_without_room_keeps_the_small_ring(void **state)
         assert_false(volume.full);
         assert_int_equal(volume.full_refusals, 0);
         stop();
-        start_limit(160 * MIB);
+        start_unwritten(160 * MIB);
         settle();
         assert_int_equal(stats().table_pages, 80);
         assert_int_equal(get(109, 2 * MIB), 0);
