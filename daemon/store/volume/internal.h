@@ -181,12 +181,11 @@ struct volume {
 
         int table_fd;
         uint64_t table_charged;
-        uint32_t growing_pages; /* what the ring's file is being grown to; 0: it is not */
-        uint64_t growth_zeroed; /* bytes of the file; past its end: not begun */
-        uint64_t charged_before_growth;
-        bool growth_allocates;              /* some of the file may have been made */
-        bool no_ring_share;                 /* the file system had no room for it: not before the
-                                               next start */
+        uint32_t growing_pages;           /* what the ring's file is being grown to; 0: it is not */
+        uint64_t growth_zeroed;           /* bytes of the file; past its end: not begun */
+        uint64_t charged_if_growth_fails; /* what the file may have by then */
+        bool no_ring_share; /* it could not be had, and is not asked for again before the next
+                               start */
         bool growth_waiting, growth_flying; /* for a sync of the table */
         bool growth_done;                   /* waits for the table to be at rest */
 

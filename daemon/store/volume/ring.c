@@ -5,10 +5,10 @@
  *
  * Few large slots need next to no room, but a ring that is soon round must be synced as often, and
  * a disk with a volatile cache writes all that it holds of the payloads then. So a ring has a small
- * part of the limit at least, if there is room for that. If not, nothing is lost by it: no error.
+ * part of the limit at least, if there is room for that; where there is none, that is no error.
  *
  * Loop thread; the file is made longer on the blocking-call thread. Failures: the ring stays as it
- * is, and is tried again a while later. */
+ * is, and is tried again a while later if slots need it, else at the next start. */
 #include <errno.h>
 
 #include "base/clock.h"
@@ -34,7 +34,7 @@ static int grow_file(struct kio_request *req)
                 r = volume_check_space(v, bytes - v->growth_zeroed);
         if (r < 0)
                 return r;
-        v->growth_allocates = true;
+        v->charged_if_growth_fails = bytes;
         return dir_allocate(v->table_fd, bytes);
 }
 
@@ -45,12 +45,10 @@ static bool slots_need_more(const struct volume *v)
 
 static void growth_submit(struct volume *v, enum kio_op op);
 
-/* What may have been allocated stays charged. */
 static void growth_failed(struct volume *v)
 {
         v->growing_pages = 0;
-        if (!v->growth_allocates)
-                v->table_charged = v->charged_before_growth;
+        v->table_charged = v->charged_if_growth_fails;
         if (slots_need_more(v))
                 v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
         else
@@ -136,22 +134,23 @@ void ring_use_growth(struct volume *v)
                 growth_want_sync(v);
                 return;
         }
+        if (r < 0) {
+                growth_failed(v);
+                return;
+        }
         v->growing_pages = 0;
-        if (r < 0 && slots_need_more(v))
-                v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
-        else if (r < 0)
-                v->no_ring_share = true;
         put_serve_waiting(v);
 }
 
+/* What slots need comes first, and by itself: there may be room for no more. */
 static uint32_t pages_wished(const struct volume *v)
 {
-        uint64_t share = v->params.limit / STORE_RING_SHARE / DISK_PAGE;
+        uint64_t share =
+                round_down(v->params.limit / STORE_RING_SHARE / DISK_PAGE, STORE_RING_STEP_PAGES);
 
-        if (v->no_ring_share)
+        if (v->no_ring_share || slots_need_more(v))
                 return ring_pages_for(v->cut_slots);
-        share = MIN(round_down(share, STORE_RING_STEP_PAGES), (uint64_t)STORE_RING_SHARE_PAGES);
-        return MAX(ring_pages_for(v->cut_slots), (uint32_t)share);
+        return (uint32_t)MIN(share, (uint64_t)STORE_RING_SHARE_PAGES);
 }
 
 void ring_iterate(struct volume *v)
@@ -175,8 +174,7 @@ void ring_iterate(struct volume *v)
         }
         v->growing_pages = want;
         v->growth_zeroed = (uint64_t)pages * DISK_PAGE;
-        v->growth_allocates = false;
-        v->charged_before_growth = v->table_charged;
+        v->charged_if_growth_fails = v->table_charged;
         v->table_charged = (uint64_t)want * DISK_PAGE;
         growth_submit(v, KIO_CALL);
 }

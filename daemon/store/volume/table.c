@@ -13,8 +13,8 @@
  * it lay before: nothing it overwrote was needed, and at the next start the pages that it did reach
  * cost at most half of the safe ones. A `safe` below the window that is wished for is won back by
  * carrying two pages for each page written. Above it nothing is carried; and pages behind the safe
- * ones that hold nothing live are safe for nothing, so that where chunks die in about the order
- * they came in, the window is most of what the ring has free, and syncs are rare.
+ * ones that hold nothing live become safe at no cost: where chunks die in about the order they came
+ * in, the window is most of what the ring has free, and syncs are rare.
  *
  * Power loss: writes that were completed but not synced may be lost in any order, so the pages
  * written since the last sync are held below half of what was safe then; table_wants_sync() asks at
