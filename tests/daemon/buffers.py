@@ -56,16 +56,13 @@ def shm_file(size, unlink=True):
     return fd, path
 
 
-def huge_page_counts():
-    """How many the machine has, and how many of them are free."""
+def huge_pages_now():
+    """(how many are in use, how many are free)"""
     meminfo = dict(line.split(":") for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
     if meminfo.get("Hugepagesize", "").split() != ["2048", "kB"]:
         pytest.skip("huge pages are not of 2 MiB here")
-    return int(meminfo["HugePages_Total"]), int(meminfo["HugePages_Free"])
-
-
-def free_huge_pages():
-    return huge_page_counts()[1]
+    total, free = int(meminfo["HugePages_Total"]), int(meminfo["HugePages_Free"])
+    return total - free, free
 
 
 @contextlib.contextmanager
@@ -75,24 +72,24 @@ def huge_pages(count):
     They are the machine's: tests that use them (unit/test-region.c, too) take turns, by a lock on what says how many there
     are. A turn ends when all that were taken in it are free again, since a daemon gives back what a session had registered
     a moment after that has ended."""
-    with open("/proc/sys/vm/nr_hugepages", encoding="ascii") as setting:
-        fcntl.flock(setting, fcntl.LOCK_EX)
-        before = int(setting.read())
-        total, free = huge_page_counts()
-        taken = total - free
+    path = pathlib.Path("/proc/sys/vm/nr_hugepages")
+    with open(path, encoding="ascii") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        before, (used, free) = turn.read(), huge_pages_now()
+        reserves = free < count
+        if reserves:
+            try:
+                path.write_text(str(used + count))
+            except OSError as e:
+                pytest.skip(f"no huge pages of the machine's are free: {e}")
         try:
-            if free < count:
-                try:
-                    pathlib.Path(setting.name).write_text(str(taken + count))
-                except OSError as e:
-                    pytest.skip(f"no huge pages of the machine's are free: {e}")
-                if free_huge_pages() < count:
-                    pytest.skip("the machine has no memory for huge pages")
+            if huge_pages_now()[1] < count:
+                pytest.skip("the machine has no memory for huge pages")
             yield
-            harness.wait_until(lambda: taken >= int.__sub__(*huge_page_counts()), what="huge pages are free again")
+            harness.wait_until(lambda: huge_pages_now()[0] <= used, what="huge pages are free again")
         finally:
-            if free < count:
-                pathlib.Path(setting.name).write_text(str(before))
+            if reserves:
+                path.write_text(before)
 
 
 @contextlib.contextmanager

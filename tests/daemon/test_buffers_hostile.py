@@ -12,7 +12,7 @@ import pytest
 
 import harness
 import kvwire
-from buffers import (assert_well, backend, bystander, free_huge_pages, huge_pages, memory, MFD_HUGETLB, ok, punch,
+from buffers import (assert_well, backend, bystander, huge_pages, huge_pages_now, memory, MFD_HUGETLB, ok, punch,
                      region_of, sealed_memfd)
 from harness import KIB, MIB, PAGE, items, key_of, value_of
 from kvwire import Ack, Status, Tier
@@ -70,7 +70,7 @@ def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, 
         page[:len(value)] = value
         ok(c.put_from(ns, [(key, (0, len(value), number))], ack=Ack.WRITTEN))
         punch(fd, 2 * MIB, 4 * MIB)
-        lent(2 * MIB * free_huge_pages())
+        lent(2 * MIB * huge_pages_now()[1])
         for at in (2 * MIB, 2 * MIB + 5, 5 * MIB):
             for ack in (Ack.ACCEPTED, Ack.WRITTEN):
                 for length in (5000, 64 * KIB, 300000):
