@@ -202,6 +202,8 @@ static uint32_t spin_limit(const struct config *c)
 {
         if (strcmp(c->io.spin, "off") == 0)
                 return 0;
+        if (strcmp(c->io.spin, "long") == 0)
+                return SPIN_LONG_LIMIT_NS;
         return strcmp(c->io.spin, "on") == 0 ? SPIN_LIMIT_NS : spin_limit_of_host();
 }
 
@@ -394,6 +396,7 @@ int server_start_service(struct server *s)
                 .service = &s->service,
                 .liveness_fd = s->liveness.handout_fd,
                 .handshake_ms = c->limits.handshake_ms,
+                .spin_us = s->spin.limit_ns / 1000,
                 .costly = &s->sources.loop[METRICS_LOOP_COSTLY],
         };
         int r = start_lookups(s);

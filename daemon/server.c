@@ -329,7 +329,8 @@ static bool turn(struct server *s)
         for (unsigned i = 0; i < s->service.n_tenants; i++)
                 more = more || cache_has_work(s->tenants[i].cache);
         kio_flush(s->service.io);
-        if (deadline && !more) {
+        s->wake_ns = more ? 0 : deadline;
+        if (s->wake_ns > 0) {
                 uint64_t left_us = deadline > now ? (deadline - now) / 1000 + 1 : 1;
 
                 event_add(s->wait,
@@ -358,6 +359,8 @@ static void wait_for_events(struct server *s, bool more)
                 s->wait_began_ns = now;
         }
         end = s->wait_began_ns + spin_budget(&s->spin);
+        if (s->wake_ns > 0 && s->wake_ns < end)
+                end = s->wake_ns;
         do
                 event_base_loop(s->base, EVLOOP_ONCE | (more || polls ? EVLOOP_NONBLOCK : 0));
         while (polls && !sessions_woken_ns(s->sessions) && clock_mono_ns() < end);

@@ -17,3 +17,12 @@ uint32_t spin_limit_of_host(void)
 {
         return spin_cpus() < SPIN_LEAST_CPUS ? 0 : SPIN_LIMIT_NS;
 }
+
+uint32_t spin_limit_of_client(uint32_t daemon_us)
+{
+        uint64_t ns = UINT64_C(1000) * daemon_us;
+
+        if (ns < SPIN_LIMIT_NS)
+                return SPIN_LIMIT_NS;
+        return ns < SPIN_LONG_LIMIT_NS ? (uint32_t)ns : SPIN_LONG_LIMIT_NS;
+}

@@ -2,7 +2,8 @@
 /* Polling for a moment before sleeping. Waking a thread costs the one that does it microseconds,
  * and the thread itself tens of them; where what it waits for comes sooner than that, it had better
  * stay awake. Each wait polls for the limit at most, and not at all while waits have been longer of
- * late: so nothing that is idle, or waits for a disk, polls. */
+ * late: so nothing that is idle, or waits for a disk, polls. With the long limit what waits for a
+ * fast disk does. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,6 +11,7 @@
 
 enum {
         SPIN_LIMIT_NS = 50 * 1000,
+        SPIN_LONG_LIMIT_NS = 2 * 1000 * 1000,
         SPIN_LEAST_CPUS = 4, /* with fewer it takes the processor from what it waits for */
 };
 
@@ -22,6 +24,9 @@ struct spin {
 unsigned spin_cpus(void);
 /* SPIN_LIMIT_NS; 0 where this process may use fewer than SPIN_LEAST_CPUS processors. */
 uint32_t spin_limit_of_host(void);
+/* Of a client that polls, to whose waits those of the daemon's threads add up: as long as these,
+ * within the two limits. */
+uint32_t spin_limit_of_client(uint32_t daemon_us);
 
 /* Of the wait that begins: how long to poll. 0: sleep at once. */
 static inline uint64_t spin_budget(const struct spin *s)

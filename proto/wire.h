@@ -472,7 +472,7 @@ struct wire_hello_result {
         uint16_t max_keys;                     /*  2 */
         uint32_t max_inflight;                 /*  4 */
         uint32_t max_message;                  /*  8 */
-        uint32_t reserved;                     /* 12 */
+        uint32_t spin_us;                      /* 12  for how long the daemon's threads poll */
         uint64_t pool_bytes;                   /* 16  size of the pool's mapping */
         uint64_t max_chunk;                    /* 24 */
         uint64_t staging_max;                  /* 32 */

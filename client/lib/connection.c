@@ -334,6 +334,8 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
         c->staging_max = result.staging_max;
         c->features = result.features;
         memcpy(c->instance, result.instance, sizeof(c->instance));
+        if (kv->spin.limit_ns > 0)
+                kv->spin.limit_ns = spin_limit_of_client(result.spin_us);
         return conn_map_pool(kv, c, fds[0], result.pool_bytes);
 }
 

@@ -100,7 +100,7 @@ struct config {
                 char *gds_puts;   /* io.gds_puts: off | auto | on */
                 bool stages;      /* io.stages */
                 uint64_t hang_ms; /* io.hang */
-                char *spin;       /* io.spin: auto | on | off */
+                char *spin;       /* io.spin: auto | on | off | long */
         } io;
         struct {
                 char *backend;                      /* remote.backend: off | directory | ... */

@@ -264,6 +264,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
                 .max_keys = WIRE_MAX_KEYS,
                 .max_inflight = WIRE_MAX_INFLIGHT,
                 .max_message = WIRE_MAX_MESSAGE,
+                .spin_us = s->sessions->params.spin_us,
                 .pool_bytes = pool_bytes(tenant->pool),
                 .max_chunk =
                         MIN(pool_slab_bytes(tenant->pool), store_max_chunk(tenant->service->store)),

@@ -20,6 +20,7 @@ struct sessions_params {
                             lasts */
         uint8_t instance[WIRE_INSTANCE_BYTES];
         uint64_t handshake_ms;
+        uint32_t spin_us; /* for how long the daemon's threads poll, for HELLO to say */
         struct histogram
                 *costly; /* how long costly requests took of an iteration, ns; NULL: unknown */
 };

@@ -35,6 +35,7 @@ class Bench:
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="bench-", dir=parent))
         self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="kvb-"))  # a socket's path is short
         self.running = []
+        self.settings = {"io.spin": options.spin}
         self.quick = options.quick
         self.fresh_rounds, self.fresh_pairs = (1, 3) if self.quick else (3, 3)
         self.pairs, self.slice_s = options.pairs or (5 if self.quick else 26), 0.25
@@ -80,6 +81,7 @@ def parse_arguments():
     parser.add_argument("--pairs", type=int, metavar="N", help="pairs of slices of a figure of the disk (26; 120 take a minute)")
     parser.add_argument("--workers", metavar="N", default="1", help="of the daemon in the group disk, or 'auto': as many as it "
                         "takes by itself, each of the depth that it takes (default: 1, of fio's depth)")
+    parser.add_argument("--spin", default="auto", choices=("auto", "on", "off", "long"), help="the daemon's io.spin (default: auto)")
     parser.add_argument("--sizes", metavar="SIZE[,SIZE]", help="of the groups disk and batch: " + ", ".join(disk.SIZES))
     parser.add_argument("--dir", help="where stores and fio's file are made: the disk that is measured (default: the build folder)")
     parser.add_argument("--build", default="build-bench", help=argparse.SUPPRESS)

@@ -220,7 +220,8 @@ def print_report(report):
     if daemon:
         print(f"daemon:  {daemon['backend']}, depth {daemon['depth']}, {daemon['workers']} worker, "
               f"{'O_DIRECT' if daemon['direct'] else 'buffered'}, {'registered' if daemon['registered'] else 'unregistered'} buffers"
-              f"{', huge pages ' + daemon['huge_pages'] if daemon.get('huge_pages') else ''}")
+              f"{', huge pages ' + daemon['huge_pages'] if daemon.get('huge_pages') else ''}"
+              f"{', io.spin ' + daemon['spin'] if daemon.get('spin', 'auto') != 'auto' else ''}")
     if report["yardsticks"].get("fio"):
         print(f"fio:     {report['yardsticks']['fio']}")
     shown = [(name, figure) for name, figure in walk(report) if figure.get("reason") != LEFT_OUT]

@@ -101,7 +101,8 @@ def cpu_seconds(pid):
 def note_mode(report, daemon):
     daemon.settle()  # what is registered is known when the pool is there
     status = daemon.status()
-    report["daemon"] = dict(status["io"], huge_pages=status["pool"].get("huge_pages"), version=status["version"])
+    report["daemon"] = dict(status["io"], huge_pages=status["pool"].get("huge_pages"), version=status["version"],
+                            spin=daemon.bench.settings["io.spin"])
 
 
 def listens(path):
@@ -178,7 +179,7 @@ class Daemon:
         self.log = bench.work / "daemon.log"
         self.command = [bench.build / "daemon/kvcache-daemon", "--config", "/dev/null"]
         for key, value in {"listen.socket": self.socket, "listen.http": "off", "store.path": self.store, "log.level": "warning",
-                           **settings}.items():
+                           **bench.settings, **settings}.items():
             self.command += ["--set", f"{key}={value}"]
         self.reporter = None
         bench.running.append(self)

@@ -204,7 +204,7 @@ class Client(Messages, Batches):
         self.pool_fd, self.liveness_fd = reply.fds
         if reply.count != 1 or len(reply.body) < HELLO_RESULT.size:
             raise ProtocolError("HELLO: a reply without its result")
-        (self.version, self.max_keys, self.max_inflight, self.max_message, self.pool_bytes, self.max_chunk,
+        (self.version, self.max_keys, self.max_inflight, self.max_message, self.spin_us, self.pool_bytes, self.max_chunk,
          self.staging_max, self.features, self.instance) = HELLO_RESULT.unpack_from(reply.body)
         if not versions[0] <= self.version <= versions[1]:
             raise ProtocolError(f"HELLO: version {self.version} is none of {versions}")

@@ -175,7 +175,7 @@ class Refused(WireError):
 HEADER = struct.Struct("<IHHQ")
 REPLY_HEAD = struct.Struct("<IHHQHHIQ")
 HELLO = struct.Struct("<IHHQ32s")
-HELLO_RESULT = struct.Struct("<HHII4xQQQQ16s")
+HELLO_RESULT = struct.Struct("<HHIIIQQQQ16s")
 NAMESPACE = struct.Struct("<QHHI")
 BATCH = struct.Struct("<IHHIBBH32s")
 PUT_ENTRY = struct.Struct("<32sQIIQ")

@@ -32,15 +32,17 @@ def traffic(c, ns, name):
     assert c.get(ns, [key_of("none")])[0].status == Status.MISS
 
 
+@pytest.mark.parametrize("spin, spin_us", [("on", 50), ("long", 2000)])
 @pytest.mark.parametrize("backend", ["io_uring", "posix"])
-def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backend):
+def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backend, spin, spin_us):
     if backend == "io_uring" and not harness.has_io_uring():
         pytest.skip("this host refuses io_uring")
-    daemon = make_daemon(settings={"io.spin": "on", "io.backend": backend}).start()
+    daemon = make_daemon(settings={"io.spin": spin, "io.backend": backend}).start()
     with daemon.client() as c:
+        assert c.spin_us == spin_us
         ns = c.namespace("spin")
         for round_ in range(5):
-            traffic(c, ns, f"on{round_}")
+            traffic(c, ns, f"{spin}{round_}")
     after = spun(daemon)
     assert after["loop"] > 0
     assert (after["workers"] > 0) == (backend == "io_uring")  # its threads sleep in the system's calls
@@ -57,12 +59,14 @@ def test_threads_that_are_not_to_poll_do_not(make_daemon, spin):
     finally:
         os.sched_setaffinity(0, before)
     with daemon.client() as c:
+        assert c.spin_us == 0
         traffic(c, c.namespace("spin"), spin)
     assert spun(daemon) == {"loop": 0, "workers": 0}
 
 
-def test_a_stop_ends_threads_that_poll(make_daemon):
-    daemon = make_daemon(settings={"io.spin": "on"}).start()
+@pytest.mark.parametrize("spin", ["on", "long"])
+def test_a_stop_ends_threads_that_poll(make_daemon, spin):
+    daemon = make_daemon(settings={"io.spin": spin}).start()
     with daemon.client() as c:
         harness.put_all(c, c.namespace("spin"), items("stop", 8, MIB // 4), ack=Ack.ACCEPTED)
     daemon.stop()

@@ -58,7 +58,7 @@ class Place:
         self.build = build.resolve()  # the daemon's and the clients'
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="written.", dir=directory))
         self.sockets = pathlib.Path(tempfile.mkdtemp(prefix="kvb-"))
-        self.running = []
+        self.running, self.settings = [], {}
 
     def clean_up(self):
         for daemon in list(self.running):

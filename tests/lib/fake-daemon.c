@@ -496,6 +496,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         m.result.max_keys = (uint16_t)d->o.max_keys;
         m.result.max_inflight = d->o.max_inflight;
         m.result.max_message = WIRE_MAX_MESSAGE;
+        m.result.spin_us = d->o.spin_us;
         m.result.pool_bytes = d->o.pool_bytes + d->o.pool_lie;
         m.result.max_chunk = d->o.max_chunk;
         m.result.staging_max = d->o.staging_max;

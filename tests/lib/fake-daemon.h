@@ -32,6 +32,7 @@ struct fake_options {
         uint64_t max_chunk;    /* 0: 1 MiB */
         uint32_t max_inflight; /* 0: 64 */
         uint32_t max_keys;     /* 0: 1024 */
+        uint32_t spin_us;      /* as it says */
 
         /* Lies of the handshake. */
         bool unsealed, silent, hang_up;

@@ -368,6 +368,13 @@ static void test_answers_that_are_polled_for_are_the_same(void **state)
         assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), 0);
         assert_int_equal(kv->spin.limit_ns, 0);
         kvcache_close(kv);
+        o.flags = 0;
+        fake_daemon_lock(f->d);
+        f->d->o.spin_us = 700;
+        fake_daemon_unlock(f->d);
+        assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), 0);
+        assert_int_equal(kv->spin.limit_ns, spin_limit_of_host() > 0 ? 700000 : 0);
+        kvcache_close(kv);
         o.flags = KVCACHE_NO_SPIN << 1;
         assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), -EINVAL);
 }

@@ -67,6 +67,15 @@ static void few_processors_are_left_to_others(void **state)
         assert_int_equal(sched_setaffinity(0, sizeof(before), &before), 0);
 }
 
+static void a_client_polls_as_long_as_the_daemon_within_limits(void **state)
+{
+        assert_int_equal(spin_limit_of_client(0), SPIN_LIMIT_NS); /* off, or an old daemon */
+        assert_int_equal(spin_limit_of_client(SPIN_LIMIT_NS / 1000), SPIN_LIMIT_NS);
+        assert_int_equal(spin_limit_of_client(700), 700000);
+        assert_int_equal(spin_limit_of_client(SPIN_LONG_LIMIT_NS / 1000), SPIN_LONG_LIMIT_NS);
+        assert_int_equal(spin_limit_of_client(UINT32_MAX), SPIN_LONG_LIMIT_NS);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -74,6 +83,7 @@ int main(void)
                 cmocka_unit_test(waits_a_little_longer_than_the_limit_are_slept_through),
                 cmocka_unit_test(without_a_limit_nothing_polls),
                 cmocka_unit_test(few_processors_are_left_to_others),
+                cmocka_unit_test(a_client_polls_as_long_as_the_daemon_within_limits),
         };
 
         return cmocka_run_group_tests_name("spin", tests, NULL, NULL);
