@@ -354,10 +354,9 @@ static void wait_for_events(struct server *s, bool more)
                 return;
         }
         now = clock_mono_ns();
-        if (!s->has_polled) {
-                sessions_poll_begins(s->sessions);
+        sessions_poll_begins(s->sessions);
+        if (!s->has_polled)
                 s->wait_began_ns = now;
-        }
         end = s->wait_began_ns + spin_budget(&s->spin);
         if (s->wake_ns > 0 && s->wake_ns < end)
                 end = s->wake_ns;

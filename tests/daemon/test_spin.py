@@ -2,6 +2,7 @@
 """io.spin: threads that poll for a moment before they sleep."""
 
 import os
+import time
 
 import pytest
 
@@ -47,6 +48,21 @@ def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backen
     assert after["loop"] > 0
     assert (after["workers"] > 0) == (backend == "io_uring")  # its threads sleep in the system's calls
     daemon.assert_idle()
+
+
+def test_a_pause_between_requests_is_no_time_of_theirs(make_daemon):
+    """The poll that was in vain when it began was taken for when the next request could be read."""
+    daemon = make_daemon(settings={"io.spin": "long"}).start()
+    name = 'kvcache_request_duration_seconds_sum{op="PING"}'
+    with daemon.client() as c:
+        before, waited = daemon.metrics()[name], 0
+        for _ in range(15):
+            began = time.monotonic()
+            for _ in range(4):
+                c.ping()
+            waited += time.monotonic() - began
+            time.sleep(0.1)  # the pause that must not count
+        assert daemon.metrics()[name] - before <= waited
 
 
 @pytest.mark.parametrize("spin", ["off", "auto"])
