@@ -43,7 +43,7 @@ struct server {
         struct spin spin;                                              /* of the loop */
         uint64_t wait_began_ns;                                        /* the loop's */
         bool has_polled;                                               /* in vain, since then */
-        uint64_t wake_ns;    /* when the loop is to take a turn at the latest; 0: for no time */
+        uint64_t wake_ns;    /* of the next deadline; 0: there is none */
         unsigned sweep_turn; /* the tenant whose pool is swept next */
         struct sessions *sessions;
         struct listener *listener;

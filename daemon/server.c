@@ -340,9 +340,9 @@ static bool turn(struct server *s)
         return more;
 }
 
-/* Sleeps until something happens, unless there is more to do. While it has not been long of late
- * until a client or a worker had something, it only asks, for a moment; if that is in vain, the
- * loop takes a turn, and what comes next is sleep. */
+/* Sleeps until something happens, unless there is more to do. While clients have requests and it
+ * has not been long of late until they or a worker had something, it only asks, for a moment; if
+ * that is in vain, the loop iterates, and what comes next is sleep. */
 static void wait_for_events(struct server *s, bool more)
 {
         bool polls = !more && !s->has_polled && spin_budget(&s->spin) > 0;
@@ -357,12 +357,12 @@ static void wait_for_events(struct server *s, bool more)
         sessions_poll_begins(s->sessions);
         if (!s->has_polled)
                 s->wait_began_ns = now;
-        end = s->wait_began_ns + spin_budget(&s->spin);
-        if (s->wake_ns > 0 && s->wake_ns < end)
-                end = s->wake_ns;
+        polls = polls && now <= sessions_heard_ns(s->sessions) + SPIN_CLIENT_NS;
+        end = spin_end(&s->spin, s->wait_began_ns, s->wake_ns);
         do
                 event_base_loop(s->base, EVLOOP_ONCE | (more || polls ? EVLOOP_NONBLOCK : 0));
-        while (polls && !sessions_woken_ns(s->sessions) && clock_mono_ns() < end);
+        while (polls && !sessions_woken_ns(s->sessions) && !sessions_active(s->sessions) &&
+               clock_mono_ns() < end);
         s->has_polled = polls && !sessions_woken_ns(s->sessions);
         if (more)
                 return;

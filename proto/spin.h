@@ -12,6 +12,8 @@
 enum {
         SPIN_LIMIT_NS = 50 * 1000,
         SPIN_LONG_LIMIT_NS = 2 * 1000 * 1000,
+        SPIN_CLIENT_NS = 10 * 1000 * 1000, /* the daemon's threads poll for so long after a request:
+                                              not for what it does by itself */
         SPIN_LEAST_CPUS = 4, /* with fewer it takes the processor from what it waits for */
 };
 
@@ -32,6 +34,15 @@ uint32_t spin_limit_of_client(uint32_t daemon_us);
 static inline uint64_t spin_budget(const struct spin *s)
 {
         return s->typical_ns <= s->limit_ns ? s->limit_ns : 0;
+}
+
+/* Until when the wait polls that began at `began_ns`: never past the deadline of what waits with
+ * it, `wake_ns`; 0: there is none. */
+static inline uint64_t spin_end(const struct spin *s, uint64_t began_ns, uint64_t wake_ns)
+{
+        uint64_t end_ns = began_ns + spin_budget(s);
+
+        return wake_ns > 0 && wake_ns < end_ns ? wake_ns : end_ns;
 }
 
 /* A wait has lasted so long. A long one counts no more than four times the limit: a dozen short

@@ -335,7 +335,7 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
         c->features = result.features;
         memcpy(c->instance, result.instance, sizeof(c->instance));
         if (kv->spin.limit_ns > 0)
-                kv->spin.limit_ns = spin_limit_of_client(result.spin_us);
+                kv->spin = (struct spin){ .limit_ns = spin_limit_of_client(result.spin_us) };
         return conn_map_pool(kv, c, fds[0], result.pool_bytes);
 }
 

@@ -134,6 +134,8 @@ static bool worker_take_inbox(struct worker *w)
         for (struct list_node *n; (n = list_pop(&taken));) {
                 struct kio_request *req = kio_request_of(n);
 
+                if (req->class != KIO_CLASS_BACKGROUND)
+                        w->client_ns = MAX(w->client_ns, req->submitted_ns);
                 if (req->op == KIO_COPY || req->op == KIO_CALL ||
                     (is_transfer(req) && req->length == 0))
                         list_append(&w->compute[req->class], n);
@@ -512,10 +514,11 @@ static bool worker_spin(struct worker *w)
         uint64_t budget = spin_budget(&w->spin), began, now;
         bool has_come;
 
-        if (budget == 0 || !w->queue->ops->is_ready)
+        w->wait_ns = began = w->spin.limit_ns ? clock_mono_ns() : 0;
+        if (budget == 0 || !w->queue->ops->is_ready || began > w->client_ns + SPIN_CLIENT_NS)
                 return false;
         worker_enter(w, false);
-        began = now = clock_mono_ns();
+        now = clock_mono_ns();
         for (;;) {
                 has_come = atomic_load_explicit(&w->posted, memory_order_acquire) != w->taken ||
                            w->queue->ops->is_ready(w->queue);
@@ -530,13 +533,12 @@ static bool worker_spin(struct worker *w)
         return has_come;
 }
 
+/* The wait counts from where it began: what was polled for in vain is a part of it. */
 static void worker_sleep(struct worker *w)
 {
-        uint64_t began = w->spin.limit_ns ? clock_mono_ns() : 0;
-
         worker_enter(w, true);
-        if (began)
-                spin_learn(&w->spin, clock_mono_ns() - began);
+        if (w->wait_ns > 0)
+                spin_learn(&w->spin, clock_mono_ns() - w->wait_ns);
 }
 
 static void worker_run(struct worker *w)

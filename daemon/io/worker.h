@@ -57,6 +57,8 @@ struct worker {
         uint64_t accounted_ns;
         uint64_t taken; /* of `posted` */
         struct spin spin;
+        uint64_t client_ns; /* when it was last given an operation that a client waits for */
+        uint64_t wait_ns;   /* when its wait began */
         struct list_node done;
         struct merge merge;
         int broken; /* -errno while the queue cannot be submitted */

@@ -88,6 +88,7 @@ struct sessions {
         struct log_ratelimit lines;
         uint64_t poll_ns;     /* when the loop began to look for what can be read; 0: it has */
         uint64_t woken_ns;    /* when it had looked */
+        uint64_t heard_ns;    /* when a client last sent something */
         uint64_t readable_ns; /* since when what it found may have been there */
         union {
                 struct wire_hdr hdr;

@@ -459,6 +459,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
         struct session *s = userdata;
 
         sessions_woken(s->sessions);
+        s->sessions->heard_ns = s->sessions->woken_ns;
         read_messages(s);
         session_activate(s);
 }

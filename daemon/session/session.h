@@ -50,6 +50,8 @@ bool sessions_iterate(struct sessions *s);
 void sessions_poll_begins(struct sessions *s);
 /* When it had looked last, ns; 0: it has not since sessions_poll_begins(). */
 uint64_t sessions_woken_ns(const struct sessions *s);
+/* When a client last sent something, ns. */
+uint64_t sessions_heard_ns(const struct sessions *s);
 /* It has looked: the first of what it found is about to be dealt with. */
 void sessions_woken(struct sessions *s);
 /* Operations under way to close descriptors that clients sent: they may take for ever. */

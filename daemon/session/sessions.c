@@ -417,6 +417,11 @@ uint64_t sessions_woken_ns(const struct sessions *all)
         return all->poll_ns == 0 ? all->woken_ns : 0;
 }
 
+uint64_t sessions_heard_ns(const struct sessions *all)
+{
+        return all->heard_ns;
+}
+
 bool sessions_active(const struct sessions *all)
 {
         return !list_empty(&all->active) || !list_empty(&all->costly);

@@ -365,18 +365,50 @@ static void test_answers_that_are_polled_for_are_the_same(void **state)
                                      .socket_path = f->path };
         struct kvcache *kv;
 
-        assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), 0);
-        assert_int_equal(kv->spin.limit_ns, 0);
-        kvcache_close(kv);
-        o.flags = 0;
         fake_daemon_lock(f->d);
         f->d->o.spin_us = 700;
         fake_daemon_unlock(f->d);
         assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), 0);
-        assert_int_equal(kv->spin.limit_ns, spin_limit_of_host() > 0 ? 700000 : 0);
+        assert_int_equal(kv->spin.limit_ns, 0);
         kvcache_close(kv);
         o.flags = KVCACHE_NO_SPIN << 1;
         assert_int_equal(kvcache_connect(&kv, &o, NULL, 0), -EINVAL);
+}
+
+static void reconnect(struct rig *f, uint32_t spin_us)
+{
+        struct kvcache_key k = rig_key(1);
+        struct kvcache_completion c;
+        struct kvcache_result r;
+
+        fake_daemon_lock(f->d);
+        f->d->o.spin_us = spin_us;
+        fake_daemon_unlock(f->d);
+        fake_daemon_hang_up(f->d);
+        assert_true(readable(kvcache_fd(f->kv), 1000));
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
+        assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_MISS);
+}
+
+/* As long as the daemon's threads, whatever the daemon before said; not at all where the client
+ * does not. */
+static void test_a_client_polls_as_long_as_the_daemon_says(void **state)
+{
+        struct rig *f = *state;
+
+        start(f, NULL);
+        f->kv->spin = (struct spin){ .limit_ns = SPIN_LIMIT_NS }; /* as on four processors */
+        reconnect(f, 700);
+        assert_int_equal(f->kv->spin.limit_ns, 700000);
+        f->kv->spin.typical_ns = 2800000;
+        reconnect(f, 0);
+        assert_int_equal(f->kv->spin.limit_ns, SPIN_LIMIT_NS);
+        assert_true(f->kv->spin.typical_ns <= 4 * SPIN_LIMIT_NS);
+        reconnect(f, UINT32_MAX);
+        assert_int_equal(f->kv->spin.limit_ns, SPIN_LONG_LIMIT_NS);
+        f->kv->spin.limit_ns = 0;
+        reconnect(f, 700);
+        assert_int_equal(f->kv->spin.limit_ns, 0);
 }
 
 static void test_releases_ride_and_end_once(void **state)
@@ -2431,6 +2463,7 @@ int main(void)
                 TEST(namespace_mismatch_names_the_field),
                 TEST(what_was_put_is_got),
                 TEST(answers_that_are_polled_for_are_the_same),
+                TEST(a_client_polls_as_long_as_the_daemon_says),
                 TEST(releases_ride_and_end_once),
                 TEST(many_releases_go_by_themselves),
                 TEST(exists_match_touch_stat_evict_list_purge),

@@ -50,6 +50,16 @@ static void without_a_limit_nothing_polls(void **state)
         assert_int_equal(spin_budget(&s), 0);
 }
 
+static void a_poll_ends_at_a_deadline(void **state)
+{
+        struct spin s = { .limit_ns = SPIN_LONG_LIMIT_NS };
+
+        assert_int_equal(spin_end(&s, 1000, 0), 1000 + SPIN_LONG_LIMIT_NS);
+        assert_int_equal(spin_end(&s, 1000, 1001), 1001);
+        assert_int_equal(spin_end(&s, 1000, 10), 10); /* it is past */
+        assert_int_equal(spin_end(&s, 1000, UINT64_MAX), 1000 + SPIN_LONG_LIMIT_NS);
+}
+
 static void few_processors_are_left_to_others(void **state)
 {
         cpu_set_t before, one;
@@ -82,6 +92,7 @@ int main(void)
                 cmocka_unit_test(long_waits_end_it_and_short_ones_begin_it_again),
                 cmocka_unit_test(waits_a_little_longer_than_the_limit_are_slept_through),
                 cmocka_unit_test(without_a_limit_nothing_polls),
+                cmocka_unit_test(a_poll_ends_at_a_deadline),
                 cmocka_unit_test(few_processors_are_left_to_others),
                 cmocka_unit_test(a_client_polls_as_long_as_the_daemon_within_limits),
         };

@@ -72,7 +72,7 @@ class Client:
     connect_timeout  in seconds: how long a call may take longer while a daemon is there and does not answer
     populate         fault the daemon's memory in at connect rather than at the first touch
     lookup           answer match() and exists() from the lookup index, and gets of what is in memory by the pool index; False: ask the daemon
-    spin             poll for 50 us at most before sleeping, while answers come that soon; on four processors or more
+    spin             poll for 50 us at most (2 ms with io.spin: long) before sleeping, while answers come that soon; on four processors or more
     required         raise Error where no daemon answers now
 
     Calls of several threads run one after the other; a blocking call holds the client until it is answered, reap() does not.
