@@ -514,11 +514,11 @@ static bool worker_spin(struct worker *w)
         uint64_t budget = spin_budget(&w->spin), began, now;
         bool has_come;
 
-        w->wait_ns = began = w->spin.limit_ns ? clock_mono_ns() : 0;
-        if (budget == 0 || !w->queue->ops->is_ready || began > w->client_ns + SPIN_CLIENT_NS)
+        w->wait_ns = w->spin.limit_ns ? clock_mono_ns() : 0;
+        if (budget == 0 || !w->queue->ops->is_ready || w->wait_ns > w->client_ns + SPIN_CLIENT_NS)
                 return false;
         worker_enter(w, false);
-        now = clock_mono_ns();
+        w->wait_ns = began = now = clock_mono_ns();
         for (;;) {
                 has_come = atomic_load_explicit(&w->posted, memory_order_acquire) != w->taken ||
                            w->queue->ops->is_ready(w->queue);
