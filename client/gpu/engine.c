@@ -184,7 +184,8 @@ static uint32_t engine_cut(struct copy *ret, uint32_t room, const struct copy *l
         return k;
 }
 
-/* Behind the `*used` copies that the slot's list has already. */
+/* Behind the `*used` copies that the slot's list has already. What is on its way to the device
+ * counts as used, whatever became of the launch. */
 static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, cu_stream stream,
                                const struct copy *list, size_t n)
 {
@@ -202,14 +203,15 @@ static cu_result engine_kernel(struct engine *e, unsigned slot, uint32_t *used, 
                 arguments[0] = &device;
                 arguments[1] = &k;
                 c = e->d->copy(device, (cu_address)(uintptr_t)host, k * sizeof(*host), stream);
-                if (c == CU_OK)
-                        c = e->d->launch(e->kernel, blocks, 1, 1, ENGINE_THREADS, 1, 1, 0, stream,
-                                         arguments, NULL);
+                if (c != CU_OK)
+                        return c;
+                *used += k;
+                c = e->d->launch(e->kernel, blocks, 1, 1, ENGINE_THREADS, 1, 1, 0, stream,
+                                 arguments, NULL);
                 if (c != CU_OK)
                         return c;
                 e->counts.kernel_launches++;
                 e->counts.kernel_copies += taken;
-                *used += k;
         }
         return taken < n ? engine_plain(e, stream, list + taken, n - taken) : CU_OK;
 }

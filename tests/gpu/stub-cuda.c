@@ -6,6 +6,7 @@
 #include "stub-cuda.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/queue.h>
@@ -40,6 +41,8 @@ struct work {
         enum work_kind kind;
         bool may_be_pageable;
         struct copy copy; /* of a kernel: `from` is its list, `bytes` their number */
+        bool is_summed;
+        uint64_t sum; /* of the host memory that a copy to the device reads */
         struct CUevent_st *event;
         uint64_t version;
         void (*host)(void *user);
@@ -189,6 +192,32 @@ static void carry_copy(const struct copy *c, bool may_be_pageable)
                 sticky = CU_ERROR_ILLEGAL_ADDRESS;
 }
 
+/* Of a copy from registered host memory to the device. What is mapped read-only is the
+ * daemon's to change. */
+static bool source_sum(const struct copy *c, uint64_t *ret)
+{
+        const uint8_t *from = c->to & DEVICE && !(c->from & DEVICE)
+                                      ? translate(c->from, c->bytes, true, false)
+                                      : NULL;
+
+        *ret = UINT64_C(0xcbf29ce484222325);
+        for (uint64_t i = 0; from && i < c->bytes; i++)
+                *ret = (*ret ^ from[i]) * UINT64_C(0x100000001b3);
+        return from;
+}
+
+/* A program that has begun a copy leaves its source alone until it is done. */
+static void check_source(const struct work *w)
+{
+        uint64_t sum;
+
+        if (!w->is_summed || !source_sum(&w->copy, &sum) || sum == w->sum)
+                return;
+        fprintf(stderr, "the source of a copy of %llu bytes was changed before the copy was done\n",
+                (unsigned long long)w->copy.bytes);
+        abort();
+}
+
 static void carry_kernel(const struct copy *list)
 {
         const struct copy *copies =
@@ -218,6 +247,7 @@ static void work_carry_out(struct CUstream_st *s, struct work *w)
         TAILQ_REMOVE(&s->work, w, link);
         switch (sticky != 0 && w->kind != WORK_RECORD && w->kind != WORK_WAIT ? -1 : (int)w->kind) {
         case WORK_COPY:
+                check_source(w);
                 carry_copy(&w->copy, w->may_be_pageable);
                 break;
         case WORK_KERNEL:
@@ -310,6 +340,8 @@ static int stream_add(cu_stream handle, struct work w)
         if (w.event)
                 w.event->refs++;
         *copy = w;
+        if (w.kind == WORK_COPY)
+                copy->is_summed = source_sum(&w.copy, &copy->sum);
         TAILQ_INSERT_TAIL(&s->work, copy, link);
         if (!has_thread) {
                 pthread_t t;

@@ -620,6 +620,31 @@ static void a_way_that_fails_is_followed_by_the_next(void **state)
         assert_true(block_is(f, 3, 4));
 }
 
+/* The list of a launch that has failed may still be on its way to the device: what is tried next
+ * has one of its own. */
+static void a_list_is_left_alone_until_it_is_there(void **state)
+{
+        struct kvcache_gpu_options o = options_of(KVCACHE_GPU_ENGINE_BOUNCE);
+        struct fixture *f = *state;
+        struct job *j;
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = 256 << 20 });
+        assert_int_equal(kvcache_gpu_attach(&f->gpu, f->kv, &o, NULL, 0), 0);
+        put_keys(f, 4, 1);
+        clear(f);
+        stub.run(false);
+        stub.fault("cuLaunchKernel", 0, 1, CU_ERROR_LAUNCH_OUT_OF_RESOURCES);
+        j = job_of(f, 4, 1, 0);
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
+        assert_int_equal(finish_in_steps(f, 7), 0);
+        stub.run(true);
+        assert_statuses(j, KVCACHE_OK);
+        for (unsigned k = 0; k < 4; k++)
+                assert_true(block_is(f, k, 1 + k));
+        assert_int_equal(info_of(f).counts.kernel_failures, 1);
+        assert_int_equal(info_of(f).counts.batch_calls, 0);
+}
+
 static void without_a_kernel_the_driver_copies(void **state)
 {
         static const char *const missing[] = { "cuModuleLoadData", "cuModuleGetFunction",
@@ -1105,6 +1130,7 @@ int main(void)
                 TEST(requests_are_issued_in_the_order_of_their_calls),
                 TEST(detaching_waits_for_what_is_under_way),
                 TEST(a_way_that_fails_is_followed_by_the_next),
+                TEST(a_list_is_left_alone_until_it_is_there),
                 TEST(without_a_kernel_the_driver_copies),
                 TEST(nothing_is_copied_after_a_block_has_failed),
                 TEST(a_pool_that_is_not_registered_is_read_through_staging),
