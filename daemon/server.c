@@ -345,8 +345,8 @@ static bool turn(struct server *s)
  * that is in vain, the loop iterates, and what comes next is sleep. */
 static void wait_for_events(struct server *s, bool more)
 {
-        bool polls = !more && !s->has_polled && spin_budget(&s->spin) > 0;
-        uint64_t now, end;
+        uint64_t now, end, budget = 0;
+        bool polls;
 
         if (s->spin.limit_ns == 0) {
                 sessions_poll_begins(s->sessions);
@@ -357,8 +357,10 @@ static void wait_for_events(struct server *s, bool more)
         sessions_poll_begins(s->sessions);
         if (!s->has_polled)
                 s->wait_began_ns = now;
-        polls = polls && now <= sessions_heard_ns(s->sessions) + SPIN_CLIENT_NS;
-        end = spin_end(&s->spin, s->wait_began_ns, s->wake_ns);
+        if (!more && !s->has_polled)
+                budget = spin_budget_of_daemon(&s->spin, sessions_heard_ns(s->sessions), now);
+        polls = budget > 0;
+        end = spin_end(now, budget, s->wake_ns);
         do
                 event_base_loop(s->base, EVLOOP_ONCE | (more || polls ? EVLOOP_NONBLOCK : 0));
         while (polls && !sessions_woken_ns(s->sessions) && !sessions_active(s->sessions) &&

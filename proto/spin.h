@@ -36,11 +36,18 @@ static inline uint64_t spin_budget(const struct spin *s)
         return s->typical_ns <= s->limit_ns ? s->limit_ns : 0;
 }
 
-/* Until when the wait polls that began at `began_ns`: never past the deadline of what waits with
- * it, `wake_ns`; 0: there is none. */
-static inline uint64_t spin_end(const struct spin *s, uint64_t began_ns, uint64_t wake_ns)
+/* Likewise of a thread of the daemon, which works for a client since `client_ns` or for itself. */
+static inline uint64_t spin_budget_of_daemon(const struct spin *s, uint64_t client_ns,
+                                             uint64_t now_ns)
 {
-        uint64_t end_ns = began_ns + spin_budget(s);
+        return now_ns <= client_ns + SPIN_CLIENT_NS ? spin_budget(s) : 0;
+}
+
+/* Until when a wait polls that began at `began_ns`: never past the deadline of what waits with it,
+ * `wake_ns`; 0: there is none. */
+static inline uint64_t spin_end(uint64_t began_ns, uint64_t budget_ns, uint64_t wake_ns)
+{
+        uint64_t end_ns = began_ns + budget_ns;
 
         return wake_ns > 0 && wake_ns < end_ns ? wake_ns : end_ns;
 }

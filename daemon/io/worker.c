@@ -511,11 +511,12 @@ static void worker_enter(struct worker *w, bool wait)
 /* Polls for a moment, with all that is ready given to the device. True: something has come. */
 static bool worker_spin(struct worker *w)
 {
-        uint64_t budget = spin_budget(&w->spin), began, now;
+        uint64_t budget, began, now;
         bool has_come;
 
         w->wait_ns = w->spin.limit_ns ? clock_mono_ns() : 0;
-        if (budget == 0 || !w->queue->ops->is_ready || w->wait_ns > w->client_ns + SPIN_CLIENT_NS)
+        budget = spin_budget_of_daemon(&w->spin, w->client_ns, w->wait_ns);
+        if (budget == 0 || !w->queue->ops->is_ready)
                 return false;
         worker_enter(w, false);
         w->wait_ns = began = now = clock_mono_ns();

@@ -108,15 +108,17 @@ def test_a_stop_ends_threads_that_poll(make_daemon, spin):
 @pytest.mark.skipif(not harness.has_io_uring(), reason="this host refuses io_uring")
 def test_what_the_daemon_does_by_itself_is_not_polled_for(make_daemon):
     daemon = make_daemon(settings={"io.spin": "long", "io.backend": "io_uring", "store.scrub_rate": "1GiB", "store.scrub_interval": "1s"})
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"  # asking there is no request of a client
     daemon.start()
 
-    def passes():
-        samples = daemon.metrics()
-        return sum(value for name, value in samples.items() if name.startswith("kvcache_scrub_passes_total"))
+    def read():
+        samples = harness.parse_metrics(daemon.http("/metrics")[2].decode())
+        passes = sum(value for name, value in samples.items() if name.startswith("kvcache_scrub_passes_total"))
+        return passes, [value for name, value in samples.items() if name.startswith("kvcache_spin_seconds_total")]
     with daemon.client() as c:
         harness.put_all(c, c.namespace("spin"), items("scrub", 40, MIB), ack=Ack.WRITTEN)
-        begun = passes()
-        wait_until(lambda: passes() > begun, "a pass, which began beside the puts perhaps", 30)
-        before, begun = spun(daemon)["workers"], passes()
-        wait_until(lambda: passes() > begun + 1, "two more passes", 30)
-    assert spun(daemon)["workers"] == before
+        begun, _ = read()
+        wait_until(lambda: read()[0] > begun, "a pass, which began beside the puts perhaps", 30)
+        begun, before = read()
+        wait_until(lambda: read()[0] > begun + 1, "two more passes", 30)
+        assert read()[1] == before and len(before) == 2

@@ -52,12 +52,21 @@ static void without_a_limit_nothing_polls(void **state)
 
 static void a_poll_ends_at_a_deadline(void **state)
 {
-        struct spin s = { .limit_ns = SPIN_LONG_LIMIT_NS };
+        assert_int_equal(spin_end(1000, 500, 0), 1500);
+        assert_int_equal(spin_end(1000, 500, 1001), 1001);
+        assert_int_equal(spin_end(1000, 500, 10), 10); /* it is past */
+        assert_int_equal(spin_end(1000, 500, UINT64_MAX), 1500);
+}
 
-        assert_int_equal(spin_end(&s, 1000, 0), 1000 + SPIN_LONG_LIMIT_NS);
-        assert_int_equal(spin_end(&s, 1000, 1001), 1001);
-        assert_int_equal(spin_end(&s, 1000, 10), 10); /* it is past */
-        assert_int_equal(spin_end(&s, 1000, UINT64_MAX), 1000 + SPIN_LONG_LIMIT_NS);
+static void the_daemon_polls_for_clients_only(void **state)
+{
+        struct spin s = { .limit_ns = SPIN_LIMIT_NS };
+
+        assert_int_equal(spin_budget_of_daemon(&s, 1000, 1000), SPIN_LIMIT_NS);
+        assert_int_equal(spin_budget_of_daemon(&s, 1000, 1000 + SPIN_CLIENT_NS), SPIN_LIMIT_NS);
+        assert_int_equal(spin_budget_of_daemon(&s, 1000, 1001 + SPIN_CLIENT_NS), 0);
+        learn(&s, UINT64_MAX, 100);
+        assert_int_equal(spin_budget_of_daemon(&s, 1000, 1000), 0);
 }
 
 static void few_processors_are_left_to_others(void **state)
@@ -93,6 +102,7 @@ int main(void)
                 cmocka_unit_test(waits_a_little_longer_than_the_limit_are_slept_through),
                 cmocka_unit_test(without_a_limit_nothing_polls),
                 cmocka_unit_test(a_poll_ends_at_a_deadline),
+                cmocka_unit_test(the_daemon_polls_for_clients_only),
                 cmocka_unit_test(few_processors_are_left_to_others),
                 cmocka_unit_test(a_client_polls_as_long_as_the_daemon_within_limits),
         };
