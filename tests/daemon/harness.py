@@ -27,6 +27,7 @@ import threading
 import time
 
 import kvwire
+from processes import die_with_parent, spawn
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("KVCACHE_BUILD", SOURCE / "build-test")).resolve()
@@ -125,10 +126,6 @@ def refuse_io_uring():
     """A seccomp filter, as container runtimes have it."""
     if _libc.prctl(38, 1, 0, 0, 0) != 0 or _libc.prctl(22, 2, ctypes.byref(_NO_IO_URING_PROGRAM), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
-
-
-def die_with_parent():
-    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def limit_memlock():
@@ -295,9 +292,8 @@ class Daemon:
                 step()
 
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            env=self.environment(), preexec_fn=before_exec if deprive else None,
-                                            pass_fds=self.pass_fds, cwd=str(self.directory))
+            self.process = spawn(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(),
+                                 preexec_fn=before_exec, pass_fds=self.pass_fds, cwd=str(self.directory))
         self.exit_checked = False
         return self
 

@@ -55,11 +55,11 @@ class Prometheus:
 
     def __enter__(self):
         self.log = open(self.directory / "log", "wb")
-        self.process = subprocess.Popen(
+        self.process = harness.spawn(
             [self.program, f"--config.file={self.directory}/prometheus.yaml", f"--storage.tsdb.path={self.directory}/data",
              f"--web.listen-address=127.0.0.1:{self.port}", "--query.lookback-delta=5s",
              *(f"--enable-feature={feature}" for feature in self.features)],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=harness.die_with_parent)
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         try:
             count = sum(len(targets) for targets in self.jobs.values())
             harness.wait_until(lambda: len(self.query("up == 1")) == count, lambda: f"all daemons are scraped\n{self.said()}", 30)

@@ -86,7 +86,7 @@ def test_batches_of_hits_and_an_echo_of_the_same_lengths(make_daemon, entries, d
     store, limit = entries
     daemon = make_daemon(settings={"store.limit": limit, "store.prewrite": "off", "memory.pool": 64 * MIB}, store=store).start()
     path = directory / "echo"
-    echo = subprocess.Popen([harness.BUILD / "tests/bench/measure-echo", path])
+    echo = harness.spawn([harness.BUILD / "tests/bench/measure-echo", path])
     try:
         harness.wait_until(path.exists, "the echo listens")
         answer, = bench(daemon, "rtt", *plain("--sample", 600, "--batch", 128), "--echo", path, "--pairs", 2, "--slice-ms", 20,

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from harness import BENCH, KIB, SOURCE, bench, slow, wait_until
+from harness import BENCH, KIB, SOURCE, bench, slow, spawn, wait_until
 
 
 def remote(*arguments, check=0):
@@ -122,8 +122,8 @@ def test_an_engine_that_is_full(shared):
 
 @pytest.mark.parametrize("bare", [["--bare"], []], ids=["bare", "daemon"])
 def test_an_interrupted_run_removes_what_it_made(shared, bare, directory):
-    run = subprocess.Popen([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2", *bare],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
+    run = spawn([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2", *bare],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
     wait_until(lambda: len(left(shared)) > 10, "it has begun")
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=60 * slow())
@@ -134,7 +134,7 @@ def test_an_interrupted_run_removes_what_it_made(shared, bare, directory):
 
 
 def test_s3(tmp_path):
-    server = subprocess.Popen(["python3", SOURCE / "tests" / "lib" / "s3-server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = spawn(["python3", SOURCE / "tests" / "lib" / "s3-server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         port = int(server.stdout.readline())
         keys = tmp_path / "keys"

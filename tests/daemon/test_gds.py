@@ -496,8 +496,8 @@ CLIENT = BUILD / "tests" / "daemon" / "loan-client"
 
 
 def loan_client(daemon, scenario, **how):
-    return subprocess.Popen([CLIENT, str(daemon.socket), scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                            **how)
+    return harness.spawn([CLIENT, str(daemon.socket), scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                         **how)
 
 
 def finish(process, line=None):

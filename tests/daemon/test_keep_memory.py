@@ -115,8 +115,8 @@ def mounts(base_directory):
         (directory / name).mkdir(parents=True)
     script = (f"mount --make-rprivate / && mount -t tmpfs -o size=0,huge=advise,mode=0700 none {directory}/rw && "
               f"mount --bind {directory}/rw {directory}/ro && mount -o remount,bind,ro {directory}/ro && echo ok && exec cat")
-    process = subprocess.Popen(["unshare", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True)
+    process = harness.spawn(["unshare", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
     line = process.stdout.readline()
     if line != "ok\n":
         process.communicate()

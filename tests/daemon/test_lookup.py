@@ -31,8 +31,8 @@ class LibraryClient:
 
     def __init__(self, daemon, namespace="n", flags=0):
         environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-        self.process = subprocess.Popen([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = harness.spawn([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout.readline() == "ready\n"
 
     def __enter__(self):

@@ -34,8 +34,8 @@ class LibraryClient:
 
     def __init__(self, daemon, namespace="n", flags=0):
         environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-        self.process = subprocess.Popen([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = harness.spawn([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout.readline() == "ready\n"
 
     def __enter__(self):
@@ -731,8 +731,8 @@ def test_no_byte_is_of_another_chunk(make_daemon, length, keys, getters, putters
                                    "store.write_budget": "1MiB", "eviction.policy": "lru"}).start()
     daemon.populated_status()
     ms = 20000 if LONG else 1200
-    processes = [subprocess.Popen([str(STRESS), daemon.socket, "n", what, str(seed), str(ms), str(keys), str(length)],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    processes = [harness.spawn([str(STRESS), daemon.socket, "n", what, str(seed), str(ms), str(keys), str(length)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
                  for seed, what in enumerate(["get"] * getters + ["put"] * putters)]
     local = 0
     for p in processes:

@@ -90,8 +90,8 @@ def processes_of(tmp):
 def start(daemon, *command, env=None):
     clean = {k: v for k, v in os.environ.items() if not k.startswith("KVCACHE_")}
     socket = ["--socket", daemon.socket] if daemon else []
-    return subprocess.Popen([str(harness.BENCH), *socket, *map(str, command)], stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**clean, **(env or {})})
+    return harness.spawn([str(harness.BENCH), *socket, *map(str, command)], stdin=subprocess.DEVNULL,
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**clean, **(env or {})})
 
 
 def finish(process, check, timeout=90):
@@ -509,8 +509,8 @@ def test_io_must_be_the_daemons(make_daemon):
 
 def test_a_bar_on_a_terminal(daemon):
     master, slave = pty.openpty()
-    process = subprocess.Popen([str(harness.BENCH), "--socket", daemon.socket, *map(str, arguments(source="memory")),
-                                "--num_iter", "1000000", "--no-raw"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave)
+    process = harness.spawn([str(harness.BENCH), "--socket", daemon.socket, *map(str, arguments(source="memory")),
+                             "--num_iter", "1000000", "--no-raw"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave)
     os.close(slave)
     seen, deadline = b"", time.monotonic() + 30 * harness.slow()
     while b"%" not in seen and time.monotonic() < deadline:

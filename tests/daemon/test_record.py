@@ -27,7 +27,7 @@ class Recording:
         self.command = [str(harness.CTL), "--socket", daemon.socket, "record", "--out", path, *arguments]
 
     def __enter__(self):
-        self.process = subprocess.Popen(list(map(str, self.command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = harness.spawn(list(map(str, self.command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         harness.wait_until(lambda: self.path.exists() or self.process.poll() is not None, "the recording to begin")
         return self
 
@@ -218,8 +218,8 @@ def test_the_tool_ends_with_its_time_and_with_its_size(daemon, directory):
 
 def test_the_daemon_goes_away(make_daemon, directory):
     daemon = make_daemon().start()
-    process = subprocess.Popen([str(harness.CTL), "--socket", str(daemon.socket), "record", "--out", str(directory / "trace")],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = harness.spawn([str(harness.CTL), "--socket", str(daemon.socket), "record", "--out", str(directory / "trace")],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     harness.wait_until((directory / "trace").exists, "the recording to begin")
     daemon.kill()
     _, err = process.communicate(timeout=30)

@@ -416,9 +416,9 @@ def activity(daemon):
 
 def begin_replay(host, path, namespace):
     """At the trace's pace; it outlives the daemon."""
-    return subprocess.Popen([str(BENCH), "--socket", host.socket, "replay", str(path), "--json", "--block-bytes", "16KiB", "--reconnect", "60", "--speed", "1",
-                             "--clients", "2", "--namespace", namespace],
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return harness.spawn([str(BENCH), "--socket", host.socket, "replay", str(path), "--json", "--block-bytes", "16KiB", "--reconnect", "60", "--speed", "1",
+                          "--clients", "2", "--namespace", namespace],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def kill_and_revive(engine, hosts, victim, rng):

@@ -21,8 +21,8 @@ _spec = importlib.util.spec_from_file_location("daemon_fixtures", SOURCE / "test
 _fixtures = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_fixtures)
 pytest_configure = _fixtures.pytest_configure
-base_directory, directory, make_daemon, daemon = (
-    _fixtures.base_directory, _fixtures.directory, _fixtures.make_daemon, _fixtures.daemon)
+base_directory, directory, end_processes, make_daemon, daemon = (
+    _fixtures.base_directory, _fixtures.directory, _fixtures.end_processes, _fixtures.make_daemon, _fixtures.daemon)
 
 _scratch = tempfile.TemporaryDirectory()
 
