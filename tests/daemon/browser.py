@@ -129,7 +129,7 @@ class Browser:
         try:
             self._session = None
             self.call("Browser.close")
-            self.process.wait(20)
+            self.process.wait(20 * harness.slow())
         except (OSError, AssertionError, subprocess.TimeoutExpired):
             self.process.kill()
             self.process.wait()

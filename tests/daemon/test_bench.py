@@ -107,7 +107,8 @@ def test_memory_is_copied_and_checked_in_pieces(daemon):
 
 
 def bare(mode, *arguments, steps=""):
-    return subprocess.run([BENCH, mode, "--steps", *map(str, arguments)], input=steps, capture_output=True, text=True, timeout=60)
+    return subprocess.run([BENCH, mode, "--steps", *map(str, arguments)], input=steps, capture_output=True, text=True,
+                          timeout=60 * harness.slow())
 
 
 def test_batches_without_a_daemon_are_read_and_written_whole(base_directory):

@@ -128,4 +128,4 @@ def test_s3(tmp_path):
             check_figures(report[way]["bare"], 20, 64 * KIB, True)
     finally:
         server.stdin.close()
-        server.wait(60)
+        server.wait(60 * slow())

@@ -226,7 +226,7 @@ def test_promtool_finds_nothing_to_say(web):
         pytest.skip("promtool is not installed")
     traffic(web)
     _, _, body = web.http("/metrics")
-    result = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=60)
+    result = subprocess.run([promtool, "check", "metrics"], input=body, capture_output=True, timeout=60 * harness.slow())
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
 
@@ -292,7 +292,7 @@ def test_address_that_will_not_do(make_daemon, address):
     assert daemon.spawn().wait_exit() == 78
     assert "listen.http" in daemon.log()
     check = subprocess.run([harness.DAEMON, "--check-config", "--set", f"listen.http={address}"], capture_output=True,
-                           text=True, timeout=60)
+                           text=True, timeout=60 * harness.slow())
     assert check.returncode == 78 and "listen.http" in check.stderr
 
 

@@ -41,7 +41,7 @@ class LibraryClient:
     def __exit__(self, *exc):
         self.process.stdin.close()
         errors = self.process.stderr.read()
-        self.process.wait(60)
+        self.process.wait(60 * harness.slow())
         self.process.stdout.close()
         self.process.stderr.close()
         assert exc[0] or (self.process.returncode == 0 and not harness.SANITIZER_REPORT.search(errors)), errors

@@ -33,7 +33,7 @@ class Recording:
 
     def __exit__(self, *error):
         self.process.send_signal(signal.SIGINT)
-        self.out, self.err = self.process.communicate(timeout=30)
+        self.out, self.err = self.process.communicate(timeout=60 * harness.slow())
         if not error[0]:
             assert self.process.returncode == 0, self.err
             self.lines = [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -222,5 +222,5 @@ def test_the_daemon_goes_away(make_daemon, directory):
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     harness.wait_until((directory / "trace").exists, "the recording to begin")
     daemon.kill()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60 * harness.slow())
     assert process.returncode == 3 and "went away" in err

@@ -156,7 +156,7 @@ def test_kill_in_mid_replay_loses_no_acknowledged_block(each_leg, make_daemon, d
         wait_until(lambda: acks.stat().st_size > 20000, "some hundred blocks are acknowledged", 30)
         assert running.poll() is None, "the replay ended before it could be killed"
         daemon.kill()
-        running.communicate(timeout=60)
+        running.communicate(timeout=60 * harness.slow())
         assert running.returncode == 3
     finally:
         running.kill()

@@ -75,7 +75,7 @@ def test_kill_amid_traffic_loses_nothing_that_was_answered(leg_daemon):
     threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
     for t in threads:
         t.start()
-    assert enough.wait(60)
+    assert enough.wait(60 * slow())
     leg_daemon.kill()
     for t in threads:
         t.join()
@@ -112,7 +112,7 @@ def test_kill_at_a_full_store_serves_no_wrong_byte(make_daemon):
 
         t = threading.Thread(target=work)
         t.start()
-        assert enough.wait(60)
+        assert enough.wait(60 * slow())
         daemon.kill()
         t.join()
         daemon.start()

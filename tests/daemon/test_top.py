@@ -211,7 +211,7 @@ def test_a_daemon_that_does_not_come_back(daemon):
 def test_output_that_is_closed(daemon):
     with open("/dev/full", "w") as full:
         result = subprocess.run([str(harness.CTL), "-s", daemon.socket, "top", "-i", "0.1"], stdout=full, stderr=subprocess.PIPE,
-                                timeout=60)
+                                timeout=60 * harness.slow())
     assert result.returncode == 6 and b"cannot write the output" in result.stderr
 
 
