@@ -67,14 +67,15 @@ def is_thread_sanitized():
 def wait_until(condition, what, timeout=10.0):
     """Waits for a condition and returns what it gave; fails if it does not come true in time. `what` may be a function
     that says more when it fails."""
-    deadline = time.monotonic() + timeout * slow()
+    deadline, pause_s = time.monotonic() + timeout * slow(), 0.005
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout * slow():.0f} s in vain: {what() if callable(what) else what}")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.05)  # a long wait takes no processor time from what it waits for
 
 
 def in_threads(count, work):
