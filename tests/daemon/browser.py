@@ -42,9 +42,9 @@ class Browser:
 
         directory = pathlib.Path(directory)
         with open(directory / "chromium.log", "ab") as log:
-            self.process = subprocess.Popen([BINARY, f"--user-data-dir={directory / 'chromium'}", *FLAGS], stdin=subprocess.DEVNULL,
-                                            stdout=log, stderr=log, preexec_fn=become_3_and_4, pass_fds=(3, 4),
-                                            env={**os.environ, "HOME": str(directory)})
+            self.process = harness.spawn([BINARY, f"--user-data-dir={directory / 'chromium'}", *FLAGS], stdin=subprocess.DEVNULL,
+                                         stdout=log, stderr=log, preexec_fn=become_3_and_4, pass_fds=(3, 4),
+                                         env={**os.environ, "HOME": str(directory)})
         for fd in [*spare, child_in, child_out]:
             os.close(fd)
         self._session = None
@@ -129,7 +129,7 @@ class Browser:
         try:
             self._session = None
             self.call("Browser.close")
-            self.process.wait(20)
+            self.process.wait(20 * harness.slow())
         except (OSError, AssertionError, subprocess.TimeoutExpired):
             self.process.kill()
             self.process.wait()

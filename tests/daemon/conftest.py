@@ -16,6 +16,7 @@ import tempfile
 import pytest
 
 import harness
+import processes
 from left_out import first_of
 
 
@@ -38,11 +39,20 @@ def base_directory():
 _numbers = itertools.count(1)
 
 
+@pytest.fixture(autouse=True)
+def end_processes():
+    """Kills all processes that the test has started and not ended. Those of fixtures of a wider scope were started before."""
+    before = processes.count()
+    yield before
+    processes.end_since(before)
+
+
 @pytest.fixture
-def directory(base_directory):
+def directory(base_directory, end_processes):
     path = base_directory / f"t{next(_numbers)}"
     path.mkdir(mode=0o755)
     yield path
+    processes.end_since(end_processes)  # before their files are removed
     if not os.environ.get("KVCACHE_TEST_KEEP"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -2,9 +2,11 @@
 /* A disk whose writes do not come back, by LD_PRELOAD, for io.backend posix: while the file
  * HANG_SWITCH names is there, a write of a data file (segment-*) waits. A shared directory that
  * hangs: while the file SHARED_SWITCH names is there, reads and writes of files below a directory
- * "shared" wait. And a loop that is slow: while the file SLOW_SWITCH names is there, each reply to
- * a client takes 80 ms. */
+ * "shared" wait; if SHARED_SPOILED is set, each read there has a wrong byte in its middle. And a
+ * loop that is slow: while the file SLOW_SWITCH names is there, each reply to a client takes
+ * 80 ms. */
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,16 +23,32 @@ static void wait_while(const char *path, const char *part, const char *variable)
                 usleep(10000);
 }
 
-static void wait_for_switch(int fd)
+static bool path_of(int fd, char path[PATH_MAX])
 {
-        char link[64], path[PATH_MAX];
+        char link[64];
         ssize_t n;
 
         snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-        n = readlink(link, path, sizeof(path) - 1);
+        n = readlink(link, path, PATH_MAX - 1);
         if (n < 0)
-                return;
+                return false;
         path[n] = '\0';
+        return true;
+}
+
+static bool is_below_shared(int fd)
+{
+        char path[PATH_MAX];
+
+        return path_of(fd, path) && strstr(path, "/shared/");
+}
+
+static void wait_for_switch(int fd)
+{
+        char path[PATH_MAX];
+
+        if (!path_of(fd, path))
+                return;
         wait_while(path, "/segment-", "HANG_SWITCH");
         wait_while(path, "/shared/", "SHARED_SWITCH");
 }
@@ -52,8 +70,19 @@ SEEN ssize_t pwritev(int fd, const struct iovec *v, int n, off_t offset)
 
 SEEN ssize_t preadv(int fd, const struct iovec *v, int n, off_t offset)
 {
+        ssize_t got;
+
         wait_for_switch(fd);
-        return syscall(SYS_preadv, fd, v, n, (long)offset, 0L);
+        got = syscall(SYS_preadv, fd, v, n, (long)offset, 0L);
+        if (got > 0 && getenv("SHARED_SPOILED") && is_below_shared(fd)) {
+                for (size_t at = (size_t)got / 2 / 4096 * 4096;; at -= v++->iov_len) {
+                        if (at < v->iov_len) {
+                                ((char *)v->iov_base)[at] ^= 1;
+                                break;
+                        }
+                }
+        }
+        return got;
 }
 
 SEEN ssize_t send(int fd, const void *buf, size_t bytes, int flags)

@@ -27,6 +27,7 @@ import threading
 import time
 
 import kvwire
+from processes import die_with_parent, spawn
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("KVCACHE_BUILD", SOURCE / "build-test")).resolve()
@@ -66,14 +67,15 @@ def is_thread_sanitized():
 def wait_until(condition, what, timeout=10.0):
     """Waits for a condition and returns what it gave; fails if it does not come true in time. `what` may be a function
     that says more when it fails."""
-    deadline = time.monotonic() + timeout * slow()
+    deadline, pause_s = time.monotonic() + timeout * slow(), 0.005
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {timeout * slow():.0f} s in vain: {what() if callable(what) else what}")
-        time.sleep(0.005)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.05)  # a long wait takes no processor time from what it waits for
 
 
 def in_threads(count, work):
@@ -125,10 +127,6 @@ def refuse_io_uring():
     """A seccomp filter, as container runtimes have it."""
     if _libc.prctl(38, 1, 0, 0, 0) != 0 or _libc.prctl(22, 2, ctypes.byref(_NO_IO_URING_PROGRAM), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "seccomp")
-
-
-def die_with_parent():
-    _libc.prctl(1, signal.SIGKILL, 0, 0, 0)
 
 
 def limit_memlock():
@@ -295,9 +293,8 @@ class Daemon:
                 step()
 
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                            env=self.environment(), preexec_fn=before_exec if deprive else None,
-                                            pass_fds=self.pass_fds, cwd=str(self.directory))
+            self.process = spawn(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environment(),
+                                 preexec_fn=before_exec, pass_fds=self.pass_fds, cwd=str(self.directory))
         self.exit_checked = False
         return self
 

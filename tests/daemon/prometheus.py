@@ -54,19 +54,30 @@ class Prometheus:
                 for job, targets in jobs.items()]}))
 
     def __enter__(self):
+        while not self._start():
+            self.__exit__()
+            self.port = free_port()
+        return self
+
+    def _start(self):
+        """Returns False if another process has taken the port meanwhile."""
         self.log = open(self.directory / "log", "wb")
-        self.process = subprocess.Popen(
+        self.process = harness.spawn(
             [self.program, f"--config.file={self.directory}/prometheus.yaml", f"--storage.tsdb.path={self.directory}/data",
              f"--web.listen-address=127.0.0.1:{self.port}", "--query.lookback-delta=5s",
              *(f"--enable-feature={feature}" for feature in self.features)],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, preexec_fn=harness.die_with_parent)
+            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         try:
             count = sum(len(targets) for targets in self.jobs.values())
-            harness.wait_until(lambda: len(self.query("up == 1")) == count, lambda: f"all daemons are scraped\n{self.said()}", 30)
+            harness.wait_until(lambda: self.has_no_port() or len(self.query("up == 1")) == count,
+                               lambda: f"all daemons are scraped\n{self.said()}", 30)
         except BaseException:
             self.__exit__()
             raise
-        return self
+        return not self.has_no_port()
+
+    def has_no_port(self):
+        return self.process.poll() is not None and "address already in use" in self.said()
 
     def __exit__(self, *_):
         self.process.kill()

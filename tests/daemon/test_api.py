@@ -85,14 +85,14 @@ def test_the_library_has_the_symbols_of_its_map_and_the_headers_declare_them():
 ])
 def test_examples(daemon, name, says):
     for _ in range(2):  # the second time all of it is there already
-        done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", daemon.socket, timeout=60)
+        done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", daemon.socket, timeout=60 * slow())
         assert done.returncode == 0, done
         assert done.stdout.splitlines() == says
 
 
 def test_examples_say_so_without_a_daemon(tmp_path):
     for name in ("blocking", "async-epoll", "registered-memory", "gpu-blocks"):
-        done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", tmp_path / "none.sock", timeout=60)
+        done = run(pathlib.Path(BUILD) / "client" / f"example-{name}", tmp_path / "none.sock", timeout=60 * slow())
         assert done.returncode == 1 and "no daemon" in done.stderr
 
 
@@ -165,7 +165,7 @@ def test_the_program_of_the_tutorial_runs(daemon, tmp_path):
                "-L", LIBRARY, "-lkvcache", f"-Wl,-rpath,{LIBRARY}")
     assert done.returncode == 0, done.stderr
     for says in ("0 blocks loaded, 8 stored\n", "8 blocks loaded, 0 stored\n"):
-        done = run(tmp_path / "prompt", env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60)
+        done = run(tmp_path / "prompt", env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60 * slow())
         assert (done.returncode, done.stdout, done.stderr) == (0, says, ""), done
 
 
@@ -183,6 +183,6 @@ def test_examples_of_man_pages_compile_and_link(daemon, tmp_path, page, n, text)
     assert done.returncode == 0, done.stderr
     if is_program:
         for _ in range(2):  # the second time all of it is there already
-            done = run(built, env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60)
+            done = run(built, env={**os.environ, "KVCACHE_SOCKET": str(daemon.socket)}, timeout=60 * slow())
             assert (done.returncode, done.stderr) == (0, ""), done
             assert done.stdout == "ok: the bytes of a block\n"

@@ -86,7 +86,7 @@ def test_batches_of_hits_and_an_echo_of_the_same_lengths(make_daemon, entries, d
     store, limit = entries
     daemon = make_daemon(settings={"store.limit": limit, "store.prewrite": "off", "memory.pool": 64 * MIB}, store=store).start()
     path = directory / "echo"
-    echo = subprocess.Popen([harness.BUILD / "tests/bench/measure-echo", path])
+    echo = harness.spawn([harness.BUILD / "tests/bench/measure-echo", path])
     try:
         harness.wait_until(path.exists, "the echo listens")
         answer, = bench(daemon, "rtt", *plain("--sample", 600, "--batch", 128), "--echo", path, "--pairs", 2, "--slice-ms", 20,
@@ -107,7 +107,8 @@ def test_memory_is_copied_and_checked_in_pieces(daemon):
 
 
 def bare(mode, *arguments, steps=""):
-    return subprocess.run([BENCH, mode, "--steps", *map(str, arguments)], input=steps, capture_output=True, text=True, timeout=60)
+    return subprocess.run([BENCH, mode, "--steps", *map(str, arguments)], input=steps, capture_output=True, text=True,
+                          timeout=60 * harness.slow())
 
 
 def test_batches_without_a_daemon_are_read_and_written_whole(base_directory):

@@ -33,7 +33,7 @@ def installed(tmp_path, script):
 
 def run(program, *words, path=""):
     env = {**os.environ, "PATH": path, "LD_LIBRARY_PATH": str(harness.BUILD / "client" / "lib")}
-    return subprocess.run([program, *words], env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run([program, *words], env=env, capture_output=True, text=True, timeout=60 * harness.slow(), check=False)
 
 
 PRINTS = '#!/bin/sh\nfor word in "$@"; do echo "$word"; done\nexit 7\n'

@@ -5,15 +5,14 @@ import json
 import os
 import signal
 import subprocess
-import threading
 
 import pytest
 
-from harness import BENCH, KIB, SOURCE, bench, slow, wait_until
+from harness import BENCH, KIB, SOURCE, bench, preload, slow, spawn, wait_until
 
 
-def remote(*arguments, check=0):
-    return bench("remote", *map(str, arguments), check=check)
+def remote(*arguments, check=0, env=None):
+    return bench("remote", *map(str, arguments), check=check, env=env)
 
 
 def figures(*arguments):
@@ -68,29 +67,9 @@ def test_the_table_has_a_line_for_each_figure(shared):
     assert [line.split()[0] for line in lines[3:]] == ["write", "read"]
 
 
-def corrupt(shared, ended):
-    """Turns a byte of the first mark of every object, as long as there are any."""
-    while not ended.is_set():
-        for name in left(shared):
-            try:
-                with open(shared / name, "r+b") as f:
-                    f.seek(4096)
-                    byte = f.read(1)
-                    f.seek(4096)
-                    f.write(bytes([byte[0] ^ 1]))
-            except (OSError, IndexError):  # a folder, or deleted
-                pass
-
-
 def test_wrong_bytes_are_noticed(shared):
-    ended = threading.Event()
-    thread = threading.Thread(target=corrupt, args=(shared, ended))
-    thread.start()
-    try:
-        done = remote("directory", "--path", shared, "--bare", "-n", 500, "-b", "256KiB", check=1)
-    finally:
-        ended.set()
-        thread.join()
+    done = remote("directory", "--path", shared, "--bare", "-n", 20, "-b", "256KiB", check=1,
+                  env={"LD_PRELOAD": preload("tests/daemon/hang.so"), "SHARED_SPOILED": "1"})
     assert "wrong bytes were read" in done.stderr
     assert left(shared) == []
 
@@ -122,8 +101,8 @@ def test_an_engine_that_is_full(shared):
 
 @pytest.mark.parametrize("bare", [["--bare"], []], ids=["bare", "daemon"])
 def test_an_interrupted_run_removes_what_it_made(shared, bare, directory):
-    run = subprocess.Popen([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2", *bare],
-                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
+    run = spawn([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2", *bare],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
     wait_until(lambda: len(left(shared)) > 10, "it has begun")
     run.send_signal(signal.SIGINT)
     out, err = run.communicate(timeout=60 * slow())
@@ -134,7 +113,7 @@ def test_an_interrupted_run_removes_what_it_made(shared, bare, directory):
 
 
 def test_s3(tmp_path):
-    server = subprocess.Popen(["python3", SOURCE / "tests" / "lib" / "s3-server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    server = spawn(["python3", SOURCE / "tests" / "lib" / "s3-server.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         port = int(server.stdout.readline())
         keys = tmp_path / "keys"
@@ -149,4 +128,4 @@ def test_s3(tmp_path):
             check_figures(report[way]["bare"], 20, 64 * KIB, True)
     finally:
         server.stdin.close()
-        server.wait(60)
+        server.wait(60 * slow())

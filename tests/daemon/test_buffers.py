@@ -299,8 +299,8 @@ CLIENT = BUILD / "tests" / "daemon" / "region-client"
 
 def library(daemon, scenario):
     assert CLIENT.exists(), f"{CLIENT} is missing: build it"
-    return subprocess.Popen([str(CLIENT), daemon.socket, scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True)
+    return harness.spawn([str(CLIENT), daemon.socket, scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True)
 
 
 def finish(process):

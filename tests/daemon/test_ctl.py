@@ -136,7 +136,7 @@ def test_output_that_cannot_be_written(daemon, directory):
         with open("/dev/full", "w") as full:
             for command in (["get", "k"], ["status"], ["ls"]):
                 result = subprocess.run([str(harness.CTL), "-s", daemon.socket, *command], stdout=full,
-                                        stderr=subprocess.PIPE, timeout=60)
+                                        stderr=subprocess.PIPE, timeout=60 * harness.slow())
                 assert result.returncode == LOCAL and result.stderr
 
 
@@ -226,7 +226,7 @@ def test_purge_asks_on_a_terminal(daemon, arguments, asked):
         os.write(ours, says.encode())
         try:
             return subprocess.run([harness.CTL, "--socket", daemon.socket, "purge", *options, *arguments], stdin=theirs,
-                                  capture_output=True, text=True, timeout=60)
+                                  capture_output=True, text=True, timeout=60 * harness.slow())
         finally:
             os.close(ours)
             os.close(theirs)

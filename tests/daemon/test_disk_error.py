@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from harness import KIB, MIB, ctl, get_all, items, put_all, slow, wait_until
+from harness import KIB, MIB, ctl, get_all, items, put_all, slow, spawn, wait_until
 from kvwire import Ack, Status, Tier
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -74,8 +74,8 @@ class Disk:
         return None
 
     def _serve(self, backing):
-        self.server = subprocess.Popen([sys.executable, str(HERE / "fusedisk.py"), str(self.directory / "fuse"),
-                                        str(backing), str(self.switch)], stdout=subprocess.PIPE, text=True)
+        self.server = spawn([sys.executable, str(HERE / "fusedisk.py"), str(self.directory / "fuse"),
+                             str(backing), str(self.switch)], stdout=subprocess.PIPE, text=True)
         if self.server.stdout.readline() != "ready\n":
             return "this host does not allow FUSE mounts"
         return None

@@ -259,7 +259,7 @@ def test_R11_loans_end_with_their_client_and_not_with_its_session_alone(daemon):
     assert all(loans) and loans_of(daemon)[0] == 30
     d.send(b"not a frame")  # the daemon ends the session
     with pytest.raises(kvwire.SessionEnded):
-        d.receive(timeout=10)
+        d.receive(timeout=10 * harness.slow())
     assert loans_of(daemon)[0] == 30
     d.close()
     wait_until(lambda: loans_of(daemon) == (0, 0), "the loans end")
@@ -320,7 +320,7 @@ def test_R12_a_malformed_message_about_loans_ends_its_session(daemon, body, flag
         bad.namespace("n")
         bad.send(harness.frame(op, body, flags=flags))
         with pytest.raises(kvwire.SessionEnded):
-            bad.receive(timeout=10)
+            bad.receive(timeout=10 * harness.slow())
         good.ping()
 
 
@@ -496,12 +496,12 @@ CLIENT = BUILD / "tests" / "daemon" / "loan-client"
 
 
 def loan_client(daemon, scenario, **how):
-    return subprocess.Popen([CLIENT, str(daemon.socket), scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                            **how)
+    return harness.spawn([CLIENT, str(daemon.socket), scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                         **how)
 
 
 def finish(process, line=None):
-    out, _ = process.communicate(line, timeout=120)
+    out, _ = process.communicate(line, timeout=120 * harness.slow())
     assert process.returncode == 0 and out.endswith("ok\n"), out
 
 

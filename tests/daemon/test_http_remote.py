@@ -59,7 +59,7 @@ def remote(make_daemon, **settings):
 def check_config(daemon):
     options = [x for key, value in daemon.settings.items() if value is not None for x in ("--set", f"{key}={value}")]
     return subprocess.run([harness.DAEMON, "--config", "/dev/null", "--check-config", *options], capture_output=True, text=True,
-                          timeout=60)
+                          timeout=60 * harness.slow())
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "own"])
@@ -87,7 +87,7 @@ def test_R13_other_addresses_are_refused_unless_they_are_allowed(make_daemon, ad
 def test_it_is_for_reading_alone(make_daemon):
     daemon = remote(make_daemon).start()
     for method in ("POST", "PUT", "DELETE", "PATCH"):
-        connection = http.client.HTTPConnection("127.0.0.1", port_of(daemon), timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(daemon), timeout=60 * harness.slow())
         connection.request(method, "/metrics")
         assert connection.getresponse().status == 405
         connection.close()
@@ -124,7 +124,7 @@ def test_R13_the_token_is_shown_nowhere(make_daemon, token_file):
     with daemon.client() as c:
         shown = [c.report(what) for what in (kvwire.Report.STATUS, kvwire.Report.METRICS, kvwire.Report.CONFIG)]
     printed = subprocess.run([harness.DAEMON, "--config", "/dev/null", "--set", f"http.token_file={token_file}", "--print-config"],
-                             capture_output=True, text=True, timeout=60)
+                             capture_output=True, text=True, timeout=60 * harness.slow())
     assert printed.returncode == 0 and str(token_file) in printed.stdout
     shown += [daemon.log(), printed.stdout, printed.stderr, ask(port_of(daemon), "/status", TOKEN)[2].decode(),
               ask(port_of(daemon), "/", TOKEN)[2].decode()]

@@ -42,7 +42,7 @@ def test_the_configuration_is_one_that_the_daemon_takes(tmp_path, directory):
             "store.limit": "64MiB"}
     command = [str(harness.DAEMON), "--config", str(path), "--check-config"]
     said = subprocess.run(command + [x for k, v in here.items() for x in ("--set", f"{k}={v}")], capture_output=True, text=True,
-                          timeout=60)
+                          timeout=60 * harness.slow())
     assert (said.returncode, said.stdout) == (0, "configuration ok\n"), said.stderr
     for key in here:
         section, name = key.split(".")

@@ -179,9 +179,9 @@ def stubborn(tmp_path):
     (tmp_path / "fuse").mkdir()
     (tmp_path / "backing").write_bytes(bytes(4096))
     (tmp_path / "switch").write_text("flush")
-    server = subprocess.Popen([sys.executable, str(pathlib.Path(__file__).with_name("fusedisk.py")),
-                               str(tmp_path / "fuse"), str(tmp_path / "backing"), str(tmp_path / "switch")],
-                              stdout=subprocess.PIPE, text=True)
+    server = harness.spawn([sys.executable, str(pathlib.Path(__file__).with_name("fusedisk.py")),
+                            str(tmp_path / "fuse"), str(tmp_path / "backing"), str(tmp_path / "switch")],
+                           stdout=subprocess.PIPE, text=True)
     try:
         if server.stdout.readline() != "ready\n":
             pytest.skip("this host does not allow FUSE mounts")

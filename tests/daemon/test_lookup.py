@@ -31,8 +31,8 @@ class LibraryClient:
 
     def __init__(self, daemon, namespace="n", flags=0):
         environment = {**os.environ, "UBSAN_OPTIONS": "print_stacktrace=1"}
-        self.process = subprocess.Popen([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = harness.spawn([str(CLIENT), daemon.socket, namespace, str(flags)], stdin=subprocess.PIPE,
+                                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout.readline() == "ready\n"
 
     def __enter__(self):
@@ -41,7 +41,7 @@ class LibraryClient:
     def __exit__(self, *exc):
         self.process.stdin.close()
         errors = self.process.stderr.read()
-        self.process.wait(60)
+        self.process.wait(60 * harness.slow())
         self.process.stdout.close()
         self.process.stderr.close()
         assert exc[0] or (self.process.returncode == 0 and not harness.SANITIZER_REPORT.search(errors)), errors

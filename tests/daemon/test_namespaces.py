@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import harness
 import kvwire
 from harness import ctl, wait_until
 from kvwire import Op, Status
@@ -191,20 +192,19 @@ def test_reports_are_bounded_however_many_namespaces_there_are(crowded):
 
 
 def test_a_report_takes_little_of_the_loop(crowded):
-    """Beside one that asks for nothing else, a PING takes milliseconds at most."""
+    """Eight reports, which a PING may have to wait for, take some milliseconds."""
     with crowded.client() as asking, crowded.client() as c:
         for _ in range(3):
             asking.report()
-        times = []
+        before = crowded.cpu_seconds()
         for _ in range(50):
             tags = [asking.submit(Op.REPORT, struct.pack("<II", 0, 0)) for _ in range(8)]
-            t = time.perf_counter()
             c.ping()
-            times.append(time.perf_counter() - t)
             for tag in tags:
                 for fd in asking.wait(tag).fds:
                     os.close(fd)
-    assert sorted(times)[len(times) // 2] < 0.05
+        used = (crowded.cpu_seconds() - before) / 50
+    assert used < 0.05 * harness.slow(), f"eight reports take {used * 1e3:.0f} ms of processor time"
 
 
 def test_labels_of_metrics_are_harmless_and_distinct(make):

@@ -27,13 +27,13 @@ class Recording:
         self.command = [str(harness.CTL), "--socket", daemon.socket, "record", "--out", path, *arguments]
 
     def __enter__(self):
-        self.process = subprocess.Popen(list(map(str, self.command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = harness.spawn(list(map(str, self.command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         harness.wait_until(lambda: self.path.exists() or self.process.poll() is not None, "the recording to begin")
         return self
 
     def __exit__(self, *error):
         self.process.send_signal(signal.SIGINT)
-        self.out, self.err = self.process.communicate(timeout=30)
+        self.out, self.err = self.process.communicate(timeout=60 * harness.slow())
         if not error[0]:
             assert self.process.returncode == 0, self.err
             self.lines = [json.loads(line) for line in self.path.read_text().splitlines()]
@@ -218,9 +218,9 @@ def test_the_tool_ends_with_its_time_and_with_its_size(daemon, directory):
 
 def test_the_daemon_goes_away(make_daemon, directory):
     daemon = make_daemon().start()
-    process = subprocess.Popen([str(harness.CTL), "--socket", str(daemon.socket), "record", "--out", str(directory / "trace")],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = harness.spawn([str(harness.CTL), "--socket", str(daemon.socket), "record", "--out", str(directory / "trace")],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     harness.wait_until((directory / "trace").exists, "the recording to begin")
     daemon.kill()
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60 * harness.slow())
     assert process.returncode == 3 and "went away" in err

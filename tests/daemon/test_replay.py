@@ -151,12 +151,12 @@ def test_kill_in_mid_replay_loses_no_acknowledged_block(each_leg, make_daemon, d
     acks.touch()
     command = [str(harness.BENCH), "--socket", daemon.socket, "replay", str(path), "--block-bytes", "16KiB", "--ack", "written",
                "--acks", str(acks), "--clients", str(clients), "--reconnect", "0", "--json"]
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    running = harness.spawn(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         wait_until(lambda: acks.stat().st_size > 20000, "some hundred blocks are acknowledged", 30)
         assert running.poll() is None, "the replay ended before it could be killed"
         daemon.kill()
-        running.communicate(timeout=60)
+        running.communicate(timeout=60 * harness.slow())
         assert running.returncode == 3
     finally:
         running.kill()

@@ -2,7 +2,6 @@
 """What survives: a clean stop, kill -9, kill -9 amid traffic; and what must not come back."""
 
 import threading
-import time
 
 import pytest
 
@@ -76,7 +75,7 @@ def test_kill_amid_traffic_loses_nothing_that_was_answered(leg_daemon):
     threads = [threading.Thread(target=work, args=(n,)) for n in range(3)]
     for t in threads:
         t.start()
-    assert enough.wait(60)
+    assert enough.wait(60 * slow())
     leg_daemon.kill()
     for t in threads:
         t.join()
@@ -113,7 +112,7 @@ def test_kill_at_a_full_store_serves_no_wrong_byte(make_daemon):
 
         t = threading.Thread(target=work)
         t.start()
-        assert enough.wait(60)
+        assert enough.wait(60 * slow())
         daemon.kill()
         t.join()
         daemon.start()
@@ -234,8 +233,7 @@ def test_start_is_quick_with_many_entries(make_daemon):
         ns = c.namespace("quick")
         put_all(c, ns, items("quick", 20000, 100), batch=1000, ack=Ack.WRITTEN)
     daemon.kill()
-    began = time.monotonic()
     daemon.start()
-    took = time.monotonic() - began
-    assert took < 3 * slow(), f"{took:.1f} s until it answered"
+    used = daemon.cpu_seconds()
+    assert used < 3 * slow(), f"{used:.1f} s of processor time until it answered"
     assert daemon.status()["store"]["recovered_chunks"] == 20000

@@ -78,9 +78,9 @@ def test_blocks_that_are_too_large_are_refused(daemon):
 
 
 def started(daemon, env=None):
-    process = subprocess.Popen([str(BENCH), *(["--socket", daemon.socket] if daemon else []), "session", "run", "--regions", "4KiB",
-                                "--bytes", "1MiB", "--iterations", "10000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, env=env)
+    process = harness.spawn([str(BENCH), *(["--socket", daemon.socket] if daemon else []), "session", "run", "--regions", "4KiB",
+                             "--bytes", "1MiB", "--iterations", "10000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True, env=env)
     return process
 
 

@@ -399,7 +399,7 @@ def test_who_may_connect(make_daemon):
             os.setgid(uid)
             os.setuid(uid)
         return subprocess.run([python, "-c", client_code, daemon.socket], cwd=daemon.directory, preexec_fn=become,
-                              capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(daemon.directory)})
+                              capture_output=True, text=True, timeout=60 * harness.slow(), env={"PYTHONPATH": str(daemon.directory)})
 
     named = as_user(23456)
     if "Permission denied" in named.stderr and "kvwire" not in named.stderr:

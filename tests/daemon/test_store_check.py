@@ -161,7 +161,7 @@ def test_who_may_not_read_it_is_told_so(store, directory):
     os.chmod(directory, 0o755)
     os.chmod(store, 0o700)
     result = subprocess.run([harness.CTL, "store", "check", store], capture_output=True, text=True,
-                            preexec_fn=harness.become_stranger, timeout=60)
+                            preexec_fn=harness.become_stranger, timeout=60 * harness.slow())
     assert result.returncode == BAD_INPUT and "only root and the daemon's user may read it" in result.stderr, result.stderr
 
 

@@ -32,8 +32,8 @@ class Pipe:
     """top with its output in a pipe, read line by line."""
 
     def __init__(self, daemon, *arguments):
-        self.process = subprocess.Popen([str(harness.CTL), "-s", daemon.socket, "top", "--interval", "0.1", *arguments],
-                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = harness.spawn([str(harness.CTL), "-s", daemon.socket, "top", "--interval", "0.1", *arguments],
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self):
         return self
@@ -66,13 +66,12 @@ class Terminal:
         self.resize(rows, columns)
         self.before = termios.tcgetattr(self.slave)
         self.seen = b""
-        self.process = subprocess.Popen([str(harness.CTL), "-s", daemon.socket, *command, *arguments],
-                                        stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=self.own,
-                                        env={**os.environ, "TERM": term, **(env or {})})
+        self.process = harness.spawn([str(harness.CTL), "-s", daemon.socket, *command, *arguments],
+                                     stdin=self.slave, stdout=self.slave, stderr=self.slave, preexec_fn=self.own,
+                                     start_new_session=True, env={**os.environ, "TERM": term, **(env or {})})
 
     @staticmethod
     def own():
-        os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def __enter__(self):
@@ -212,7 +211,7 @@ def test_a_daemon_that_does_not_come_back(daemon):
 def test_output_that_is_closed(daemon):
     with open("/dev/full", "w") as full:
         result = subprocess.run([str(harness.CTL), "-s", daemon.socket, "top", "-i", "0.1"], stdout=full, stderr=subprocess.PIPE,
-                                timeout=60)
+                                timeout=60 * harness.slow())
     assert result.returncode == 6 and b"cannot write the output" in result.stderr
 
 

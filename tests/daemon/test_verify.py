@@ -149,8 +149,8 @@ def test_verify_goes_on_beside_puts_and_gets(daemon):
     process = None
     try:
         for round in range(4):
-            process = subprocess.Popen([str(harness.CTL), "--socket", daemon.socket, "verify", "--json"],
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            process = harness.spawn([str(harness.CTL), "--socket", daemon.socket, "verify", "--json"],
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             more = items(f"round {round}", 200, 65536)
             harness.put_all(client, ns, more, ack=Ack.WRITTEN)
             client.evict(ns, [k for k, _ in more[:50]])

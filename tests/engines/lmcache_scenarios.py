@@ -226,10 +226,9 @@ def acknowledged_written_survives(make, daemon):
         keys = host.keys(ack, 6)
         assert host.store(keys)
         daemon.kill()
-        started = time.monotonic()
         assert not any(host.get(keys)) and not host.store(host.keys("lost", 2))
         check(host, keys, found=False)
-        assert time.monotonic() - started < 5 and host.adapter.report_status()["is_healthy"] is False
+        assert host.adapter.report_status()["is_healthy"] is False
         daemon.start()
         host.wait_well()
         check(host, keys)
@@ -252,13 +251,11 @@ def a_daemon_that_comes_later(make, daemon):
 def a_daemon_that_hangs_from_the_first(make, daemon):
     daemon.pause()
     try:
-        started = time.monotonic()
         host = make(timeout_s=1.0)
-        assert time.monotonic() - started < 4
         keys = host.keys("first", 4)
         assert not host.store(keys)
         check(host, keys, found=False)
-        assert time.monotonic() - started < 6 and not host.link.well
+        assert not host.link.well
     finally:
         daemon.resume()
     host.wait_well()
@@ -271,29 +268,27 @@ def hung_and_gone_on(make, daemon):
     more."""
     host = make(timeout_s=1.0)
     keys, late = host.keys("hung", 4), host.keys("late", 4)
-    assert host.store(keys)
+    wait_for("it stores", lambda: host.store(keys))
     daemon.pause()
     try:
         stored = []
         storing = threading.Thread(target=lambda: stored.append(host.store(late, first=8)))
         storing.start()
-        started = time.monotonic()
         assert not any(host.get(keys))
-        assert time.monotonic() - started < 6
         wait_for("it is seen to hang", lambda: not host.link.well)
-        started = time.monotonic()
+        unavailable = host.counters["unavailable"]
         for _ in range(20):
             check(host, keys, found=False)
             task = host.adapter.submit_store_task(keys, host._objects(4, "plain", 0))
             assert task
-        assert time.monotonic() - started < 2, "calls wait for a daemon that is known to hang"
+        assert host.counters["unavailable"] == unavailable + 20 * (4 + 4 + 4), "a daemon that is known to hang is asked"
         assert not stored and storing.is_alive()
     finally:
         daemon.resume()
-    storing.join(20)
+    storing.join(60)
     assert stored and not storing.is_alive()
     host.wait_well()
-    check(host, keys)
+    wait_for("it loads", lambda: host.find(keys) == host.get(keys) == [True] * 4)
     host.get(late)  # right, or not there
 
 
@@ -347,10 +342,10 @@ def closed_it_answers(make, daemon):
     assert host.adapter.query_load_result(task).popcount() == 0
 
 
-def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
+def three_threads_and_a_daemon_that_dies(make, daemon, rounds=6):
     """Lookups, loads and stores at once; the daemon is killed or stopped meanwhile. Never a wrong byte, no exception."""
     host = make(ack="written", timeout_s=1.0)
-    ends, failures, loaded = time.monotonic() + seconds, [], [0]
+    ended, failures, loaded = threading.Event(), [], [0]
 
     def names(n):
         return host.keys(f"mixed {n % 7}", 8)
@@ -358,7 +353,7 @@ def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
     def run(what):
         n = 0
         try:
-            while time.monotonic() < ends:
+            while not ended.is_set():
                 what(n)
                 n += 1
         except BaseException as e:
@@ -371,30 +366,32 @@ def three_threads_and_a_daemon_that_dies(make, daemon, seconds=6.0):
                (lambda n: host.store(names(n)), load, lambda n: host.find(names(n)))]
     for thread in threads:
         thread.start()
-    n = 0
-    while time.monotonic() < ends - 1:
-        before = loaded[0]
-        wait_for("something is loaded", lambda: loaded[0] > before or time.monotonic() > ends)
-        if n % 2:
-            daemon.pause()
-            wait_for("it is seen to hang", lambda: not host.link.well)
-            daemon.resume()
-        else:
-            daemon.kill()
-            daemon.start()
-        host.wait_well()
-        n += 1
+    try:
+        for n in range(rounds):
+            before = loaded[0]
+            wait_for("something is loaded", lambda: loaded[0] > before or failures)
+            if n % 2:
+                daemon.pause()
+                wait_for("it is seen to hang", lambda: not host.link.well or failures)
+                daemon.resume()
+            else:
+                daemon.kill()
+                daemon.start()
+            host.wait_well()
+    finally:
+        ended.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert not failures, failures
     host.wait_well()
-    assert loaded[0] and not host.counters["errors"], host.counters
-    assert host.store(names(0))
-    check(host, names(0))
+    assert not host.counters["errors"], host.counters
+    wait_for("it stores", lambda: host.store(names(0)))
+    wait_for("it loads", lambda: host.find(names(0)) == host.get(names(0)) == [True] * 8)
 
 
 SCENARIOS = [what_is_stored_is_loaded, every_field_of_the_key_counts, another_layout_is_not_loaded, other_weights_are_not_loaded,
              objects_in_parts, evicted_in_between, chunks_of_another_length, acknowledged_written_survives,
              a_daemon_that_comes_later, a_daemon_that_hangs_from_the_first, hung_and_gone_on, more_than_there_is_room_for,
              memory_that_is_not_shared, calls_of_nonsense, closed_it_answers, three_threads_and_a_daemon_that_dies]
+OF_DEADLINES = [a_daemon_that_hangs_from_the_first, hung_and_gone_on, three_threads_and_a_daemon_that_dies]  # a call ends at the adapter's own

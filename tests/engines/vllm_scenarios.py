@@ -4,7 +4,9 @@
 
 Each function takes `make` (options of the tier -> a host) and a running daemon of tests/daemon/harness.py."""
 
+import contextlib
 import hashlib
+import threading
 import time
 
 import kvcache
@@ -22,11 +24,27 @@ def value_of(key, length):
     return hashlib.shake_128(key).digest(length)
 
 
-def wait_for(what, condition, seconds=20.0):
+def wait_for(what, condition, seconds=60.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
         time.sleep(0.005)
+
+
+@contextlib.contextmanager
+def threads_that_call(kind, name):
+    """Lists the numbers of the threads that call this method of the class during the block."""
+    called, method = [], getattr(kind, name)
+
+    def noted(*arguments, **options):
+        called.append(threading.get_ident())
+        return method(*arguments, **options)
+
+    setattr(kind, name, noted)
+    try:
+        yield called
+    finally:
+        setattr(kind, name, method)
 
 
 def store(host, name, keys):
@@ -114,10 +132,8 @@ def killed_and_started_again(make, daemon):
     store(host, "a", keys)
     daemon.kill()
     host.reset()
-    started = time.monotonic()
     check_load(host, "b", keys, found=0)
     store(host, "c", keys_of("lost", 4))
-    assert time.monotonic() - started < 5
     daemon.start()
     wait_for("the tier connects again", lambda: host.tier._transfers.well)
     host.reset()
@@ -160,14 +176,14 @@ def hung_and_gone_on(make, daemon):
     for _ in range(3):
         host.step()
     wait_for("the daemon is seen to hang", lambda: (host.step(), not host.tier._transfers.well)[1])
-    started = time.monotonic()
     second = host.begin("c")
-    assert host.lookup(others, second) == ["MISS"] * 8
-    host.store({k: value_of(k, host.row) for k in keys_of("new", 4)}, second)
-    for _ in range(3):
-        host.step()
-    host.finish(second)
-    assert time.monotonic() - started < 2 and host.slowest_s < 0.5, host.slowest_s
+    with threads_that_call(kvcache.Namespace, "tiers") as asking, threads_that_call(kvcache.Client, "flush") as flushing:
+        assert host.lookup(others, second) == ["MISS"] * 8
+        host.store({k: value_of(k, host.row) for k in keys_of("new", 4)}, second)
+        for _ in range(3):
+            host.step()
+        host.finish(second)
+    assert threading.get_ident() not in asking + flushing, "the engine's thread asks a daemon that is known to hang"
     daemon.resume()
     host.settle()
     said = host.lookup(keys, context)
@@ -220,7 +236,7 @@ def a_reset_under_jobs(make, daemon):
 
 def many_requests_and_a_daemon_that_dies(make, daemon):
     """Rounds of stores and loads; in some the daemon is killed or stopped in the middle. Never a wrong byte, never an assertion."""
-    host = make(ack="written", timeout_s=1.0)
+    host = make(ack="written")
     for n in range(12):
         keys = keys_of(f"round {n % 4}", 6)
         context = host.begin(f"r{n}")
@@ -251,3 +267,4 @@ def many_requests_and_a_daemon_that_dies(make, daemon):
 
 SCENARIOS = [what_is_stored_is_loaded, another_engine_finds_it, rows_in_parts, a_daemon_that_comes_later, killed_and_started_again,
              killed_under_a_load, hung_and_gone_on, evicted_in_between, a_reset_under_jobs, many_requests_and_a_daemon_that_dies]
+OF_DEADLINES = [hung_and_gone_on]  # a call ends at the adapter's own

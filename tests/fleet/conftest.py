@@ -24,8 +24,8 @@ import engines  # noqa: E402 - these are found by the path above
 _spec = importlib.util.spec_from_file_location("daemon_conftest", HERE.parent / "daemon" / "conftest.py")
 _daemon = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_daemon)
-pytest_configure, base_directory, directory, make_daemon = (_daemon.pytest_configure, _daemon.base_directory, _daemon.directory,
-                                                            _daemon.make_daemon)
+pytest_configure, base_directory, directory, end_processes, make_daemon = (
+    _daemon.pytest_configure, _daemon.base_directory, _daemon.directory, _daemon.end_processes, _daemon.make_daemon)
 
 
 @pytest.fixture(scope="session")

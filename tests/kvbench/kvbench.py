@@ -21,10 +21,11 @@ MODELS = ROOT / "conf" / "models"
 DEPLOYMENTS = ROOT / "conf" / "deployments"
 
 OK, FAILED, USAGE = 0, 1, 2
+SLOW = float(os.environ.get("KVCACHE_TEST_SLOW", "1"))
 
 
 def run(*arguments, cwd=None):
-    return subprocess.run([str(BENCH), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60,
+    return subprocess.run([str(BENCH), *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=60 * SLOW,
                           env={k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"},  # holds a test's long parameters
                           stdin=subprocess.DEVNULL)
 

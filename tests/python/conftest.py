@@ -20,9 +20,14 @@ import pytest  # noqa: E402
 _spec = importlib.util.spec_from_file_location("daemon_fixtures", SOURCE / "tests" / "daemon" / "conftest.py")
 _fixtures = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_fixtures)
-pytest_configure = _fixtures.pytest_configure
-base_directory, directory, make_daemon, daemon = (
-    _fixtures.base_directory, _fixtures.directory, _fixtures.make_daemon, _fixtures.daemon)
+base_directory, directory, end_processes, make_daemon, daemon = (
+    _fixtures.base_directory, _fixtures.directory, _fixtures.end_processes, _fixtures.make_daemon, _fixtures.daemon)
+
+
+def pytest_configure(config):
+    _fixtures.pytest_configure(config)
+    config.addinivalue_line("markers", "deadlines: is about the deadlines of an engine's adapter, and has its own ones (deadlines.py)")
+
 
 _scratch = tempfile.TemporaryDirectory()
 
@@ -42,7 +47,15 @@ def _library():
 os.environ["KVCACHE_LIBRARY"] = str(_library())
 os.environ.pop("KVCACHE_SOCKET", None)
 
+import deadlines  # noqa: E402
 import kvcache  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def long_deadlines(request, monkeypatch):
+    """Lengthens the deadlines of the adapters, except in the tests that are about them."""
+    if not request.node.get_closest_marker("deadlines"):
+        deadlines.lengthen(monkeypatch.setattr)
 
 
 @pytest.fixture

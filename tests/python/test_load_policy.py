@@ -5,6 +5,8 @@ import pytest
 from kvcache.vllm.policy import (DISK, LEAST_FETCH_S, LONGEST_SEARCH_S, MEMORY, PROBE_BYTES, PROBE_SHARE, REMOTE, SEARCH_SHARE,
                                  LoadPolicy)
 
+pytestmark = pytest.mark.deadlines
+
 MIB = 1 << 20
 
 

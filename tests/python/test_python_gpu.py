@@ -173,7 +173,7 @@ def test_what_is_missing_or_of_another_length_has_a_status(daemon, source):
 
 def test_a_daemon_that_goes_and_comes(make_daemon, source):
     daemon = make_daemon().start()
-    process = subprocess.Popen(
+    process = harness.spawn(
         [sys.executable, "-c", PRELUDE + textwrap.dedent("""
             memory = Memory(N, data)
             assert gpu.put(ns, memory.layout, range(N), keys, stream=stream.value) == bytes(N)

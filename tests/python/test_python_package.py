@@ -241,8 +241,9 @@ def test_mypy_has_no_complaint():
     pytest.skip("mypy is not installed")
 
 
+@pytest.mark.serial
 @needs_compiler
-@pytest.mark.skipif(harness.slow() > 1, reason="figures of a daemon with a sanitizer say nothing")
+@pytest.mark.skipif(harness.is_sanitized(), reason="figures of a daemon with a sanitizer say nothing")
 def test_python_adds_little(daemon):
     """The goals. Other work on the machine may spoil a run, not five."""
     for _ in range(5):

@@ -41,7 +41,8 @@ def make(version, daemon):
         host.tier.shutdown()
 
 
-@pytest.mark.parametrize("scenario", vllm_scenarios.SCENARIOS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("scenario", [pytest.param(f, marks=pytest.mark.deadlines) if f in vllm_scenarios.OF_DEADLINES else f for f in vllm_scenarios.SCENARIOS],
+                         ids=lambda f: f.__name__)
 def test_scenario(scenario, make, daemon):
     scenario(make, daemon)
 

@@ -25,9 +25,9 @@ def start(request, source):
     processes = []
 
     def start(daemon, scenario):
-        processes.append(subprocess.Popen([sys.executable, str(source / "tests/python/vllm_spec_host.py"), str(daemon.socket),
-                                           request.param, scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                          stderr=subprocess.PIPE, text=True, env=env))
+        processes.append(harness.spawn([sys.executable, str(source / "tests/python/vllm_spec_host.py"), str(daemon.socket),
+                                        request.param, scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                       stderr=subprocess.PIPE, text=True, env=env))
         return processes[-1]
 
     yield start

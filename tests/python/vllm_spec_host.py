@@ -11,9 +11,11 @@ import faulthandler
 import hashlib
 import os
 import sys
+import threading
 import time
 import types
 
+import deadlines
 import fake_vllm
 
 faulthandler.enable()
@@ -23,9 +25,9 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import identity, policy, promises, spec as ours  # noqa: E402
+from kvcache.vllm import identity, mover, promises, spec as ours  # noqa: E402
 
-promises.LOOKUP_S = 2.0  # on a busy machine
+deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
 N, LAYERS, PAGE = 80, 3, 24 << 10
 ns = types.SimpleNamespace
@@ -67,7 +69,7 @@ def config(engine, world_size=1, blocks_per_chunk=1, groups=(0,), **options):
     return ns(groups=tuple(ns(tokens_per_block=16, layer_names=("0", "1", "2"), group_id=g) for g in groups), model=ns(name="tests/model", dtype="bfloat16"),
               cache=ns(tokens_per_hash=16, blocks_per_chunk=blocks_per_chunk), parallel=parallel, engine_id=engine,
               worker_kv_bytes_per_block=LAYERS * PAGE, enable_kv_cache_events=False,
-              extra_config={"kvcache_socket": SOCKET, "weights": "tests", "load_policy": "always", "timeout_s": 5.0, **options})
+              extra_config={"kvcache_socket": SOCKET, "weights": "tests", "load_policy": "always", "timeout_s": 60.0, **options})
 
 
 class Tensor:
@@ -280,9 +282,10 @@ def from_the_shared_tier():
     """Of a host that has some of them itself. Nothing is asked for twice, and a shared tier that is switched off has nothing."""
     off, keys = Host("off", kvcache_remote=False), keys_of("others", 20)
     assert off.stored("1", keys[:5]) == 5
-    policy.LONGEST_SEARCH_S = 30.0  # on a busy machine
     host = Host()
     shared_tier_of(host)
+    asking, reach = [], kvcache.Namespace.reach
+    kvcache.Namespace.reach = lambda *a, **options: asking.append(threading.get_ident()) or reach(*a, **options)
     assert off.found("2", keys) == 5 and off.manager._shared is None
     off.close()
     assert host.found("single", keys_of("single", 1)) == 1
@@ -293,13 +296,12 @@ def from_the_shared_tier():
     assert "failed_fetches" not in counts and "failed_loads" not in counts, counts
     assert counts["remote_bytes_per_second"] > 0
     assert host.found("4", keys) == 20 and "loaded_remote_bytes" not in host.manager.get_stats().values
-    assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
+    assert asking and threading.get_ident() not in asking, "the engine's thread asks the shared tier"
     host.close()
 
 
 def first_chunks_from_elsewhere():
     """Another request computes them while this one waits, so that vLLM does not ask for them any more."""
-    policy.LONGEST_SEARCH_S = 30.0
     host, keys = Host(), keys_of("others", 20)
     shared_tier_of(host)
     context = host.begin("1")
@@ -328,7 +330,6 @@ def window_of(host, keys, size, context):
 
 def sliding_window_from_the_shared_tier():
     """vLLM asks for its last chunk first; with some behind it that no host has."""
-    policy.LONGEST_SEARCH_S = 30.0
     host, keys = Host(), keys_of("others", 20) + keys_of("never", 2)
     shared_tier_of(host)
     begin, begun = host.manager._shared.begin, []
@@ -361,21 +362,22 @@ def daemon_ends_before_the_load():
     while host.found(str(time.monotonic()), keys_of("back", 4)) != 4:
         assert time.monotonic() < deadline
         host.stored(str(time.monotonic()), keys_of("back", 4))
-    assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
+    assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited"
     host.close()
 
 
 def daemon_hangs_before_the_load():
-    host, keys = Host(timeout_s=1.0), keys_of("hung", 10)
+    host, keys = Host(timeout_s=5.0), keys_of("hung", 10)
     host.stored("1", keys)
     context = host.begin("2")
     assert host.lookup(keys, context) == 10, host.counts()
+    mover.LOAD_S = promises.LOOKUP_S = 1.0
     told("stop")
     host.load(keys, context)
     host.end(context)
     assert host.worker.mover.rescued_loads == 10
     assert host.found("3", keys) == 0
-    assert host.slowest_s < promises.LOOKUP_S + 1, host.slowest_s
+    assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited for more than a lookup's deadline"
     told("continue")
     deadline = time.monotonic() + 60
     while host.found(str(time.monotonic()), keys) != 10:
@@ -570,8 +572,10 @@ def told_apart():
 def hung_while_it_stores():
     """An engine that waits for stores, because it needs their blocks, does not wait for a daemon that hangs."""
     host, keys = Host(timeout_s=30.0), keys_of("stuck", 70)
+    host.stored("0", keys_of("first", 1))  # the namespace and the staging memory are open from here on
     context = host.begin("1")
     output = host.manager.prepare_store(keys, context)
+    mover.STORE_S = 2.0
     told("stop")
     host.worker.submit_store(88, ns(block_ids=list(range(70)), group_sizes=[70], block_indices=[0]), output.store_spec)
     started = time.monotonic()
@@ -579,7 +583,7 @@ def hung_while_it_stores():
     took = time.monotonic() - started
     assert [e.success for e in host.worker.get_finished()] == [True]
     told("continue")
-    assert took < 8, took
+    assert took < 30.0, took
     host.end(context)
     host.close()
 
