@@ -42,7 +42,7 @@ static void what_is_done_makes_the_descriptor_readable_until_it_is_reaped(void *
                 while (n < 8) {
                         struct pollfd fd = { .fd = kio_fd(t.io), .events = POLLIN };
 
-                        assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
+                        assert_int_equal(poll(&fd, 1, test_timeout_ms(WAIT_MS)), 1);
                         n += kio_reap(t.io);
                 }
                 assert_int_equal(n, 8);
@@ -73,14 +73,14 @@ static void a_worker_is_woken_before_all_is_submitted(void **state)
                         kio_submit(t.io, &reqs[i], 0);
                 }
                 done = (struct pollfd){ .fd = kio_fd(t.io), .events = POLLIN };
-                assert_int_equal(poll(&done, 1, WAIT_MS), 1);
+                assert_int_equal(poll(&done, 1, test_timeout_ms(WAIT_MS)), 1);
                 for (unsigned i = KIO_JOINED_MAX / EACH; i < N; i++) {
                         reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * EACH, EACH, i * EACH);
                         kio_submit(t.io, &reqs[i], 0);
                 }
                 kio_flush(t.io);
                 for (n = kio_reap(t.io); n < N; n += kio_reap(t.io))
-                        assert_int_equal(poll(&done, 1, WAIT_MS), 1);
+                        assert_int_equal(poll(&done, 1, test_timeout_ms(WAIT_MS)), 1);
                 assert_int_equal(kio_pending(t.io), 0);
         }
 }
@@ -127,7 +127,7 @@ static void wake_ups(uint32_t spin_ns)
                 for (unsigned k = 0; spin_ns > 0 && k < completed % 64 * 64; k++)
                         spin_pause(); /* work comes before polling ends, as it ends, and after */
                 kio_flush(t.io);
-                if (poll(&ready, 1, WAIT_MS) != 1)
+                if (poll(&ready, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("%u came back, %u did not", completed,
                                  (unsigned)kio_pending(t.io));
                 idle += kio_reap(t.io) == 0;
@@ -273,7 +273,7 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
         while (n < ALL) {
                 struct pollfd fd = { .fd = o.completion_queue.fd, .events = POLLIN };
 
-                if (poll(&fd, 1, WAIT_MS) != 1)
+                if (poll(&fd, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("a lost wake-up: %u of %u came", n, (unsigned)ALL);
                 completion_queue_begin(&o.completion_queue);
                 for (unsigned round = 0; round < 3; round++) {
