@@ -13,6 +13,19 @@
 #include "io/completion-queue.h"
 #include "spin.h"
 
+/* Waits for the semaphore: polls briefly, so that the threads meet, then sleeps, as the other
+ * thread may need the processor. */
+static void wait_turn(sem_t *turn)
+{
+        for (unsigned i = 0; i < 1000; i++) {
+                if (sem_trywait(turn) == 0)
+                        return;
+                spin_pause();
+        }
+        while (sem_wait(turn) < 0)
+                ;
+}
+
 static bool is_readable(int fd)
 {
         struct pollfd p = { .fd = fd, .events = POLLIN };
@@ -176,8 +189,7 @@ static void *publish_when_asked(void *userdata)
         for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
                 struct list_node done = LIST_INIT(done);
 
-                while (sem_wait(&o.asked) < 0)
-                        ;
+                wait_turn(&o.asked);
                 list_append(&done, &o.node);
                 completion_queue_publish(&o.completion_queue, &done);
                 sem_post(&o.published);
@@ -215,8 +227,7 @@ static void a_notification_that_comes_late_is_taken_back(void **state)
                 if (round % 2)
                         while ((n += completion_queue_reap()) == 0)
                                 sched_yield(); /* the other thread may need this processor */
-                while (sem_wait(&o.published) < 0)
-                        ;
+                wait_turn(&o.published);
                 if (n == 0 && !is_readable(o.completion_queue.fd))
                         fail_msg("round %u: a lost wake-up", round);
                 n += completion_queue_reap();
@@ -245,8 +256,7 @@ static void *publish_for_ever(void *userdata)
                 struct list_node done = LIST_INIT(done);
                 unsigned k = i % COMPLETION_QUEUE_NODES;
 
-                while (sem_wait(&me->idle[k]) < 0)
-                        ;
+                wait_turn(&me->idle[k]);
                 list_append(&done, &me->nodes[k]);
                 completion_queue_publish(&o.completion_queue, &done);
         }
