@@ -25,7 +25,8 @@ enum {
         CAMPAIGN_SLOTS = 24,
         CAMPAIGN_VOLUMES = 3,
         CAMPAIGN_ROOM = 64 * 1024, /* of a buffer */
-        CAMPAIGN_HANG_S = 60,
+        CAMPAIGN_HANG_CPU_S = 60,
+        CAMPAIGN_HANG_MS = 600000,
 };
 
 /* --- verdict --- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "child.h"
+#include "timeout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +18,7 @@ void in_child(int (*f)(void))
 
         assert_true(pid >= 0);
         if (pid == 0) {
-                alarm(60);
+                alarm((unsigned)test_timeout_ms(60000) / 1000);
                 _exit(f());
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);

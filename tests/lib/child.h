@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-/* Runs `f` in a child, which has a minute; it returns 0 if all is well, 77 to skip, else a number
- * of a check. */
+/* Runs `f` in a child, which has test_timeout_ms() of a minute; it returns 0 if all is well, 77 to
+ * skip, else a number of a check. */
 void in_child(int (*f)(void));
 
 /* In a child: numbered checks, as assertions of cmocka cannot leave it. */

@@ -5,6 +5,7 @@
  * and every change is announced by one condition variable, so tests wait for what they want to see
  * instead of sleeping. */
 #include "fake-daemon.h"
+#include "timeout.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -1053,7 +1054,7 @@ static bool wait_until(struct fake_daemon *d, const unsigned *value, unsigned le
         bool ok;
 
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += 5;
+        until.tv_sec += test_timeout_ms(60000) / 1000;
         fake_daemon_lock(d);
         while (!(ok = *value >= least && *value <= most))
                 if (pthread_cond_timedwait(&d->changed, &d->lock, &until) != 0)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tiers.h"
+#include "timeout.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -161,7 +162,7 @@ void tiers_wait_io(struct tiers *t)
                 fail_msg("waits for nothing: the cache has %llu pending, the store %llu",
                          (unsigned long long)(t->cache ? cache_pending(t->cache) : 0),
                          (unsigned long long)store_pending(t->store));
-        if (poll(&p, 1, TIERS_WAIT_MS) != 1)
+        if (poll(&p, 1, test_timeout_ms(TIERS_WAIT_MS)) != 1)
                 fail_msg("I/O hangs");
 }
 
@@ -191,7 +192,7 @@ void tiers_settle(struct tiers *t)
 
 void tiers_wait_hits(struct tiers *t, uint64_t hits)
 {
-        uint64_t end = clock_mono_ns() + TIERS_WAIT_MS * UINT64_C(1000000);
+        uint64_t end = clock_mono_ns() + (uint64_t)test_timeout_ms(TIERS_WAIT_MS) * 1000000;
 
         while (fault_hits() < hits) {
                 struct pollfd p = { .fd = kio_fd(t->io), .events = POLLIN };

@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "checked.h"
+#include "timeout.h"
 
 struct directory_test at;
 
@@ -58,7 +59,7 @@ static struct backend *open_backend(unsigned depth, bool sync)
                 .path = at.path,
                 .sync = sync,
                 .depth = depth,
-                .timeout_ns = 30 * SECOND_NS,
+                .timeout_ns = (uint64_t)test_timeout_ms(60000) * 1000000,
         };
         struct backend *b = NULL;
         char error[256] = "";

@@ -27,7 +27,7 @@ int teardown_gds(void **state)
         if (cufile.hold)
                 cufile.hold(false);
         if (f->gpu)
-                assert_int_equal(kvcache_gpu_detach(f->gpu, 5000), 0);
+                assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
         f->gpu = NULL;
         if (f->rig->d && f->kv && kvcache_flush(f->kv) == 0)
                 assert_true(fake_daemon_wait_leases(f->rig->d, 0));
@@ -50,7 +50,7 @@ int attach_gds(struct fixture *f, enum kvcache_gpu_gds_option gds, char *why)
 
 void detach_gds(struct fixture *f)
 {
-        assert_int_equal(kvcache_gpu_detach(f->gpu, 5000), 0);
+        assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
         f->gpu = NULL;
 }
 

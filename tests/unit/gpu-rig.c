@@ -62,7 +62,7 @@ int teardown(void **state)
 
         stub.reset();
         if (f->gpu)
-                assert_int_equal(kvcache_gpu_detach(f->gpu, 5000), 0);
+                assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
         assert_int_equal(cuda.mem_free(f->device), CU_OK);
         assert_int_equal(cuda.stream_destroy(f->stream), CU_OK);
         assert_int_equal(cuda.ctx_pop(&popped), CU_OK);
@@ -77,7 +77,7 @@ void connect_to(struct fixture *f, const struct fake_options *o)
 {
         struct kvcache_options options = { .size = sizeof(options),
                                            .socket_path = f->rig->path,
-                                           .request_timeout_ms = 5000,
+                                           .request_timeout_ms = test_timeout_ms(60000),
                                            .staging_bytes = 1024 * 1024 };
         struct kvcache_namespace_options ns = { .size = sizeof(ns),
                                                 .name = "n",
@@ -194,7 +194,7 @@ struct job *job_of(struct fixture *f, size_t n, uint64_t first_key, uint64_t fir
 int finish(struct fixture *f)
 {
         struct kvcache_gpu_completion c;
-        int r = kvcache_gpu_reap(f->gpu, &c, 1, 10000);
+        int r = kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000));
 
         if (r != 1)
                 fail_msg("reaped %d: %s", r, kvcache_gpu_error(f->gpu));

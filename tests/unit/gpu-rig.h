@@ -9,6 +9,7 @@
 
 #include "../gpu/stub-cuda.h"
 #include "../lib/rig.h"
+#include "../lib/timeout.h"
 #include "gpu/driver.h"
 #include "kvcache-gpu.h"
 

@@ -101,7 +101,7 @@ int poll_and_reap(const unsigned *until, unsigned n)
         while (*until < n) {
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
 
-                if (poll(&p, 1, WAIT_MS) != 1)
+                if (poll(&p, 1, test_timeout_ms(WAIT_MS)) != 1)
                         return -1;
                 kio_reap(t.io);
         }

@@ -21,6 +21,7 @@
 #include "fault.h"
 #include "io/backend.h"
 #include "io/io.h"
+#include "timeout.h"
 
 enum {
         POOL_PIECE = 2 << 20,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "remote-fixture.h"
+#include "timeout.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -62,7 +63,7 @@ void wait_and_step(void)
 {
         struct pollfd p = { .fd = remote_fd(rig.r), .events = POLLIN };
 
-        assert_int_equal(poll(&p, 1, 30000), 1); /* or it hangs */
+        assert_int_equal(poll(&p, 1, test_timeout_ms(60000)), 1); /* or it hangs */
         step();
 }
 

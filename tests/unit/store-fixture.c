@@ -18,6 +18,7 @@
 #include "cleanup.h"
 #include "fault.h"
 #include "store-fixture.h"
+#include "timeout.h"
 
 struct store_test t;
 
@@ -177,7 +178,7 @@ void wait_io(void)
 
         if (kio_pending(t.io) == 0)
                 fail_msg("waits for nothing: %llu pending", (unsigned long long)store_pending(t.s));
-        if (poll(&p, 1, WAIT_MS) != 1)
+        if (poll(&p, 1, test_timeout_ms(WAIT_MS)) != 1)
                 fail_msg("I/O hangs");
 }
 

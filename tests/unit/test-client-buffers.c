@@ -19,7 +19,9 @@
 #include <cmocka.h>
 
 #include "../lib/rig.h"
+#include "../lib/timeout.h"
 #include "checked.h"
+#include "lib/handle.h"
 
 enum { PAGE = 4096, REGION = 64 * PAGE, MOST_PIECES = 4088 };
 
@@ -49,12 +51,12 @@ static int teardown(void **state)
         return rig_teardown(state);
 }
 
-static void start(struct rig *f, const struct fake_options *o, int timeout_ms)
+static void start(struct rig *f, const struct fake_options *o)
 {
         struct kvcache_options options = {
                 .size = sizeof(options),
                 .socket_path = f->path,
-                .request_timeout_ms = timeout_ms,
+                .request_timeout_ms = test_timeout_ms(60000),
                 .staging_bytes = 64 * 1024,
         };
         struct kvcache_namespace_options ns = { .size = sizeof(ns),
@@ -126,7 +128,7 @@ static struct kvcache_completion reap_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
-        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)), 1);
         return c;
 }
 
@@ -195,7 +197,7 @@ static void test_puts_and_gets_name_the_region_and_need_no_staging(void **state)
         uint32_t region = 0;
         uint8_t *base;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         assert_int_equal(region, 1);
         rig_fill(base, 5000, 1);
@@ -254,7 +256,7 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         uint32_t region = 0;
         uint8_t *base;
 
-        start(f, &o, 5000);
+        start(f, &o);
         base = register_buffer(f, &region);
         for (unsigned i = 0; i < 3; i++) {
                 put_one(f, 1 + i, BYTES);
@@ -299,7 +301,7 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e[0], 1, &r[0], 0), 0);
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e[1], 1, &r[1], 0), 0);
         for (unsigned n = 0; n < 2;)
-                n += (unsigned)kvcache_reap(f->kv, c, 2, 5000);
+                n += (unsigned)kvcache_reap(f->kv, c, 2, test_timeout_ms(60000));
         assert_true(rig_filled(base, BYTES, 1) && rig_filled(base + BYTES, BYTES, 2));
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         wait_for_leases_to_go_back(f);
@@ -316,7 +318,7 @@ static void test_memory_that_may_go_away_is_filled_by_the_daemon(void **state)
         struct rig *f = *state;
         struct kvcache_result r;
 
-        start(f, &o, 5000);
+        start(f, &o);
         put_one(f, 1, 5000);
         assert_int_equal(ftruncate(cut, REGION), 0);
         b[1].base = mmap(NULL, REGION, PROT_READ | PROT_WRITE, MAP_SHARED, file_fd, 0);
@@ -345,7 +347,7 @@ static void test_much_is_copied_by_the_daemon(void **state)
         uint32_t region = 0;
         uint8_t *base;
 
-        start(f, &o, 5000);
+        start(f, &o);
         base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         for (unsigned i = 0; i <= LITTLE; i++)
@@ -369,7 +371,7 @@ static void test_the_release_after_a_copy_is_not_answered(void **state)
         struct kvcache_result r;
         uint32_t region = 0;
 
-        start(f, &o, 5000);
+        start(f, &o);
         put_one(f, 1, 5000);
         e.data = register_buffer(f, &region);
         for (unsigned i = 0; i < 100; i++) {
@@ -394,7 +396,7 @@ static void a_restart_is_noticed(void **state, bool no_reply)
         struct kvcache_result r;
         uint32_t region = 0;
 
-        start(f, &o, 5000);
+        start(f, &o);
         put_one(f, 1, 5000);
         e.data = register_buffer(f, &region);
         assert_int_equal(call(f, KVCACHE_OP_GET_INTO, &e, 1, &r), 0);
@@ -423,7 +425,7 @@ static void test_a_lease_outside_of_the_pool_is_not_copied_from(void **state)
         struct kvcache_result r;
         uint32_t region = 0;
 
-        start(f, &o, 5000);
+        start(f, &o);
         e = (struct kvcache_entry){ .key = rig_key(1),
                                     .data = register_buffer(f, &region),
                                     .length = 5000 };
@@ -444,7 +446,7 @@ static void test_a_chunk_longer_than_the_staging_goes_from_a_region(void **state
         uint8_t *own = malloc(100000), *base;
         uint32_t region;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         rig_fill(base, 100000, 1);
         e.data = base;
@@ -466,7 +468,7 @@ static void test_a_request_may_mix_staging_region_and_other_memory(void **state)
         uint32_t region;
         void *place;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         rig_fill(base + 10, 1000, 0);
@@ -521,7 +523,7 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
         void *base = NULL;
 
         assert_true(mine != MAP_FAILED);
-        start(f, NULL, 5000);
+        start(f, NULL);
         o.base = mine + 8 * PAGE;
         assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), 0);
         assert_ptr_equal(base, mine + 8 * PAGE);
@@ -553,7 +555,7 @@ static void test_senseless_regions_are_refused_before_anything_is_sent(void **st
         void *base = NULL;
 
         assert_true(page != MAP_FAILED);
-        start(f, NULL, 5000);
+        start(f, NULL);
 #define REFUSED(change)                                                                            \
         do {                                                                                       \
                 o = good;                                                                          \
@@ -606,7 +608,7 @@ static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
         void *base = NULL;
         unsigned fds;
 
-        start(f, &options, 5000);
+        start(f, &options);
         fds = rig_count_fds();
         assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -EINVAL);
         assert_non_null(strstr(kvcache_error(f->kv), "there is a hole"));
@@ -626,7 +628,7 @@ static void test_a_handle_has_as_many_regions_as_a_session(void **state)
         void *base[WIRE_MAX_REGIONS + 1];
         uint32_t region[WIRE_MAX_REGIONS + 1];
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i++) {
                 o.offset = i * PAGE;
                 assert_int_equal(kvcache_buffer_register(f->kv, &o, &region[i], &base[i]), 0);
@@ -663,7 +665,7 @@ static void test_pieces_of_shared_memory_travel_and_others_are_gathered(void **s
         uint32_t region;
         void *place;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         assert_int_equal(kvcache_staging_acquire(f->kv, 1000, &place), 0);
         rig_fill(whole, sizeof(whole), 0);
@@ -753,7 +755,7 @@ static void test_many_pieces_are_several_messages_of_one_chain(void **state)
         uint8_t *base;
 
         assert_true(pieces && e && r);
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         for (unsigned k = 0; k < KEYS; k++) {
                 for (unsigned i = 0; i < EACH; i++)
@@ -838,7 +840,7 @@ static void test_senseless_pieces_are_their_keys_affair(void **state)
         };
         struct kvcache_result r[6];
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         rig_fill(own, 100, 0);
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 6, r), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
@@ -865,7 +867,7 @@ static void test_after_a_restart_a_region_is_registered_again_before_it_is_named
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         (void)register_buffer(f, &region);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
         base = register_buffer(f, &region);
@@ -910,7 +912,7 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
         uint8_t own[100], *base;
         uint32_t region;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         fake_daemon_free(f->d);
         f->d = fake_daemon_start(f->path, &refusing);
@@ -956,9 +958,11 @@ static void test_a_late_answer_to_a_registration_is_sent_back(void **state)
         uint32_t region;
         void *base;
 
-        start(f, NULL, 100);
+        start(f, NULL);
         fake_daemon_hold(f->d, 1u << WIRE_REGISTER);
+        f->kv->request_timeout_ms = 100;
         assert_int_equal(kvcache_buffer_register(f->kv, &o, &region, &base), -ETIMEDOUT);
+        f->kv->request_timeout_ms = test_timeout_ms(60000);
         fake_daemon_hold(f->d, 0);
         assert_true(fake_daemon_wait(f->d, &f->d->last_region, 1));
         /* The next calls take the reply, and send what follows from it. */
@@ -985,7 +989,7 @@ static void test_lies_about_regions_end_the_session(void **state)
                 void *base;
                 int r;
 
-                start(f, NULL, 5000);
+                start(f, NULL);
                 fake_daemon_lock(f->d);
                 f->d->o.register_long = lies[i].register_long;
                 f->d->o.region_lie = lies[i].region_lie;
@@ -1004,6 +1008,13 @@ static void test_lies_about_regions_end_the_session(void **state)
 
 /* --- whose memory is it --- */
 
+static void assert_unregister_times_out(struct rig *f, uint32_t region)
+{
+        f->kv->request_timeout_ms = 100;
+        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        f->kv->request_timeout_ms = test_timeout_ms(60000);
+}
+
 static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(void **state)
 {
         struct rig *f = *state;
@@ -1012,7 +1023,7 @@ static void test_R17_a_place_in_a_region_is_the_daemons_until_the_late_reply(voi
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
@@ -1040,7 +1051,7 @@ test_R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 300);
+        start(f, NULL);
         base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_PUT);
@@ -1063,7 +1074,7 @@ test_R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(
         assert_int_equal(kvcache_memory_settled(f->kv, base + 9999, 1), 0);
         assert_int_equal(kvcache_memory_settled(f->kv, base + 20000, 1), 0);
         /* It cannot be had back either, and stays mapped. */
-        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_unregister_times_out(f, region);
         assert_true(is_mapped(base));
         assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
         fake_daemon_io_done(f->d);
@@ -1080,13 +1091,13 @@ static void test_a_unregistration_waits_for_requests_that_name_the_region(void *
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 200);
+        start(f, NULL);
         base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET | 1u << WIRE_UNREGISTER);
         e.data = base;
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, &e, 1, &r, 100), 0);
-        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_unregister_times_out(f, region);
         assert_true(is_mapped(base));
         assert_int_equal(kvcache_memory_settled(f->kv, base, 1), 0);
         /* No request names it any more: its memory is like any other. */
@@ -1095,7 +1106,7 @@ static void test_a_unregistration_waits_for_requests_that_name_the_region(void *
         assert_int_equal(call(f, KVCACHE_OP_PUT, &e, 1, &other), 0);
         assert_int_equal(logged_before(f, 0).region, 0);
         /* Another call goes on waiting, and asks nothing anew. */
-        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_unregister_times_out(f, region);
         assert_int_equal(peek(f, &f->d->requests[WIRE_UNREGISTER]), 1);
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
@@ -1113,14 +1124,14 @@ static void test_a_unregistration_waits_for_the_librarys_own_copies(void **state
         uint8_t own[1000], *base;
         uint32_t region;
 
-        start(f, NULL, 300);
+        start(f, NULL);
         base = register_buffer(f, &region);
         put_one(f, 1, 1000);
         fake_daemon_hold(f->d, 1u << WIRE_GET);
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base, .length = 1000 };
         e[1] = (struct kvcache_entry){ .key = rig_key(1), .data = own, .length = 1000 };
         assert_int_equal(submit(f, KVCACHE_OP_GET_INTO, e, 2, r, 5000), 0);
-        assert_int_equal(kvcache_buffer_unregister(f->kv, region), -ETIMEDOUT);
+        assert_unregister_times_out(f, region);
         assert_true(is_mapped(base));
         fake_daemon_hold(f->d, 0);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
@@ -1135,7 +1146,7 @@ static void test_a_unregistration_needs_no_daemon(void **state)
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         fake_daemon_kill(f->d, false);
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
@@ -1152,7 +1163,7 @@ static void test_a_child_has_neither_calls_nor_mapping_and_the_parent_goes_on(vo
         int status;
         pid_t pid;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         pid = fork();
         assert_true(pid >= 0);
@@ -1184,7 +1195,7 @@ static void test_closing_takes_all_back(void **state)
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         base = register_buffer(f, &region);
         kvcache_close(f->kv);
         f->kv = NULL;
@@ -1224,7 +1235,7 @@ static void test_puts_name_a_place_in_a_file(void **state)
         uint32_t region = 0;
         uint8_t *base;
 
-        start(f, &(struct fake_options){ .takes_files = true }, 5000);
+        start(f, &(struct fake_options){ .takes_files = true });
         assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), 0);
         e[0] = (struct kvcache_entry){ .key = rig_key(1), .data = base + PAGE, .length = PAGE };
         e[1] = (struct kvcache_entry){ .key = rig_key(2), .data = base + 2 * PAGE, .length = 100 };
@@ -1259,7 +1270,7 @@ static void test_a_file_is_registered_again_with_a_new_session(void **state)
         uint32_t region;
         uint8_t *base;
 
-        start(f, &(struct fake_options){ .takes_files = true }, 5000);
+        start(f, &(struct fake_options){ .takes_files = true });
         assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), 0);
         fake_daemon_hang_up(f->d);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0); /* in a new session */
@@ -1286,7 +1297,7 @@ static void test_an_old_daemon_is_not_asked_to_take_a_file(void **state)
         uint32_t region;
         uint8_t *base;
 
-        start(f, NULL, 5000);
+        start(f, NULL);
         assert_int_equal(register_file(f, KVCACHE_BUFFER_FILE, &region, &base), -EOPNOTSUPP);
         assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 0);
         assert_int_equal(register_file(f, 1 << 1, &region, &base), -EINVAL);

@@ -21,6 +21,7 @@
 #include <cmocka.h>
 
 #include "../lib/rig.h"
+#include "../lib/timeout.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "lookup/table.h"
@@ -96,8 +97,8 @@ static void connect_with(struct rig *f, uint32_t flags)
                 .size = sizeof(o),
                 .flags = flags,
                 .socket_path = f->path,
-                .connect_timeout_ms = 2000,
-                .request_timeout_ms = 20000,
+                .connect_timeout_ms = test_timeout_ms(60000),
+                .request_timeout_ms = test_timeout_ms(60000),
         };
         struct kvcache_namespace_options n = { .size = sizeof(n),
                                                .name = "ns",
@@ -344,7 +345,7 @@ static void what_is_submitted_is_complete_at_once(void **state)
                 if (known) {
                         struct pollfd p = { .fd = kvcache_fd(f->kv), .events = POLLIN };
 
-                        assert_int_equal(poll(&p, 1, 1000), 1);
+                        assert_int_equal(poll(&p, 1, test_timeout_ms(60000)), 1);
                 }
                 assert_int_equal(kvcache_reap(f->kv, c, 4, 0), 2);
                 assert_int_equal(c[0].user_data, 11);
@@ -374,7 +375,7 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
         m.namespace_handle = f->ns;
         assert_int_equal(kvcache_submit(f->kv, &m), 0);
         p.fd = kvcache_fd(f->kv);
-        assert_int_equal(poll(&p, 1, 1000), 1);
+        assert_int_equal(poll(&p, 1, test_timeout_ms(60000)), 1);
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 1);
         assert_int_equal(poll(&p, 1, 0), 0);
 }
@@ -473,13 +474,14 @@ static void one_that_is_superseded_is_given_up_for_the_next(void **state)
         add(f, 1, WIRE_TIER_DISK);
         settle(f);
         for (unsigned i = 0; i < 5; i++) {
+                uint64_t until_ms = now_ms() + (uint64_t)test_timeout_ms(60000);
                 unsigned asked = requests(f, WIRE_LOOKUP), waited = 0;
 
                 assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK);
                 make_table(f, 64 + i);
                 add(f, 1, WIRE_TIER_DISK);
-                while (exists(f, 1) == 0)
-                        assert_true(++waited < 1000000);
+                for (; exists(f, 1) == 0; waited++)
+                        assert_true(now_ms() < until_ms);
                 assert_true(waited > 0);
                 assert_int_equal(requests(f, WIRE_LOOKUP), asked + 1);
                 assert_int_equal(info_of(f).lookup_bytes, table.now->backing.bytes);
@@ -610,7 +612,7 @@ static void an_evict_is_not_overtaken(void **state)
         assert_int_equal(exists(f, 1), 0);
         assert_int_equal(requests(f, WIRE_EXISTS), asked + 1);
         fake_daemon_hold(f->d, 0);
-        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)), 1);
         assert_int_equal(exists(f, 1), KVCACHE_TIER_DISK); /* the test did not take it out */
 }
 
@@ -683,7 +685,8 @@ static void absence_is_not_believed_of_a_daemon_that_has_ended(void **state)
                         } else {
                                 tick(f);
                                 assert_int_equal(kvcache_submit(f->kv, &r), 0);
-                                assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+                                assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)),
+                                                 1);
                                 assert_int_equal(c.error, 0);
                         }
                 }
@@ -790,7 +793,7 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         submitted = request_of(f, KVCACHE_OP_EXISTS, keys, 1, results);
         tick(f);
         assert_int_equal(kvcache_submit(f->kv, &submitted), 0);
-        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(60000)), 1);
         assert_tally(1, 44, base + 8215);
 
         /* Not what the daemon is asked, which counts it itself. */

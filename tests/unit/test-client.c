@@ -17,18 +17,21 @@
 #include <cmocka.h>
 
 #include "../lib/rig.h"
+#include "../lib/timeout.h"
 #include "checked.h"
 #include "lib/handle.h"
 #include "lib/staging.h"
 #include "lib/lease.h"
 
-static int try_connect(struct rig *f, char *error, size_t bytes)
+enum { WAIT_MS = 60000 };
+
+static int try_connect(struct rig *f, int timeout_ms, char *error, size_t bytes)
 {
         struct kvcache_options o = {
                 .size = sizeof(o),
                 .socket_path = f->path,
-                .connect_timeout_ms = 200,
-                .request_timeout_ms = 5000,
+                .connect_timeout_ms = timeout_ms,
+                .request_timeout_ms = test_timeout_ms(WAIT_MS),
         };
 
         return kvcache_connect(&f->kv, &o, error, bytes);
@@ -51,7 +54,7 @@ static void start(struct rig *f, const struct fake_options *o)
         char why[512] = "";
 
         f->d = fake_daemon_start(f->path, o);
-        if (try_connect(f, why, sizeof(why)) < 0)
+        if (try_connect(f, test_timeout_ms(WAIT_MS), why, sizeof(why)) < 0)
                 fail_msg("%s", why);
         f->ns = open_namespace(f->kv, "ns");
 }
@@ -93,7 +96,7 @@ static struct kvcache_completion reap_one(struct rig *f)
 {
         struct kvcache_completion c = { 0 };
 
-        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(WAIT_MS)), 1);
         return c;
 }
 
@@ -124,6 +127,11 @@ static bool readable(int fd, int timeout_ms)
         struct pollfd p = { .fd = fd, .events = POLLIN };
 
         return poll(&p, 1, timeout_ms) == 1;
+}
+
+static void wait_readable(int fd)
+{
+        assert_true(readable(fd, test_timeout_ms(WAIT_MS)));
 }
 
 /* --- handshake --- */
@@ -180,7 +188,8 @@ static void test_connect_refuses_what_it_cannot_trust(void **state)
                 int r;
 
                 f->d = fake_daemon_start(f->path, &cases[i].o);
-                r = try_connect(f, why, sizeof(why));
+                r = try_connect(f, cases[i].o.silent ? 20 : test_timeout_ms(WAIT_MS), why,
+                                sizeof(why));
                 if (r != cases[i].error || !strstr(why, cases[i].text) || strchr(why, '\x1b') ||
                     f->kv)
                         fail_msg("case %zu: %d, '%s'", i, r, why);
@@ -197,11 +206,11 @@ static void test_connect_names_what_is_missing(void **state)
         struct kvcache *kv = NULL;
         int r;
 
-        assert_int_equal(try_connect(f, why, sizeof(why)), -ENOENT);
+        assert_int_equal(try_connect(f, test_timeout_ms(WAIT_MS), why, sizeof(why)), -ENOENT);
         assert_non_null(strstr(why, f->path));
         f->d = fake_daemon_start(f->path, NULL);
         fake_daemon_kill(f->d, false);
-        assert_int_equal(try_connect(f, why, sizeof(why)), -ECONNREFUSED);
+        assert_int_equal(try_connect(f, test_timeout_ms(WAIT_MS), why, sizeof(why)), -ECONNREFUSED);
 
         memset(where, 'x', sizeof(where) - 1);
         where[sizeof(where) - 1] = '\0';
@@ -385,7 +394,7 @@ static void reconnect(struct rig *f, uint32_t spin_us)
         f->d->o.spin_us = spin_us;
         fake_daemon_unlock(f->d);
         fake_daemon_hang_up(f->d);
-        assert_true(readable(kvcache_fd(f->kv), 1000));
+        wait_readable(kvcache_fd(f->kv));
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_MISS);
 }
@@ -928,7 +937,7 @@ static void test_senseless_requests_are_refused_whole_and_senseless_keys_alone(v
         q = request_of(f, KVCACHE_OP_GET, NULL, 0, NULL);
         q.user_data = 5;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        assert_true(readable(kvcache_fd(f->kv), 1000));
+        wait_readable(kvcache_fd(f->kv));
         assert_int_equal(reap_one(f).user_data, 5);
         assert_false(readable(kvcache_fd(f->kv), 0));
 }
@@ -1016,7 +1025,8 @@ static void test_a_put_can_keep_its_lease(void **state)
         assert_true(rig_filled(r.data, 200, 4));
         assert_int_equal(logged(f, 0).ack, WIRE_DURABLE);
         assert_int_equal(logged(f, 0).flags, WIRE_F_LEASE | WIRE_F_NOWAIT);
-        assert_true(logged(f, 0).timeout_ms > 3000 && logged(f, 0).timeout_ms < 5000);
+        assert_true(logged(f, 0).timeout_ms > 0 &&
+                    logged(f, 0).timeout_ms < (unsigned)test_timeout_ms(WAIT_MS));
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
         assert_int_equal(r.status, KVCACHE_EXISTS);
         assert_true(rig_filled(r.data, 200, 4));
@@ -1164,7 +1174,7 @@ static void test_a_blocking_call_leaves_other_completions_to_be_reaped(void **st
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
         put_one(f, 1, 10); /* takes the other's reply on its way */
-        assert_true(readable(kvcache_fd(f->kv), 1000));
+        wait_readable(kvcache_fd(f->kv));
         assert_int_equal(reap_one(f).user_data, 42);
         assert_false(readable(kvcache_fd(f->kv), 0));
         assert_int_equal(r.status, KVCACHE_MISS);
@@ -1190,7 +1200,7 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 20), 0);
         fake_daemon_unlock(f->d);
         do
-                assert_true(readable(kvcache_fd(f->kv), 5000));
+                wait_readable(kvcache_fd(f->kv));
         while (kvcache_reap(f->kv, &c, 1, 0) == 0);
         assert_int_equal(c.error, 0);
         assert_int_equal(peek(f, &f->d->requests[WIRE_EXISTS]), 40);
@@ -1219,7 +1229,7 @@ static void test_a_full_socket_that_empties_without_replies_is_noticed(void **st
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         fake_daemon_unlock(f->d);
         for (unsigned tries = 0; peek(f, &f->d->n_held) < 40; tries++) {
-                assert_true(tries < 100);
+                assert_true(tries < (unsigned)test_timeout_ms(WAIT_MS) / 20);
                 if (readable(kvcache_fd(f->kv), 20))
                         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         }
@@ -1319,7 +1329,7 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         q = request_of(f, KVCACHE_OP_GET, &k, 1, &r);
         q.timeout_ms = 20;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        assert_true(readable(kvcache_fd(f->kv), 2000)); /* the timer rings */
+        wait_readable(kvcache_fd(f->kv)); /* the timer rings */
         c = reap_one(f);
         assert_int_equal(c.error, -ETIMEDOUT);
         assert_int_equal(r.status, KVCACHE_PENDING);
@@ -1330,7 +1340,7 @@ static void test_a_late_reply_gives_its_leases_back(void **state)
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
         fake_daemon_hold(f->d, 0);
         assert_true(fake_daemon_wait_leases(f->d, 1));
-        assert_true(readable(kvcache_fd(f->kv), 2000));
+        wait_readable(kvcache_fd(f->kv));
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
         assert_true(fake_daemon_wait_leases(f->d, 0));
@@ -1409,7 +1419,7 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
 
         /* Nothing of it was sent: complete at once, and its place in staging is free. */
         assert_int_equal(kvcache_cancel(f->kv, 2), 1);
-        assert_true(readable(kvcache_fd(f->kv), 2000));
+        wait_readable(kvcache_fd(f->kv));
         c = reap_one(f);
         assert_int_equal(c.user_data, 2);
         assert_int_equal(c.error, -ECANCELED);
@@ -1747,7 +1757,7 @@ test_a_dead_daemon_loses_what_is_in_flight_and_the_next_call_finds_its_successor
         assert_true(fake_daemon_wait(f->d, &f->d->n_held, 1));
 
         f->d = fake_daemon_free(f->d);
-        assert_true(readable(fd, 1000));
+        wait_readable(fd);
         assert_int_equal(reap_one(f).error, -ECONNRESET);
         assert_int_equal(r[0].status, KVCACHE_LOST);
         assert_false(readable(fd, 0));
@@ -1804,7 +1814,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                         assert_int_equal(kvcache_submit_and_wait(f->kv, &put, NULL), 0);
                 } else {
                         assert_int_equal(kvcache_submit(f->kv, &put), 0);
-                        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+                        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(WAIT_MS)), 1);
                         assert_int_equal(c.error, 0);
                 }
                 assert_int_equal(r.status, KVCACHE_OK);
@@ -1821,7 +1831,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                         assert_int_equal(kvcache_submit_and_wait(f->kv, &put, NULL), 0);
                 } else {
                         assert_int_equal(kvcache_submit(f->kv, &put), 0);
-                        assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+                        assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(WAIT_MS)), 1);
                         assert_int_equal(c.error, 0);
                 }
                 assert_int_equal(r.status, KVCACHE_OK);
@@ -1846,7 +1856,7 @@ static void test_what_one_daemon_refuses_the_next_may_do(void **state)
                 assert_true(fake_daemon_wait(f->d, &f->d->requests[WIRE_EXISTS], 1));
                 restart(f, NULL);
                 assert_int_equal(kvcache_submit_and_wait(f->kv, &prefetch, NULL), 0);
-                assert_int_equal(kvcache_reap(f->kv, &c, 1, 5000), 1);
+                assert_int_equal(kvcache_reap(f->kv, &c, 1, test_timeout_ms(WAIT_MS)), 1);
                 assert_int_equal(r.status, KVCACHE_LOST);
         }
 
@@ -1968,7 +1978,7 @@ static void test_leases_outlive_a_session_that_a_living_daemon_ends(void **state
         put_one(f, 1, 500);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &held), KVCACHE_OK);
         fake_daemon_hang_up(f->d);
-        assert_true(readable(kvcache_fd(f->kv), 1000));
+        wait_readable(kvcache_fd(f->kv));
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_OK);
         assert_true(fake_daemon_wait_leases(
@@ -2219,7 +2229,7 @@ static void test_words_that_nobody_asked_for_end_the_session(void **state)
 
         start(f, NULL);
         fake_daemon_say(f->d, &r, sizeof(r));
-        assert_true(readable(kvcache_fd(f->kv), 1000));
+        wait_readable(kvcache_fd(f->kv));
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_false(readable(kvcache_fd(f->kv), 0));
         put_one(f, 1, 10);
@@ -2272,7 +2282,7 @@ static void test_noise_in_the_replies_does_no_harm(void **state)
 
         noise.seed = 42;
         f->d = fake_daemon_start(f->path, &o);
-        assert_int_equal(try_connect(f, NULL, 0), 0);
+        assert_int_equal(try_connect(f, test_timeout_ms(WAIT_MS), NULL, 0), 0);
         while (kvcache_namespace_open(f->kv, &ns, &f->ns) != 0)
                 ;
         for (unsigned i = 0; i < 8; i++)

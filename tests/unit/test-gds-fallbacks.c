@@ -388,7 +388,7 @@ static void a_session_that_ends_during_reads_costs_nothing_but_time(void **state
                         assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 0), 0);
                 fake_daemon_hang_up(f->rig->d);
                 cufile.hold(false);
-                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
                 for (unsigned b = 0; b < 4; b++)
                         if (j->statuses[b] == KVCACHE_OK)
                                 assert_true(block_is(f, b, 1 + b));

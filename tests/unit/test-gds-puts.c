@@ -115,7 +115,8 @@ static void many_batches_do_not_meet_in_the_file(void **state)
                         assert_int_equal(kvcache_gpu_put_blocks(f->gpu, &j[i]->q), 0);
                 }
                 for (unsigned done = 0; done < 4; done++)
-                        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)),
+                                         1);
                 for (unsigned i = 0; i < 4; i++)
                         assert_statuses(j[i], KVCACHE_OK);
                 get_keys(f, 24, 1000 * (round + 1), 0);
@@ -139,7 +140,7 @@ static void nothing_is_put_before_it_is_written(void **state)
         j = job_of(f, 8, 1, 0);
         j->q.flags = KVCACHE_GPU_NOTIFY_ISSUED;
         assert_int_equal(kvcache_gpu_put_blocks(f->gpu, &j->q), 0);
-        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
         assert_int_equal(c.kind, KVCACHE_GPU_ISSUED);
         while (cufile.calls("cuFileWrite") == 0)
                 assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 0), 0);
@@ -149,7 +150,7 @@ static void nothing_is_put_before_it_is_written(void **state)
         assert_int_equal(taken(f), 0);
         assert_statuses(j, KVCACHE_PENDING);
         cufile.hold(false);
-        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
         assert_statuses(j, KVCACHE_OK);
         get_keys(f, 8, 1, 0);
 }
@@ -295,14 +296,15 @@ static void a_write_that_fails_is_made_up_for(void **state)
                 j = job_of(f, 4, 10 * (i + 1), 0);
                 j->q.flags = KVCACHE_GPU_NOTIFY_ISSUED;
                 assert_int_equal(kvcache_gpu_put_blocks(f->gpu, &j->q), 0);
-                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
                 if (c.kind == KVCACHE_GPU_ISSUED) {
                         /* The blocks have been gathered by the time that cuFile is asked. */
                         while (cufile.calls("cuFileWrite") == i)
                                 (void)kvcache_gpu_reap(f->gpu, &c, 0 + 1, 0);
                         clear(f);
                         if (c.kind == KVCACHE_GPU_ISSUED)
-                                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                                assert_int_equal(
+                                        kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
                 }
                 assert_int_equal(c.kind, KVCACHE_GPU_DONE);
                 assert_int_equal(c.error, 0);
@@ -444,7 +446,7 @@ static void a_daemon_that_ends_costs_nothing_but_its_puts(void **state)
                 fake_daemon_kill(f->rig->d, false);
                 f->rig->d = fake_daemon_free(f->rig->d);
                 cufile.hold(false);
-                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
                 assert_statuses(j, KVCACHE_LOST);
                 start_daemon(f, &o);
                 put_keys(f, 4, 1000 * (i + 1));

@@ -147,7 +147,7 @@ static void nothing_is_scattered_before_it_has_been_read(void **state)
         assert_statuses(j, KVCACHE_PENDING);
         cufile.hold(false);
         for (unsigned n = 0; n < 2;) {
-                int r = kvcache_gpu_reap(f->gpu, c, 2 - n, 5000);
+                int r = kvcache_gpu_reap(f->gpu, c, 2 - n, test_timeout_ms(60000));
 
                 assert_true(r > 0);
                 n += (unsigned)r;
@@ -182,7 +182,8 @@ static void many_requests_do_not_meet_in_the_device_memory(void **state)
                         assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j[i]->q), 0);
                 }
                 while (done < 4) {
-                        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                        assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)),
+                                         1);
                         done++;
                 }
                 for (unsigned i = 0; i < 24; i++) {
@@ -287,7 +288,7 @@ static void a_later_request_with_all_device_memory_gives_way(void **state)
         assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 10), 0);
         fake_daemon_hold(d, 0);
         for (unsigned i = 0; i < 2; i++) {
-                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, 5000), 1);
+                assert_int_equal(kvcache_gpu_reap(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
                 assert_int_equal(c.error, 0);
                 assert_statuses(j[i], KVCACHE_OK);
         }

@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -13,6 +12,19 @@
 #include "io-fixture.h"
 #include "io/completion-queue.h"
 #include "spin.h"
+
+/* Waits for the semaphore: polls briefly, so that the threads meet, then sleeps, as the other
+ * thread may need the processor. */
+static void wait_turn(sem_t *turn)
+{
+        for (unsigned i = 0; i < 1000; i++) {
+                if (sem_trywait(turn) == 0)
+                        return;
+                spin_pause();
+        }
+        while (sem_wait(turn) < 0)
+                ;
+}
 
 static bool is_readable(int fd)
 {
@@ -42,7 +54,7 @@ static void what_is_done_makes_the_descriptor_readable_until_it_is_reaped(void *
                 while (n < 8) {
                         struct pollfd fd = { .fd = kio_fd(t.io), .events = POLLIN };
 
-                        assert_int_equal(poll(&fd, 1, WAIT_MS), 1);
+                        assert_int_equal(poll(&fd, 1, test_timeout_ms(WAIT_MS)), 1);
                         n += kio_reap(t.io);
                 }
                 assert_int_equal(n, 8);
@@ -73,14 +85,14 @@ static void a_worker_is_woken_before_all_is_submitted(void **state)
                         kio_submit(t.io, &reqs[i], 0);
                 }
                 done = (struct pollfd){ .fd = kio_fd(t.io), .events = POLLIN };
-                assert_int_equal(poll(&done, 1, WAIT_MS), 1);
+                assert_int_equal(poll(&done, 1, test_timeout_ms(WAIT_MS)), 1);
                 for (unsigned i = KIO_JOINED_MAX / EACH; i < N; i++) {
                         reqs[i] = transfer(KIO_WRITE, fd, t.pool + i * EACH, EACH, i * EACH);
                         kio_submit(t.io, &reqs[i], 0);
                 }
                 kio_flush(t.io);
                 for (n = kio_reap(t.io); n < N; n += kio_reap(t.io))
-                        assert_int_equal(poll(&done, 1, WAIT_MS), 1);
+                        assert_int_equal(poll(&done, 1, test_timeout_ms(WAIT_MS)), 1);
                 assert_int_equal(kio_pending(t.io), 0);
         }
 }
@@ -127,7 +139,7 @@ static void wake_ups(uint32_t spin_ns)
                 for (unsigned k = 0; spin_ns > 0 && k < completed % 64 * 64; k++)
                         spin_pause(); /* work comes before polling ends, as it ends, and after */
                 kio_flush(t.io);
-                if (poll(&ready, 1, WAIT_MS) != 1)
+                if (poll(&ready, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("%u came back, %u did not", completed,
                                  (unsigned)kio_pending(t.io));
                 idle += kio_reap(t.io) == 0;
@@ -169,7 +181,7 @@ enum { COMPLETION_QUEUE_ROUNDS = 20000 };
 static struct {
         struct completion_queue completion_queue;
         struct list_node node;
-        _Atomic unsigned asked, published;
+        sem_t asked, published;
 } o;
 
 static void *publish_when_asked(void *userdata)
@@ -177,11 +189,10 @@ static void *publish_when_asked(void *userdata)
         for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
                 struct list_node done = LIST_INIT(done);
 
-                while (atomic_load(&o.asked) < round)
-                        sched_yield();
+                wait_turn(&o.asked);
                 list_append(&done, &o.node);
                 completion_queue_publish(&o.completion_queue, &done);
-                atomic_store(&o.published, round);
+                sem_post(&o.published);
         }
         return NULL;
 }
@@ -206,18 +217,17 @@ static void a_notification_that_comes_late_is_taken_back(void **state)
 
         assert_int_equal(completion_queue_init(&o.completion_queue), 0);
         list_init(&o.node);
-        atomic_store(&o.asked, 0);
-        atomic_store(&o.published, 0);
+        assert_int_equal(sem_init(&o.asked, 0, 0), 0);
+        assert_int_equal(sem_init(&o.published, 0, 0), 0);
         assert_int_equal(pthread_create(&thread, NULL, publish_when_asked, NULL), 0);
         for (unsigned round = 1; round <= COMPLETION_QUEUE_ROUNDS; round++) {
                 unsigned n = 0;
 
-                atomic_store(&o.asked, round);
+                sem_post(&o.asked);
                 if (round % 2)
                         while ((n += completion_queue_reap()) == 0)
-                                ;
-                while (atomic_load(&o.published) < round)
-                        sched_yield();
+                                sched_yield(); /* the other thread may need this processor */
+                wait_turn(&o.published);
                 if (n == 0 && !is_readable(o.completion_queue.fd))
                         fail_msg("round %u: a lost wake-up", round);
                 n += completion_queue_reap();
@@ -226,6 +236,8 @@ static void a_notification_that_comes_late_is_taken_back(void **state)
                         fail_msg("round %u: readable for nothing, for ever", round);
         }
         pthread_join(thread, NULL);
+        sem_destroy(&o.asked);
+        sem_destroy(&o.published);
         completion_queue_fini(&o.completion_queue);
 }
 
@@ -233,7 +245,7 @@ enum { COMPLETION_QUEUE_PRODUCERS = 2, COMPLETION_QUEUE_NODES = 16, COMPLETION_Q
 
 static struct producer {
         struct list_node nodes[COMPLETION_QUEUE_NODES];
-        _Atomic unsigned busy[COMPLETION_QUEUE_NODES]; /* with the completion queue or the loop */
+        sem_t idle[COMPLETION_QUEUE_NODES]; /* 0: the completion queue or the loop has the node */
 } producers[COMPLETION_QUEUE_PRODUCERS];
 
 static void *publish_for_ever(void *userdata)
@@ -244,9 +256,7 @@ static void *publish_for_ever(void *userdata)
                 struct list_node done = LIST_INIT(done);
                 unsigned k = i % COMPLETION_QUEUE_NODES;
 
-                while (atomic_load(&me->busy[k]))
-                        sched_yield();
-                atomic_store(&me->busy[k], 1);
+                wait_turn(&me->idle[k]);
                 list_append(&done, &me->nodes[k]);
                 completion_queue_publish(&o.completion_queue, &done);
         }
@@ -265,7 +275,7 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
         for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++) {
                 for (unsigned k = 0; k < COMPLETION_QUEUE_NODES; k++) {
                         list_init(&producers[i].nodes[k]);
-                        atomic_store(&producers[i].busy[k], 0);
+                        assert_int_equal(sem_init(&producers[i].idle[k], 0, 1), 0);
                 }
                 assert_int_equal(pthread_create(&threads[i], NULL, publish_for_ever, &producers[i]),
                                  0);
@@ -273,7 +283,7 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
         while (n < ALL) {
                 struct pollfd fd = { .fd = o.completion_queue.fd, .events = POLLIN };
 
-                if (poll(&fd, 1, WAIT_MS) != 1)
+                if (poll(&fd, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("a lost wake-up: %u of %u came", n, (unsigned)ALL);
                 completion_queue_begin(&o.completion_queue);
                 for (unsigned round = 0; round < 3; round++) {
@@ -287,13 +297,15 @@ static void two_producers_and_a_loop_that_sleeps_never_stand_still(void **state)
                                 for (unsigned k = 0; k < COMPLETION_QUEUE_PRODUCERS; k++)
                                         if (i >= producers[k].nodes &&
                                             i < producers[k].nodes + COMPLETION_QUEUE_NODES)
-                                                atomic_store(
-                                                        &producers[k].busy[i - producers[k].nodes],
-                                                        0);
+                                                sem_post(
+                                                        &producers[k].idle[i - producers[k].nodes]);
                 }
         }
-        for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++)
+        for (unsigned i = 0; i < COMPLETION_QUEUE_PRODUCERS; i++) {
                 pthread_join(threads[i], NULL);
+                for (unsigned k = 0; k < COMPLETION_QUEUE_NODES; k++)
+                        sem_destroy(&producers[i].idle[k]);
+        }
         completion_queue_fini(&o.completion_queue);
 }
 

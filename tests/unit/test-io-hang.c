@@ -116,7 +116,7 @@ static void start_with_hanging(unsigned depth)
 /* Twice in a row without any turn between: once it has come to rest at the device. */
 static bool rests_alive(void)
 {
-        for (unsigned i = 0; i < WAIT_MS; i++) {
+        for (unsigned i = 0; i < (unsigned)test_timeout_ms(WAIT_MS); i++) {
                 if (kio_is_alive(t.io) && kio_is_alive(t.io))
                         return true;
                 nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);

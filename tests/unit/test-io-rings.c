@@ -164,7 +164,7 @@ static void wait_region(const struct kio_region *region, enum kio_region_state s
         while (region->state != state) {
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
 
-                if (poll(&p, 1, WAIT_MS) != 1)
+                if (poll(&p, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("a region did not come back");
                 kio_reap(t.io);
         }

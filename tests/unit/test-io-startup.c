@@ -310,7 +310,7 @@ static void a_fault_outside_the_guard_still_kills(void **state)
 
         assert_true(pid >= 0);
         if (pid == 0) {
-                alarm(60);
+                alarm((unsigned)test_timeout_ms(WAIT_MS) / 1000);
                 _exit(child_touches_what_is_cut_off());
         }
         assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -139,7 +139,7 @@ static const struct volume_set two_missed = {
 
 static void what_each_volume_has_missed_is_kept_apart(void **state)
 {
-        const unsigned top = VOLUMES_SET_MAX - 1;
+        enum { top = VOLUMES_SET_MAX - 1 };
         struct volume_set last = { .epoch = 9, .missed_at = { [top] = { [5] = 9 } } },
                           by_last = { .epoch = 9, .missed_at = { [5] = { [top] = 9 } } };
 

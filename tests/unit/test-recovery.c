@@ -23,6 +23,7 @@
 #include "checked.h"
 #include "io/backend.h"
 #include "io/io.h"
+#include "timeout.h"
 #include "store/volume/format.h"
 #include "store/store.h"
 #include "store/volume/table.h"
@@ -413,7 +414,7 @@ static void finish(void)
                 store_iterate(t.s);
                 kio_flush(t.io);
                 if (store_pending(t.s) > 0 && kio_pending(t.io) > 0)
-                        assert_int_equal(poll(&p, 1, 60000), 1);
+                        assert_int_equal(poll(&p, 1, test_timeout_ms(60000)), 1);
                 kio_reap(t.io);
         }
 }

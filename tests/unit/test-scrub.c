@@ -22,6 +22,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "fault.h"
+#include "timeout.h"
 #include "store/store.h"
 
 #define KIB UINT64_C(1024)
@@ -64,7 +65,7 @@ static bool wait_for_work(uint64_t most_ns)
 {
         struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
         uint64_t deadline = store_deadline_ns(t.s), now = clock_mono_ns();
-        uint64_t wait = MIN(most_ns, (uint64_t)WAIT_MS * 1000000);
+        uint64_t wait = MIN(most_ns, (uint64_t)test_timeout_ms(WAIT_MS) * 1000000);
 
         if (deadline)
                 wait = deadline > now ? MIN(wait, deadline - now) : 0;
@@ -83,7 +84,7 @@ static void turn_until(bool (*until)(const void *arg), const void *arg)
                 if (!wait_for_work(UINT64_MAX))
                         fail_msg("waits for nothing: %llu pending",
                                  (unsigned long long)store_pending(t.s));
-                if (clock_mono_ns() - began > (uint64_t)WAIT_MS * 1000000)
+                if (clock_mono_ns() - began > (uint64_t)test_timeout_ms(WAIT_MS) * 1000000)
                         fail_msg("never comes true");
                 turn_once();
         }
@@ -126,7 +127,7 @@ static void wait_hits(uint64_t n)
         while (!hits_reached(&n)) {
                 wait_for_work(1000000);
                 turn_once();
-                if (clock_mono_ns() - began > (uint64_t)WAIT_MS * 1000000)
+                if (clock_mono_ns() - began > (uint64_t)test_timeout_ms(WAIT_MS) * 1000000)
                         fail_msg("the plan was never asked");
         }
 }
@@ -217,7 +218,7 @@ static void stop(void)
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
 
                 kio_flush(t.io);
-                if (poll(&p, 1, WAIT_MS) != 1)
+                if (poll(&p, 1, test_timeout_ms(WAIT_MS)) != 1)
                         fail_msg("does not stop");
                 kio_reap(t.io);
         }

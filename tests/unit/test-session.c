@@ -30,6 +30,7 @@
 #include "io/liveness.h"
 #include "request/memory.h"
 #include "session/session.h"
+#include "timeout.h"
 #include "tiers.h"
 
 enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 64 * KIB, STAGING = 4 * MIB, SLABS = 8 };
@@ -135,7 +136,7 @@ static void turn(bool wait)
 {
         static bool more;
 
-        event_add(d.guard, &(struct timeval){ .tv_sec = TIERS_WAIT_MS / 1000 });
+        event_add(d.guard, &(struct timeval){ .tv_sec = test_timeout_ms(TIERS_WAIT_MS) / 1000 });
         event_base_loop(d.base, EVLOOP_ONCE | (wait && !more ? 0 : EVLOOP_NONBLOCK));
         more = turn_end();
 }

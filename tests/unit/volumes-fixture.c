@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "checked.h"
 #include "volumes-fixture.h"
+#include "timeout.h"
 
 struct volumes_test t;
 
@@ -82,7 +83,7 @@ void wait_io(void)
 
         if (kio_pending(t.io) == 0)
                 fail_msg("waits for nothing: %llu pending", (unsigned long long)store_pending(t.s));
-        if (poll(&p, 1, WAIT_MS) != 1)
+        if (poll(&p, 1, test_timeout_ms(WAIT_MS)) != 1)
                 fail_msg("I/O hangs");
 }
 
@@ -107,7 +108,7 @@ void settle(void)
 
 void wait_hits(uint64_t hits)
 {
-        uint64_t end = clock_mono_ns() + WAIT_MS * UINT64_C(1000000);
+        uint64_t end = clock_mono_ns() + (uint64_t)test_timeout_ms(WAIT_MS) * 1000000;
 
         while (fault_hits() < hits) {
                 struct pollfd p = { .fd = kio_fd(t.io), .events = POLLIN };
@@ -121,7 +122,7 @@ void wait_hits(uint64_t hits)
 
 void wait_state(unsigned volume, enum store_volume_state state)
 {
-        uint64_t end = clock_mono_ns() + WAIT_MS * UINT64_C(1000000);
+        uint64_t end = clock_mono_ns() + (uint64_t)test_timeout_ms(WAIT_MS) * 1000000;
         struct store_volume_stats st;
 
         for (;;) {
