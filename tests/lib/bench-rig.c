@@ -69,6 +69,7 @@ int bench_run(const struct command *command, const char *const *arguments)
         }
         complain_as("kvcache-bench");
         complain_in_json(false);
+        unsetenv("KVCACHE_SOCKET");
         optind = 0; /* getopt_long() starts again */
         fds[0] = capture(stdout, &originals[0]);
         fds[1] = capture(stderr, &originals[1]);
