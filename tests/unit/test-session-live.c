@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -226,6 +227,29 @@ static void cold_gets_come_from_disk(void **state)
         cJSON_Delete(json);
 }
 
+/* With one block in flight a pass takes at least as long as the slower half of its blocks, and at
+ * most as long as the whole command. */
+static void a_rate_is_bytes_of_a_pass_by_its_seconds(void **state)
+{
+        struct timespec begun, ended;
+        const cJSON *p;
+        cJSON *json;
+
+        clock_gettime(CLOCK_MONOTONIC, &begun);
+        assert_int_equal(session("run", "--json", "--regions", "64", "--layers", "3", "--bytes",
+                                 "38400", "--iterations", "1", "--depths", "1", "--ops", "put",
+                                 "--layouts", "contiguous"),
+                         SESSION_OK);
+        clock_gettime(CLOCK_MONOTONIC, &ended);
+        json = bench_json();
+        p = point(json, "contiguous", "put");
+        assert_true(json_number(p, "rate_bps") * json_number(p, "p50_us") / 1e6 <= 2 * 384);
+        assert_true(json_number(p, "rate_bps") * ((double)(ended.tv_sec - begun.tv_sec) + 1) >=
+                    38400);
+        assert_true(json_number(p, "slowest_bps") == json_number(p, "fastest_bps"));
+        cJSON_Delete(json);
+}
+
 static void sizes_multiply_the_points(void **state)
 {
         assert_int_equal(session("run", "--regions", "32,64", "--layers", "1", "--outer", "1",
@@ -351,6 +375,7 @@ int main(void)
                 cmocka_unit_test_setup(refusals_have_statuses_of_their_own, reset),
                 cmocka_unit_test_setup(a_sweep_has_a_point_for_each_layout_and_operation, reset),
                 cmocka_unit_test_setup(cold_gets_come_from_disk, reset),
+                cmocka_unit_test_setup(a_rate_is_bytes_of_a_pass_by_its_seconds, reset),
                 cmocka_unit_test_setup(sizes_multiply_the_points, reset),
                 cmocka_unit_test_setup(a_sweep_for_people_has_a_table_and_a_chart, reset),
                 cmocka_unit_test_setup(a_snapshot_of_a_sweep_is_a_session, reset),
