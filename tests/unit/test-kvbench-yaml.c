@@ -258,6 +258,7 @@ static void wrong_deployments_are_refused_with_their_place(void **state)
                   "config.yaml:2:8: runtime.isl: '1e400' must be at most "
                   "9007199254740992 (2^53)" },
                 { "runtime:\n  isl: 1e-400\n", "runtime.isl: '1e-400' must be a number above 0" },
+                { "runtime:\n  isl: .5e1\n", "runtime.isl: '.5e1' must be a number above 0" },
                 { "runtime:\n  osl: ''\n", "runtime.osl: '' must be a number above 0" },
                 { "runtime:\n  num_requests: 1.2.3\n", "runtime.num_requests: '1.2.3' must be" },
                 { "runtime:\n  num_requests: 2026-01-01\n", "'2026-01-01' must be" },

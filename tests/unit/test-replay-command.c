@@ -317,6 +317,7 @@ static void a_trace_that_cannot_be_made_says_why(void **state)
         fake.stages = latest_batch;
         fake.fail_put = 1;
         assert_int_equal(trace("-c", "1"), EXIT_REFUSED);
+        assert_err("put: ");
         fake_bench_reset();
         fake.stages = latest_batch;
         fake.die_at_call = 2;
