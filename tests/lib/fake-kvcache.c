@@ -13,12 +13,20 @@ struct chunk {
         uint8_t *data;
         size_t length;
         unsigned pins;
+        bool on_disk;                /* The chunk was evicted from memory, and not got since. */
         struct chunk *newer, *older; /* of the LRU */
         struct chunk *next;          /* of the bucket */
 };
 
+/* A place in the staging memory of a handle. */
+struct place {
+        struct place *next;
+        _Alignas(64) uint8_t bytes[];
+};
+
 struct kvcache {
         char error[256];
+        struct place *places;
         size_t leases;
         bool was_lost;
         uint64_t reconnects;
@@ -127,6 +135,8 @@ int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options,
 
 void kvcache_close(struct kvcache *kv)
 {
+        while (kv && kv->places)
+                kvcache_staging_release(kv, kv->places->bytes);
         free(kv);
 }
 
@@ -148,6 +158,7 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .protocol_version = 1,
                 .pool_bytes = fake.pool_bytes,
                 .max_chunk_bytes = fake.max_chunk_bytes,
+                .staging_bytes = fake.staging_bytes,
                 .reconnects = kv->reconnects,
         };
         return 0;
@@ -168,15 +179,28 @@ int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_op
 
 int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
 {
+        struct place *p;
+
         if (bytes > fake.staging_bytes)
                 return fails(kv, -E2BIG, "larger than the staging area");
-        *ret_place = malloc(bytes);
-        return *ret_place ? 0 : -ENOMEM;
+        p = malloc(sizeof(*p) + bytes);
+        if (!p)
+                return -ENOMEM;
+        p->next = kv->places;
+        kv->places = p;
+        *ret_place = p->bytes;
+        return 0;
 }
 
 void kvcache_staging_release(struct kvcache *kv, void *place)
 {
-        free(place);
+        struct place **p = &kv->places, *released;
+
+        while ((*p)->bytes != place)
+                p = &(*p)->next;
+        released = *p;
+        *p = released->next;
+        free(released);
 }
 
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n)
@@ -225,7 +249,9 @@ static void give(struct chunk *c, struct kvcache_result *result)
 
         result->data = c->data;
         result->length = result->chunk_length = c->length;
-        result->tiers = fake.chunks_got % 2 ? KVCACHE_TIER_MEMORY : KVCACHE_TIER_DISK;
+        result->tiers =
+                fake.chunks_got % 2 && !c->on_disk ? KVCACHE_TIER_MEMORY : KVCACHE_TIER_DISK;
+        c->on_disk = false;
         if (fake.chunks_got == fake.flip_get || fake.chunks_got == fake.swap_get) {
                 const uint8_t *from = fake.chunks_got == fake.swap_get ? other->data : c->data;
 
@@ -317,6 +343,33 @@ static void put(struct kvcache *kv, const struct kvcache_entry *entry, bool keep
         }
 }
 
+/* The bytes of a leased chunk into the client's own memory, instead of the lease. */
+static void get_into(struct kvcache *kv, const struct kvcache_entry *entry,
+                     struct kvcache_result *result)
+{
+        get(kv, &entry->key, result);
+        if (result->status != KVCACHE_OK)
+                return;
+        assert(result->length <= entry->length);
+        memcpy(entry->data, result->data, result->length);
+        result->data = NULL;
+        leased[result->lease.id - 1]->pins--;
+        leased[result->lease.id - 1] = NULL;
+        result->lease = (struct kvcache_lease){ 0 };
+        fake.leases--;
+        kv->leases--;
+}
+
+static void evict(const struct kvcache_key *key, uint32_t tiers)
+{
+        struct chunk *c = find(key);
+
+        if (c && tiers == KVCACHE_TIER_MEMORY)
+                c->on_disk = true;
+        else if (c && c->pins == 0)
+                drop(c);
+}
+
 static void touch_chain(const struct kvcache_request *request)
 {
         for (size_t i = request->count; i > 0; i--) {
@@ -349,6 +402,10 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
                 *ret_value = n;
                 return 0;
         }
+        if (request->op == KVCACHE_OP_HINT) {
+                fake.hints++;
+                return 0;
+        }
         for (size_t i = 0; i < request->count; i++) {
                 struct kvcache_result *result = &request->results[i];
 
@@ -363,8 +420,14 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
                         put(kv, &request->entries[i], request->flags & KVCACHE_KEEP_LEASE, result);
                         bytes += request->entries[i].length;
                         break;
+                case KVCACHE_OP_GET_INTO:
+                        get_into(kv, &request->entries[i], result);
+                        break;
                 default:
                         result->status = find(&request->keys[i]) ? KVCACHE_OK : KVCACHE_MISS;
+                        result->tiers = KVCACHE_TIER_DISK;
+                        if (request->op == KVCACHE_OP_EVICT)
+                                evict(&request->keys[i], request->tiers);
                         break;
                 }
         }
@@ -385,6 +448,9 @@ int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *re
                (!request->results || request->result_size == sizeof(*request->results)) &&
                request->namespace_handle == 1 && request->count > 0);
         pthread_mutex_lock(&lock);
+        fake.latest_op = request->op;
+        fake.latest_keys = request->count;
+        clock_gettime(CLOCK_MONOTONIC, &fake.latest_time);
         r = answer(kv, request, ret_value);
         pthread_mutex_unlock(&lock);
         return r;
@@ -457,6 +523,10 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
         pthread_mutex_lock(&lock);
         if (what == KVCACHE_REPORT_STATUS)
                 *ret_text = strdup(fake.status ? fake.status : "{}");
+        else if (what == KVCACHE_REPORT_STAGES && !fake.stages)
+                r = -EACCES;
+        else if (what == KVCACHE_REPORT_STAGES)
+                *ret_text = fake.stages();
         else if (what != KVCACHE_REPORT_STATS)
                 *ret_text = strdup("x: y\n");
         else if (fake.stats)

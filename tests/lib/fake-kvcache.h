@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "kvcache-admin.h"
 
@@ -19,6 +20,7 @@ struct fake_kvcache {
         size_t lease_quota;      /* of a handle, in chunks; 0: none */
         const char *stats;       /* NULL: made up from the counters below */
         const char *status;      /* STATUS report */
+        char *(*stages)(void);   /* makes the STAGES report; NULL: -EACCES */
         const char *fingerprint; /* of the one namespace, when another one asks: a mismatch */
 
         /* faults; each is the number of the event that goes wrong, from 1; 0: never */
@@ -37,6 +39,10 @@ struct fake_kvcache {
         size_t leases, most_leases; /* of all handles */
         size_t most_round_bytes;
         uint64_t releases_stale;
+        uint64_t hints;            /* requests that announce an end */
+        enum kvcache_op latest_op; /* The latest request: its operation, keys and time. */
+        size_t latest_keys;
+        struct timespec latest_time;
 };
 
 /* Forgets everything and sets plain defaults. Call it before the first connect, with no handle
