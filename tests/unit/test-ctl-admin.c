@@ -97,6 +97,20 @@ static void device_reports_refusals(void **state)
                    "device", "ls", "0");
 }
 
+static void device_texts_cannot_steer_the_terminal(void **state)
+{
+        fake.status =
+                "{\"store\":{\"volumes\":[{\"volume\":\"/a\\u001b[2J\",\"state\":\"\\u001bc\","
+                "\"reason\":\"EIO\\u009b2J\",\"full\":true}]}}";
+        ctl_expect(EXIT_OK,
+                   "VOLUME  STATE  LIVE  RESERVED  LIMIT  CHUNKS  ERRORS  SINCE\n"
+                   "/a?[2J  ?c      0 B       0 B    0 B       0       0  1970-01-01 00:00:00\n"
+                   "/a?[2J: EIO??2J\n"
+                   "/a?[2J: its file system is full: it does not grow\n",
+                   "", "device");
+        ctl_expect(EXIT_OK, "/a?[2J: suspended\n", "", "device", "suspend", "0");
+}
+
 static void device_ls_survives_absurd_numbers(void **state)
 {
         fake.status =
@@ -332,6 +346,7 @@ int main(void)
                 CTL_TEST(device_suspend_and_resume_name_the_volume_by_directory_or_number),
                 CTL_TEST(device_that_does_not_exist_exits_with_1),
                 CTL_TEST(device_reports_refusals),
+                CTL_TEST(device_texts_cannot_steer_the_terminal),
                 CTL_TEST(device_ls_survives_absurd_numbers),
                 CTL_TEST(remote_sweep_passes_its_limit_and_counts),
                 CTL_TEST(remote_sweep_reports_refusals),
