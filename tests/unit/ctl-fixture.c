@@ -254,6 +254,17 @@ int ctl_remove_files(void **state)
         return has_folder ? nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS) : 0;
 }
 
+const char *ctl_json(const char *text)
+{
+        static char json[16 * 1024];
+
+        assert_in_range(strlen(text), 0, sizeof(json) - 1);
+        strcpy(json, text);
+        for (char *p = json; (p = strchr(p, '\''));)
+                *p = '"';
+        return json;
+}
+
 struct kvcache_key ctl_key(const char *text)
 {
         struct kvcache_key key;

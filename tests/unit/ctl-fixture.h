@@ -59,6 +59,9 @@ const char *ctl_path(const char *name);
 /* Removes the folder: cmocka's teardown of the group. */
 int ctl_remove_files(void **state);
 
+/* Returns JSON that a test has written with single quotes; valid until the next call. */
+const char *ctl_json(const char *text);
+
 /* Returns the key that `text` stands for on the command line, and its digits. */
 struct kvcache_key ctl_key(const char *text);
 const char *ctl_hex(const char *text);
