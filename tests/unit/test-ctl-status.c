@@ -528,6 +528,16 @@ static void members_of_a_newer_daemon_are_shown_by_their_own_names(void **state)
                    "", "status", "--all");
 }
 
+static void names_of_members_cannot_steer_the_terminal(void **state)
+{
+        fake.status = ctl_json("{'a\\u001b[2J\\u009bx':{'b_\\u001b\\u007f\\u009bm':1}}");
+        ctl_expect(EXIT_OK,
+                   "kvcache-daemon \n"
+                   "\nA?[2J??x\n"
+                   "  b ????m           1\n",
+                   "", "status", "--all");
+}
+
 static void several_sections_come_in_the_order_of_the_display(void **state)
 {
         fake.status = ctl_json("{'io':{'backend':'posix'},'sessions':{},'eviction':{}}");
@@ -566,6 +576,7 @@ int main(void)
                 CTL_TEST(namespaces_section_joins_fingerprints_and_counts_hits),
                 CTL_TEST(totals_section_shows_hits_and_reasons_of_misses),
                 CTL_TEST(members_of_a_newer_daemon_are_shown_by_their_own_names),
+                CTL_TEST(names_of_members_cannot_steer_the_terminal),
                 CTL_TEST(several_sections_come_in_the_order_of_the_display),
         };
 
