@@ -538,6 +538,21 @@ static void names_of_members_cannot_steer_the_terminal(void **state)
                    "", "status", "--all");
 }
 
+static void absurd_numbers_are_bounded(void **state)
+{
+        fake.status = ctl_json(
+                "{'uptime_seconds':-1,'writes':{'available_bytes':-1e300,'day_bytes':1e300,"
+                "'budget_bytes':-5},'remote':{'backend':'s3','read_rate_bytes':1,"
+                "'read_latency_seconds':1e300},'pool':{'bytes':1,'used_bytes':1e300}}");
+        assert_int_equal(ctl("status", "writes", "remote", "memory"), EXIT_OK);
+        has(ctl_out, ", up 0.0 s\n");
+        has(ctl_out, "\n  written           16 EiB in the first second\n");
+        has(ctl_out, "\n  budget            none (store.write_budget)\n");
+        has(ctl_out, "\n  available         16 EiB overdrawn\n");
+        has(ctl_out, "\n                    1 B/s, 18446744074 s each, lately\n");
+        has(ctl_out, "\n  used              16 EiB of 1 B  [########################] ");
+}
+
 static void several_sections_come_in_the_order_of_the_display(void **state)
 {
         fake.status = ctl_json("{'io':{'backend':'posix'},'sessions':{},'eviction':{}}");
@@ -577,6 +592,7 @@ int main(void)
                 CTL_TEST(totals_section_shows_hits_and_reasons_of_misses),
                 CTL_TEST(members_of_a_newer_daemon_are_shown_by_their_own_names),
                 CTL_TEST(names_of_members_cannot_steer_the_terminal),
+                CTL_TEST(absurd_numbers_are_bounded),
                 CTL_TEST(several_sections_come_in_the_order_of_the_display),
         };
 
