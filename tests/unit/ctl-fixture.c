@@ -68,7 +68,7 @@ void ctl_type(const char *keys)
         assert_true(keyboard >= 0 && grantpt(keyboard) == 0 && unlockpt(keyboard) == 0);
         terminal = open(ptsname(keyboard), O_RDWR | O_NOCTTY | O_CLOEXEC);
         assert_true(terminal >= 0 && tcgetattr(terminal, &mode) == 0);
-        mode.c_lflag &= ~(tcflag_t)ECHO; /* else the keys would be in the output */
+        mode.c_lflag &= ~(tcflag_t)ECHO; /* an echo of the keys would be in the output */
         assert_int_equal(tcsetattr(terminal, TCSANOW, &mode), 0);
         assert_int_equal(write(keyboard, keys, strlen(keys)), strlen(keys));
 }
