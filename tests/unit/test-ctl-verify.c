@@ -9,7 +9,7 @@
 #include "ctl-fixture.h"
 #include "store/store.h"
 
-/* As verify itself counts: a script asks whether all is well. */
+/* Exit statuses of verify, which differ from those of other commands. */
 enum { ALL_GOOD = 0, DROPPED = 1, NOT_RUN = 2 };
 
 #define SEE "See: kvcachectl verify --help\n"
@@ -179,6 +179,13 @@ static void verify_gives_a_volume_up_and_goes_on_to_the_next(void **state)
         assert_int_equal(fake_admin.verify.volume, 1);
 }
 
+static void messages_cannot_steer_the_terminal(void **state)
+{
+        volumes("{\"volume\":\"/a\\u001b[2J\"}");
+        fake.scripts[FAKE_VERIFY] = (struct fake_script){ -EIO, "b\033c\xc2\x9b\nd" };
+        ctl_expect(NOT_RUN, "", "kvcachectl: /a?[2J: b?c??\nd\n", "verify");
+}
+
 static void verify_stops_at_what_every_volume_would_fail_with(void **state)
 {
         volumes("{\"volume\":\"/a\"},{\"volume\":\"/b\"}");
@@ -290,6 +297,7 @@ int main(void)
                 CTL_TEST(verify_in_json_has_every_segment),
                 CTL_TEST(verify_waits_while_others_verify),
                 CTL_TEST(verify_gives_a_volume_up_and_goes_on_to_the_next),
+                CTL_TEST(messages_cannot_steer_the_terminal),
                 CTL_TEST(verify_stops_at_what_every_volume_would_fail_with),
                 CTL_TEST(verify_explains_wrong_usage),
                 CTL_TEST(verify_of_a_directory_that_is_no_store_says_why),
