@@ -201,6 +201,8 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .pool_bytes = fake.pool_bytes,
                 .max_chunk_bytes = fake.max_chunk_bytes,
                 .reconnects = kv->reconnects,
+                .lends = fake.lends,
+                .takes_files = fake.takes_files,
         };
         return 0;
 }

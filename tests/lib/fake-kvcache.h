@@ -53,6 +53,7 @@ struct fake_kvcache {
         size_t capacity; /* chunks; 0: no limit */
         uint64_t pool_bytes;
         uint64_t max_chunk_bytes;
+        bool lends, takes_files;       /* to this user */
         uint64_t staging_bytes;        /* a handle's */
         size_t lease_quota;            /* a handle's, in chunks; 0: none */
         const char *stats;             /* NULL: made up from the counters below */
