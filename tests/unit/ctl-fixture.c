@@ -22,7 +22,8 @@ static char folder[] = "/tmp/test-ctl-XXXXXX";
 static bool has_folder;
 static FILE *input;
 static int terminal = -1, keyboard = -1; /* the two ends of a pseudo-terminal */
-static bool output_to_terminal;
+static bool output_to_terminal, output_closed;
+static const char *output_device; /* NULL: a file */
 
 static void close_terminal(void)
 {
@@ -78,6 +79,12 @@ void ctl_output_to_terminal(void)
         output_to_terminal = true;
 }
 
+void ctl_output_to(const char *device)
+{
+        output_device = device;
+        output_closed = !device;
+}
+
 /* --- a run --- */
 
 struct streams {
@@ -90,7 +97,7 @@ static void streams_replace(struct streams *s)
         int fds[3];
 
         s->in = input ? input : tmpfile();
-        s->out = tmpfile();
+        s->out = output_device ? fopen(output_device, "w+") : tmpfile();
         s->err = tmpfile();
         assert_true(s->in && s->out && s->err);
         rewind(s->in);
@@ -102,6 +109,8 @@ static void streams_replace(struct streams *s)
                 s->saved[i] = dup(i);
                 assert_true(s->saved[i] >= 0 && dup2(fds[i], i) == i);
         }
+        if (output_closed)
+                close(STDOUT_FILENO);
         clearerr(stdin);
         __fpurge(stdin);
 }
@@ -138,17 +147,23 @@ static size_t read_terminal(char *ret, size_t room)
 static void streams_restore(struct streams *s)
 {
         fflush(stdout);
+        __fpurge(stdout);
         for (int i = 0; i < 3; i++) {
                 dup2(s->saved[i], i);
                 close(s->saved[i]);
         }
         clearerr(stdout);
-        ctl_out_bytes = read_back(s->out, ctl_out, sizeof(ctl_out));
+        ctl_out_bytes = output_device ? 0 : read_back(s->out, ctl_out, sizeof(ctl_out));
+        ctl_out[ctl_out_bytes] = '\0';
         read_back(s->err, ctl_err, sizeof(ctl_err));
         if (output_to_terminal)
                 ctl_out_bytes = read_terminal(ctl_out, sizeof(ctl_out));
+        if (output_device)
+                fclose(s->out);
         if (!input)
                 fclose(s->in);
+        output_device = NULL;
+        output_closed = false;
         close_terminal();
 }
 

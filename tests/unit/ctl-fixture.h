@@ -28,6 +28,8 @@ void ctl_input(const void *bytes, size_t n);
 void ctl_type(const char *keys);
 /* Makes standard output of the next run the same terminal. */
 void ctl_output_to_terminal(void);
+/* Makes standard output of the next run this device; NULL: standard output is closed. */
+void ctl_output_to(const char *device);
 
 /* Outputs of the last run. */
 extern char ctl_out[256 * 1024], ctl_err[64 * 1024];
