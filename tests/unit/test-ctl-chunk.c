@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvcachectl put and get: one chunk, to and from files and standard streams. */
 #include <errno.h>
-#include <fcntl.h>
-#include <sys/stat.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "ctl-fixture.h"
@@ -297,6 +297,25 @@ static void get_reports_output_that_cannot_be_written(void **state)
         assert_int_equal(access("/dev/full", F_OK), 0); /* only a regular file is removed */
 }
 
+static void get_removes_a_file_that_it_cannot_write_whole(void **state)
+{
+        static char bytes[200 * 1024];
+        struct rlimit before, low;
+        char path[256], err[512];
+
+        memset(bytes, 'x', sizeof(bytes) - 1);
+        ctl_store("k", bytes);
+        snprintf(path, sizeof(path), "%s", ctl_path("partial"));
+        snprintf(err, sizeof(err), "kvcachectl: cannot write %s: File too large\n", path);
+        signal(SIGXFSZ, SIG_IGN);
+        assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+        low = (struct rlimit){ 64 * 1024, before.rlim_max };
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &low), 0);
+        ctl_expect(EXIT_LOCAL, "", err, "get", "k", "-o", path);
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+        assert_int_equal(access(path, F_OK), -1);
+}
+
 static void get_reports_a_daemon_that_goes_away(void **state)
 {
         ctl_store("k", "0123456789");
@@ -348,6 +367,7 @@ int main(void)
                 CTL_TEST(get_of_a_missing_key_exits_with_1_and_leaves_no_file),
                 CTL_TEST(get_from_a_missing_namespace_lists_those_that_exist),
                 CTL_TEST(get_reports_output_that_cannot_be_written),
+                CTL_TEST(get_removes_a_file_that_it_cannot_write_whole),
                 CTL_TEST(get_reports_a_daemon_that_goes_away),
                 CTL_TEST(get_explains_wrong_usage),
         };
