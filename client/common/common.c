@@ -56,6 +56,20 @@ static bool print_json_message(int status, const char *message)
         return text != NULL;
 }
 
+/* Makes a message that may hold names and words of the daemon safe for a terminal. Its line breaks
+ * stay. */
+static void clean_lines(char *message)
+{
+        for (char *line = message, *end; line; line = end) {
+                end = strchr(line, '\n');
+                if (end)
+                        *end = '\0';
+                text_clean(line);
+                if (end)
+                        *end++ = '\n';
+        }
+}
+
 int complain_list(int status, const char *format, va_list arguments)
 {
         _cleanup_(freep) char *message = NULL;
@@ -66,6 +80,8 @@ int complain_list(int status, const char *format, va_list arguments)
                 enum color color = status == EXIT_OK ? COLOR_WARNING : COLOR_BAD;
                 bool colored = color_wanted(stderr);
 
+                if (message)
+                        clean_lines(message);
                 fprintf(stderr, "%s%s:%s %s\n", color_begin(color, colored), tool_name,
                         color_end(color, colored), message ? message : "out of memory");
         }

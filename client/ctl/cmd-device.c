@@ -34,6 +34,15 @@ static int device_volumes(struct ctl *ctl, cJSON **ret)
         return r < 0 ? complain_call(ctl, r, "device") : EXIT_OK;
 }
 
+/* Prints a line about a volume. Both texts may come from the daemon. */
+static void print_about(const char *volume, const char *text)
+{
+        print_safe(volume, stdout);
+        fputs(": ", stdout);
+        print_safe(text, stdout);
+        putchar('\n');
+}
+
 static int device_ls(struct ctl *ctl)
 {
         _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
@@ -74,11 +83,10 @@ static int device_ls(struct ctl *ctl)
         cJSON_ArrayForEach(volume, volumes)
         {
                 if (answer_text(volume, "reason")[0])
-                        printf("%s: %s\n", answer_text(volume, "volume"),
-                               answer_text(volume, "reason"));
+                        print_about(answer_text(volume, "volume"), answer_text(volume, "reason"));
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
-                        printf("%s: its file system is full: it does not grow\n",
-                               answer_text(volume, "volume"));
+                        print_about(answer_text(volume, "volume"),
+                                    "its file system is full: it does not grow");
         }
         return EXIT_OK;
 }
@@ -113,7 +121,8 @@ static int device_act(struct ctl *ctl, const char *action, const char *wanted)
                 cJSON_AddBoolToObject(object, "changed", r == 0);
                 return print_json(object);
         }
-        printf("%s: %s%s\n", name, r > 0 ? "was " : "", suspend ? "suspended" : "in use");
+        print_safe(name, stdout);
+        printf(": %s%s\n", r > 0 ? "was " : "", suspend ? "suspended" : "in use");
         return EXIT_OK;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "answer.h"
+#include "common.h"
 #include "human.h"
 #include "progress.h"
 #include "text.h"
@@ -83,7 +84,9 @@ bool section_colored(void)
 
 void section_begin(const char *heading)
 {
-        fprintf(section_out(), "\n%s\n", heading);
+        fputc('\n', section_out());
+        print_safe(heading, section_out());
+        fputc('\n', section_out());
 }
 
 __attribute__((format(printf, 3, 0))) static void print_line(enum color color, const char *label,
@@ -124,9 +127,9 @@ void section_rest(const cJSON *object)
                 if (cJSON_IsString(item) && !*item->valuestring)
                         continue;
                 snprintf(label, sizeof(label), "%s", item->string ? item->string : "");
-                for (char *p = label; *p; p++)
-                        if (*p == '_' || (unsigned char)*p < 0x20)
-                                *p = ' ';
+                text_clean(label);
+                for (char *p = label; (p = strchr(p, '_'));)
+                        *p = ' ';
                 answer_format(item, text, sizeof(text));
                 section_line(label, "%s", text);
         }

@@ -46,7 +46,7 @@ static void print_reads(cJSON *remote)
         section_line("reads", "%s found, %s not there, %s late", hits, misses, late);
         if (section_number(remote, "read_latency_seconds", &latency) && rate > 0) {
                 units_bytes(rate, text);
-                human_ns((uint64_t)(latency * 1e9), took);
+                human_ns(answer_count(latency * 1e9), took);
                 section_line("", "%s/s, %s each, lately", text, took);
         }
         if (in > 0) {

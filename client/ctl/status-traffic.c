@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "answer.h"
 #include "checked.h"
 #include "common.h"
 #include "human.h"
@@ -68,7 +69,7 @@ void status_print_writes(cJSON *status, bool detail)
         else if (detail)
                 section_line("budget", "none (store.write_budget)");
         if (section_number(writes, "available_bytes", &available)) {
-                units_bytes((uint64_t)(available < 0 ? -available : available), a);
+                units_bytes(answer_count(available < 0 ? -available : available), a);
                 section_line("available", "%s%s", a, available < 0 ? " overdrawn" : "");
         }
         first = section_count(writes, "admitted_first");

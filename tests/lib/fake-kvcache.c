@@ -116,12 +116,46 @@ static int fails(struct kvcache *kv, int r, const char *text)
         return r;
 }
 
+/* Counts a call. Returns its script if that is in force; NULL: the call does what it does. */
+static const struct fake_script *script_of(enum fake_call call)
+{
+        const struct fake_script *s = &fake.scripts[call];
+        uint64_t n = __atomic_add_fetch(&fake.made[call], 1, __ATOMIC_RELAXED);
+
+        return s->result != 0 && n > s->after && (s->times == 0 || n <= s->after + s->times) ? s
+                                                                                             : NULL;
+}
+
+int fake_begin(struct kvcache *kv, enum fake_call call)
+{
+        const struct fake_script *s = script_of(call);
+
+        return s ? fails(kv, s->result, s->error ? s->error : "") : 0;
+}
+
+void fake_record(char *ret, size_t room, const char *argument)
+{
+        pthread_mutex_lock(&lock);
+        snprintf(ret, room, "%s", argument ? argument : "");
+        pthread_mutex_unlock(&lock);
+}
+
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes)
 {
+        const struct fake_script *s = script_of(FAKE_CONNECT);
         struct kvcache *kv;
 
         assert(options->size == sizeof(*options));
+        fake_record(fake.socket_path, sizeof(fake.socket_path), options->socket_path);
+        fake_record(fake.client_name, sizeof(fake.client_name), options->client_name);
+        pthread_mutex_lock(&lock);
+        fake.request_timeout_ms = options->request_timeout_ms;
+        pthread_mutex_unlock(&lock);
+        if (s) {
+                snprintf(ret_error, error_bytes, "%s", s->error ? s->error : "");
+                return s->result;
+        }
         if (dead) {
                 snprintf(ret_error, error_bytes, "no daemon at /fake");
                 return -ECONNREFUSED;
@@ -129,6 +163,7 @@ int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options,
         kv = calloc(1, sizeof(*kv));
         if (!kv)
                 return -ENOMEM;
+        __atomic_add_fetch(&fake.handles, 1, __ATOMIC_RELAXED);
         *ret = kv;
         return 0;
 }
@@ -137,6 +172,8 @@ void kvcache_close(struct kvcache *kv)
 {
         while (kv && kv->places)
                 kvcache_staging_release(kv, kv->places->bytes);
+        if (kv)
+                __atomic_sub_fetch(&fake.handles, 1, __ATOMIC_RELAXED);
         free(kv);
 }
 
@@ -147,12 +184,27 @@ const char *kvcache_error(const struct kvcache *kv)
 
 const char *kvcache_status_name(int status)
 {
-        return status == KVCACHE_OK ? "OK" : status == KVCACHE_EXISTS ? "EXISTS" : "FAILED";
+        switch (status) {
+        case KVCACHE_OK:
+                return "OK";
+        case KVCACHE_MISS:
+                return "MISS";
+        case KVCACHE_EXISTS:
+                return "EXISTS";
+        case KVCACHE_BUSY:
+                return "BUSY";
+        default:
+                return "FAILED";
+        }
 }
 
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
 {
+        int r = fake_begin(kv, FAKE_GET_INFO);
+
         assert(ret->size == sizeof(*ret));
+        if (r)
+                return r;
         *ret = (struct kvcache_info){
                 .size = sizeof(*ret),
                 .protocol_version = 1,
@@ -160,6 +212,8 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
                 .max_chunk_bytes = fake.max_chunk_bytes,
                 .staging_bytes = fake.staging_bytes,
                 .reconnects = kv->reconnects,
+                .lends = fake.lends,
+                .takes_files = fake.takes_files,
         };
         return 0;
 }
@@ -167,9 +221,23 @@ int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret)
 int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
                            uint32_t *ret)
 {
+        int r = fake_begin(kv, FAKE_OPEN);
+
         assert(options->size == sizeof(*options));
+        fake_record(fake.opened_name, sizeof(fake.opened_name), options->name);
+        fake_record(fake.opened_fingerprint, sizeof(fake.opened_fingerprint), options->fingerprint);
+        pthread_mutex_lock(&lock);
+        fake.opened_flags = options->flags;
+        pthread_mutex_unlock(&lock);
+        if (r)
+                return r;
         if (dead)
                 return fails(kv, -ECONNREFUSED, "gone");
+        if (fake.missing_namespace && strcmp(fake.missing_namespace, options->name) == 0) {
+                if (options->flags & KVCACHE_ATTACH)
+                        return fails(kv, -ENOENT, "no such namespace");
+                fake.missing_namespace = NULL;
+        }
         if (fake.fingerprint && options->fingerprint &&
             strcmp(fake.fingerprint, options->fingerprint) != 0)
                 return fails(kv, -EEXIST, "block_bytes differs");
@@ -284,6 +352,42 @@ static void get(struct kvcache *kv, const struct kvcache_key *key, struct kvcach
         result->status = KVCACHE_OK;
         give(c, result);
         result->lease = lease(kv, c);
+}
+
+/* Narrows the result to the range of the entry; KVCACHE_INVALID if it begins behind the chunk. */
+static void cut(struct kvcache *kv, const struct kvcache_entry *entry,
+                struct kvcache_result *result)
+{
+        if (result->status != KVCACHE_OK)
+                return;
+        if (entry->range_offset >= result->length) {
+                leased[result->lease.id - 1]->pins--;
+                leased[result->lease.id - 1] = NULL;
+                fake.leases--;
+                kv->leases--;
+                *result = (struct kvcache_result){ .status = KVCACHE_INVALID };
+                return;
+        }
+        result->data = (const uint8_t *)result->data + entry->range_offset;
+        result->length -= entry->range_offset;
+        if (entry->range_length && entry->range_length < result->length)
+                result->length = entry->range_length;
+}
+
+/* Answers for a key of a request that moves no bytes. */
+static void look(const struct kvcache_key *key, struct kvcache_result *result)
+{
+        const struct chunk *c = find(key);
+        size_t n = fake.keys_answered++;
+
+        if (n < fake.n_answers)
+                *result = fake.answers[n];
+        else if (c)
+                *result = (struct kvcache_result){ .status = KVCACHE_OK,
+                                                   .tiers = KVCACHE_TIER_ALL,
+                                                   .length = c->length };
+        else
+                *result = (struct kvcache_result){ .status = KVCACHE_MISS };
 }
 
 static bool make_room(void)
@@ -414,6 +518,8 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
                 case KVCACHE_OP_GET:
                         get(kv, request->keys ? &request->keys[i] : &request->entries[i].key,
                             result);
+                        if (request->entries)
+                                cut(kv, &request->entries[i], result);
                         bytes += result->length;
                         break;
                 case KVCACHE_OP_PUT:
@@ -424,8 +530,7 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
                         get_into(kv, &request->entries[i], result);
                         break;
                 default:
-                        result->status = find(&request->keys[i]) ? KVCACHE_OK : KVCACHE_MISS;
-                        result->tiers = KVCACHE_TIER_DISK;
+                        look(&request->keys[i], result);
                         if (request->op == KVCACHE_OP_EVICT)
                                 evict(&request->keys[i], request->tiers);
                         break;
@@ -441,16 +546,24 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
 int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
                             uint64_t *ret_value)
 {
-        int r;
+        int r = fake_begin(kv, FAKE_SUBMIT);
 
         assert(request->size == sizeof(*request) &&
                (!request->entries || request->entry_size == sizeof(*request->entries)) &&
                (!request->results || request->result_size == sizeof(*request->results)) &&
                request->namespace_handle == 1 && request->count > 0);
+        if (r)
+                return r;
         pthread_mutex_lock(&lock);
         fake.latest_op = request->op;
         fake.latest_keys = request->count;
         clock_gettime(CLOCK_MONOTONIC, &fake.latest_time);
+        fake.request = *request;
+        fake.key = request->keys ? request->keys[0] : request->entries[0].key;
+        if (request->entries)
+                fake.entry = request->entries[0];
+        if (request->count > fake.most_keys)
+                fake.most_keys = request->count;
         r = answer(kv, request, ret_value);
         pthread_mutex_unlock(&lock);
         return r;
@@ -461,8 +574,12 @@ int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
 {
         struct kvcache_entry entry = { .key = *key, .data = (void *)data, .length = length };
         struct kvcache_result result;
+        int r = fake_begin(kv, FAKE_PUT);
 
+        if (r)
+                return r;
         pthread_mutex_lock(&lock);
+        fake.ack = ack;
         result = (struct kvcache_result){ 0 };
         put(kv, &entry, false, &result);
         pthread_mutex_unlock(&lock);
@@ -471,8 +588,10 @@ int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
 
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
 {
-        int r = 0;
+        int r = fake_begin(kv, FAKE_PING);
 
+        if (r)
+                return r;
         pthread_mutex_lock(&lock);
         if (dead) {
                 fake.pings++;
@@ -492,32 +611,26 @@ int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
 int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_t *cursor,
                                  struct kvcache_namespace_info *ret, size_t info_size, size_t max)
 {
-        return -EOPNOTSUPP;
-}
+        int r = fake_begin(kv, FAKE_NAMESPACE_LIST);
+        size_t n = 0;
 
-int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
-                                 struct kvcache_namespace_info *ret, size_t info_size,
-                                 char **ret_fingerprint)
-{
-        return -EOPNOTSUPP;
-}
-
-int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
-                                   uint32_t lifetime_s)
-{
-        return -EOPNOTSUPP;
-}
-
-int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
-                             uint32_t flags, uint64_t *ret_dropped)
-{
-        return -EOPNOTSUPP;
+        assert(info_size == sizeof(*ret));
+        fake_record(fake.tenant, sizeof(fake.tenant), tenant);
+        if (r)
+                return r;
+        for (; n < max && *cursor < fake.n_namespaces; n++, ++*cursor)
+                ret[n] = fake.namespaces[*cursor];
+        if (*cursor == fake.n_namespaces)
+                *cursor = 0;
+        return (int)n;
 }
 
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text)
 {
-        int r = 0;
+        int r = fake_begin(kv, FAKE_REPORT_STATUS + what);
 
+        if (r)
+                return r;
         if (dead)
                 return fails(kv, -ECONNREFUSED, "no daemon at /fake");
         pthread_mutex_lock(&lock);
@@ -527,8 +640,10 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
                 r = -EACCES;
         else if (what == KVCACHE_REPORT_STAGES)
                 *ret_text = fake.stages();
-        else if (what != KVCACHE_REPORT_STATS)
-                *ret_text = strdup("x: y\n");
+        else if (what == KVCACHE_REPORT_METRICS)
+                *ret_text = strdup(fake.metrics ? fake.metrics : "");
+        else if (what == KVCACHE_REPORT_CONFIG)
+                *ret_text = strdup(fake.config ? fake.config : "x: y\n");
         else if (fake.stats)
                 *ret_text = strdup(fake.stats);
         else if (asprintf(ret_text, "{\"kvcache_evictions_total\": %llu}",
@@ -541,12 +656,19 @@ int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text
 int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
                        struct kvcache_listed *ret, size_t listed_size, size_t max)
 {
+        int r = fake_begin(kv, FAKE_LIST);
         size_t n = 0, at = 0;
 
+        if (r)
+                return r;
         pthread_mutex_lock(&lock);
+        fake.list_max = max;
         for (struct chunk *c = oldest; c && n < max; c = c->newer, at++)
                 if (at >= *cursor)
-                        ret[n++] = (struct kvcache_listed){ .key = c->key, .length = c->length };
+                        ret[n++] = (struct kvcache_listed){ .key = c->key,
+                                                            .length = c->length,
+                                                            .created_ms = FAKE_CREATED_MS,
+                                                            .tiers = KVCACHE_TIER_DISK };
         *cursor = at < n_chunks ? at : 0;
         pthread_mutex_unlock(&lock);
         return (int)n;
@@ -554,6 +676,10 @@ int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *
 
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped)
 {
+        int r = fake_begin(kv, FAKE_PURGE);
+
+        if (r)
+                return r;
         pthread_mutex_lock(&lock);
         *ret_dropped = n_chunks;
         while (oldest)
@@ -565,14 +691,4 @@ int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_d
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
 {
         return kvcache_purge(kv, 1, ret_dropped);
-}
-
-int kvcache_device_suspend(struct kvcache *kv, uint32_t volume)
-{
-        return -ENOTSUP;
-}
-
-int kvcache_device_resume(struct kvcache *kv, uint32_t volume)
-{
-        return -ENOTSUP;
 }

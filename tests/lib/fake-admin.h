@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls of <kvcache-admin.h> that only kvcachectl makes: namespaces one by one, volumes,
+ * verify, the shared tier, reload and record. They answer what a test has set here and record their
+ * arguments; fake.scripts makes them fail, as any other call. */
+#pragma once
+
+#include "fake-kvcache.h"
+
+struct fake_admin {
+        /* set by the test */
+        const char *fingerprint; /* every namespace of fake.namespaces has it */
+        uint64_t dropped;        /* chunks, by a removal or a purge of the shared tier */
+        uint32_t other_hosts_seconds;
+        const struct kvcache_verify *found; /* out members of the calls of kvcache_verify() */
+        size_t n_found;                     /* later calls end the volume and find nothing */
+        struct kvcache_sweep swept;         /* out members */
+        const char *reloaded;               /* kvcache_reload(); NULL: "{}" */
+        bool reload_refused;
+        int record_fd; /* kvcache_record() gives it away */
+
+        /* arguments of the last call of the kind */
+        char name[256]; /* the namespace's */
+        uint32_t remove_flags;
+        uint32_t lifetime_s;
+        bool suspended; /* else resumed */
+        uint32_t volume;
+        struct kvcache_verify verify;
+        struct kvcache_sweep sweep;
+        bool purged_all, purged_remote;
+        uint32_t record_s;
+};
+extern struct fake_admin fake_admin;
+
+/* Forgets everything and calls fake_reset(). */
+void fake_admin_reset(void);

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl namespace, and ls --namespaces: lists, one namespace, its lifetime and its removal. */
+#include <errno.h>
+
+#include "ctl-fixture.h"
+
+#define SEE     "See: kvcachectl namespace --help\n"
+#define NO_USER 4000000000u /* no user has this id */
+
+static const struct kvcache_namespace_info two[] = {
+        { .name = "small",
+          .tenant = "default",
+          .owner = UINT32_MAX,
+          .chunks = 1,
+          .stored_bytes = 1024,
+          .created_ms = FAKE_CREATED_MS },
+        { .name = "large",
+          .tenant = "default",
+          .owner = NO_USER,
+          .sessions = 3,
+          .chunks = 1234,
+          .stored_bytes = 5 << 20,
+          .chunk_bytes = 4096,
+          .created_ms = FAKE_CREATED_MS,
+          .last_used_ms = FAKE_CREATED_MS + 61000,
+          .fingerprint_crc32c = 0xabcd,
+          .may_remove = 1,
+          .lifetime_s = 3600 },
+};
+
+static void have(const struct kvcache_namespace_info *list, size_t n)
+{
+        fake.namespaces = list;
+        fake.n_namespaces = n;
+}
+
+/* --- ls --- */
+
+static void ls_lists_the_largest_namespace_first(void **state)
+{
+        static const char table[] = "namespace  chunks  bytes  chunk size  owner       sessions  "
+                                    "lifetime  made                 last used\n"
+                                    "large       1,234  5 MiB       4 KiB  4000000000         3    "
+                                    "   1 h  2023-11-14 22:13:20  now\n"
+                                    "small           1  1 KiB           -  -                  0    "
+                                    "     -  2023-11-14 22:13:20  -\n";
+
+        have(two, 2);
+        ctl_expect(EXIT_OK, table, "", "namespace", "ls");
+        assert_string_equal(fake.tenant, "");
+        assert_int_equal(fake.request_timeout_ms, LONG_CALL_MS);
+        ctl_expect(EXIT_OK, table, "", "namespace");
+        ctl_expect(EXIT_OK, table, "", "ls", "--namespaces");
+}
+
+static void ls_in_json_has_every_member(void **state)
+{
+        have(two, 2);
+        ctl_expect(EXIT_OK,
+                   "{\"namespaces\":[{\"name\":\"large\",\"tenant\":\"default\",\"chunks\":1234,"
+                   "\"bytes\":5242880,"
+                   "\"chunk_bytes\":4096,\"owner\":4000000000,\"sessions\":3,\"created_unix_ms\":"
+                   "1700000000000,"
+                   "\"last_used_unix_ms\":1700000061000,\"fingerprint_crc32c\":43981,\"may_"
+                   "remove\":true,"
+                   "\"lifetime_s\":3600}],\"count\":2}\n",
+                   "", "namespace", "ls", "--json", "--limit=1");
+        have(two, 1);
+        assert_int_equal(ctl("namespace", "-j"), EXIT_OK);
+        has(ctl_out, "\"owner\":null,");
+        has(ctl_out, "\"may_remove\":false,\"lifetime_s\":0}],\"count\":1}\n");
+        have(NULL, 0);
+        ctl_expect(EXIT_OK, "{\"namespaces\":[],\"count\":0}\n", "", "namespace", "ls", "-j");
+}
+
+static void ls_takes_all_pages_and_stops_at_its_limit(void **state)
+{
+        static struct kvcache_namespace_info many[300];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(many); i++) {
+                snprintf(many[i].name, sizeof(many[i].name), "n%03u", i);
+                strcpy(many[i].tenant, "default");
+                many[i].stored_bytes = i / 2; /* two of each size: in the order of their names */
+        }
+        have(many, ARRAY_SIZE(many));
+        ctl_expect(EXIT_OK, NULL, "", "namespace", "ls", "--limit", "3", "--tenant=t");
+        assert_int_equal(fake.made[FAKE_NAMESPACE_LIST], 3);
+        assert_string_equal(fake.tenant, "t");
+        has(ctl_out, "\nn298 ");
+        assert_true(strstr(ctl_out, "\nn298 ") < strstr(ctl_out, "\nn299 "));
+        has(ctl_out, "\nn296 ");
+        lacks(ctl_out, "\nn297 ");
+        has(ctl_out, "\n... and 297 more\n");
+        assert_int_equal(ctl("namespace", "ls"), EXIT_OK);
+        has(ctl_out, "\nn001 ");
+        lacks(ctl_out, "more");
+        fake.scripts[FAKE_NAMESPACE_LIST] = (struct fake_script){ -ECONNRESET, "cut", .after = 7 };
+        ctl_expect(EXIT_UNREACHABLE, "", "kvcachectl: namespace ls: the daemon went away: cut\n",
+                   "namespace", "ls");
+        fake.scripts[FAKE_NAMESPACE_LIST] = (struct fake_script){ -EOPNOTSUPP, "too old" };
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: ls: too old\n", "ls", "--namespaces");
+}
+
+static void ls_of_several_tenants_names_them_and_is_safe_for_a_terminal(void **state)
+{
+        static const struct kvcache_namespace_info list[] = {
+                { .name = "a\033]0;x", .tenant = "one", .stored_bytes = 2 },
+                { .name = "b", .tenant = "two", .stored_bytes = 1 },
+        };
+
+        have(list, 2);
+        assert_int_equal(ctl("namespace", "ls"), EXIT_OK);
+        has(ctl_out, "\none:a?]0;x ");
+        has(ctl_out, "\ntwo:b ");
+}
+
+/* --- stat --- */
+
+static void stat_shows_one_namespace_with_its_fingerprint(void **state)
+{
+        have(two, 2);
+        fake_admin.fingerprint = "dtype=fp8\nmodel=m\033[2J\n";
+        ctl_expect(EXIT_OK,
+                   "namespace     large\n"
+                   "tenant        default\n"
+                   "chunks        1,234\n"
+                   "bytes         5 MiB\n"
+                   "chunk size    4 KiB\n"
+                   "owner         4000000000\n"
+                   "sessions      3\n"
+                   "made          2023-11-14 22:13:20\n"
+                   "last used     now\n"
+                   "lifetime      1 h\n"
+                   "fingerprint   0000abcd\n"
+                   "              dtype=fp8\n"
+                   "              model=m?[2J\n",
+                   "", "namespace", "stat", "large", "--tenant", "t");
+        assert_string_equal(fake_admin.name, "large");
+        assert_string_equal(fake.tenant, "t");
+        assert_int_equal(ctl("namespace", "stat", "large", "-j"), EXIT_OK);
+        has(ctl_out, "\"lifetime_s\":3600,\"fingerprint\":\"dtype=fp8\\nmodel=m\\u001b[2J\\n\"}\n");
+}
+
+static void stat_says_what_is_not_known(void **state)
+{
+        have(two, 2);
+        ctl_expect(EXIT_OK,
+                   "namespace     small\n"
+                   "tenant        default\n"
+                   "chunks        1\n"
+                   "bytes         1 KiB\n"
+                   "chunk size    not declared\n"
+                   "owner         not known: an admin may remove it\n"
+                   "sessions      0\n"
+                   "made          2023-11-14 22:13:20\n"
+                   "last used     not since the daemon started\n"
+                   "lifetime      no end\n"
+                   "fingerprint   empty\n",
+                   "", "namespace", "stat", "small");
+}
+
+static void stat_shows_the_name_of_the_owner(void **state)
+{
+        struct kvcache_namespace_info root = { .name = "r",
+                                               .tenant = "default",
+                                               .last_used_ms = FAKE_CREATED_MS };
+
+        have(&root, 1);
+        assert_int_equal(ctl("namespace", "stat", "r"), EXIT_OK);
+        has(ctl_out, "\nowner         root\n");
+        has(ctl_out, "\nlast used     2023-11-14 22:13:20\n");
+}
+
+static void missing_namespace_exits_with_1_and_is_named(void **state)
+{
+        static const char *const actions[] = { "stat", "rm", "lifetime" };
+
+        for (size_t i = 0; i < ARRAY_SIZE(actions); i++) {
+                char err[128];
+
+                fake.scripts[FAKE_NAMESPACE_REMOVE].result =
+                        fake.scripts[FAKE_NAMESPACE_LIFETIME].result = -ENOENT;
+                snprintf(err, sizeof(err), "kvcachectl: namespace %s: no namespace 'gone'\n",
+                         actions[i]);
+                ctl_expect(EXIT_NOT_FOUND, "", err, "namespace", actions[i], "gone",
+                           i == 2 ? "1h" : NULL);
+        }
+}
+
+/* --- lifetime --- */
+
+static void lifetime_takes_units_and_prints_the_result(void **state)
+{
+        static const struct {
+                const char *text, *printed;
+                uint32_t seconds;
+        } cases[] = {
+                { "90s", "1 min 30 s", 90 },       { "90", "1 min 30 s", 90 },
+                { "30m", "30 min", 1800 },         { "12h", "12 h", 43200 },
+                { "1.5d", "1 d 12 h", 36 * 3600 }, { "1", "1.0 s", 1 },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                char expected[64];
+
+                have(two, 2);
+                snprintf(expected, sizeof(expected), "large: lifetime %s\n", cases[i].printed);
+                ctl_expect(EXIT_OK, expected, "", "namespace", "lifetime", "large", cases[i].text);
+                assert_int_equal(fake_admin.lifetime_s, cases[i].seconds);
+        }
+        ctl_expect(EXIT_OK, "small: lifetime no end\n", "", "namespace", "lifetime", "small",
+                   "none");
+        assert_int_equal(fake_admin.lifetime_s, 0);
+        ctl_expect(EXIT_OK, "{\"name\":\"large\",\"lifetime_s\":60}\n", "", "namespace", "lifetime",
+                   "large", "1m", "-j");
+}
+
+static void lifetime_that_is_no_time_is_refused(void **state)
+{
+        static const char *const bad[] = { "0",  "0.5s", "",     "h",          "-1",
+                                           "1w", "inf",  "0x10", "4294967296", "never" };
+
+        have(two, 2);
+        for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
+                char err[256];
+
+                snprintf(err, sizeof(err),
+                         "kvcachectl: 'namespace lifetime': '%s' is neither a time of at least 1s "
+                         "nor 'none'\n" SEE,
+                         bad[i]);
+                ctl_expect(EXIT_WRONG_USAGE, "", err, "namespace", "lifetime", "large", "--",
+                           bad[i]);
+        }
+        assert_int_equal(fake.made[FAKE_CONNECT], 0);
+}
+
+/* --- rm --- */
+
+static void rm_removes_and_purges_only_when_asked(void **state)
+{
+        ctl_expect(EXIT_OK, "ns: removed\n", "", "namespace", "rm", "ns");
+        assert_string_equal(fake_admin.name, "ns");
+        assert_int_equal(fake_admin.remove_flags, 0);
+        fake_admin.dropped = 1;
+        ctl_expect(EXIT_OK, "ns: removed, with 1 chunk\n", "", "namespace", "rm", "ns", "--purge");
+        assert_int_equal(fake_admin.remove_flags, KVCACHE_PURGE);
+        fake_admin.dropped = 2000;
+        ctl_expect(EXIT_OK, "ns: removed, with 2,000 chunks\n", "", "namespace", "--purge", "rm",
+                   "ns");
+        ctl_expect(EXIT_OK, "{\"removed\":\"ns\",\"dropped\":2000}\n", "", "namespace", "rm", "ns",
+                   "-j", "--tenant=t");
+        assert_string_equal(fake.tenant, "t");
+}
+
+static void rm_reports_refusals_in_the_words_of_the_library(void **state)
+{
+        fake.scripts[FAKE_NAMESPACE_REMOVE] =
+                (struct fake_script){ -ENOTEMPTY, "it holds 3 chunks" };
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace rm: it holds 3 chunks\n", "namespace",
+                   "rm", "ns");
+        fake.scripts[FAKE_NAMESPACE_REMOVE] = (struct fake_script){ -EACCES, NULL };
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace rm: Permission denied\n", "namespace",
+                   "rm", "ns");
+        fake.scripts[FAKE_CONNECT] = (struct fake_script){ -ECONNREFUSED, "no daemon at /x" };
+        assert_int_equal(ctl("namespace", "rm", "ns"), EXIT_UNREACHABLE);
+        has(ctl_err, "kvcachectl: no daemon at /x\nStart it (systemctl start kvcache, or "
+                     "kvcache-daemon), or name");
+}
+
+static void namespace_explains_wrong_usage(void **state)
+{
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace stat' needs one namespace\n" SEE,
+                   "namespace", "stat");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace rm' needs one namespace\n" SEE,
+                   "namespace", "rm", "a", "b");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace ls' takes no argument\n" SEE,
+                   "namespace", "ls", "a");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: 'namespace lifetime' needs a namespace and a time, or 'none'\n" SEE,
+                   "namespace", "lifetime", "a");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --purge is for 'namespace rm'\n" SEE,
+                   "namespace", "stat", "a", "--purge");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --limit is for 'namespace ls'\n" SEE,
+                   "namespace", "rm", "a", "--limit=1");
+        ctl_expect(
+                EXIT_WRONG_USAGE, "",
+                "kvcachectl: unknown action 'del'; the actions are ls, stat, lifetime and rm\n" SEE,
+                "namespace", "del");
+        assert_int_equal(fake.made[FAKE_CONNECT], 0);
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                CTL_TEST(ls_lists_the_largest_namespace_first),
+                CTL_TEST(ls_in_json_has_every_member),
+                CTL_TEST(ls_takes_all_pages_and_stops_at_its_limit),
+                CTL_TEST(ls_of_several_tenants_names_them_and_is_safe_for_a_terminal),
+                CTL_TEST(stat_shows_one_namespace_with_its_fingerprint),
+                CTL_TEST(stat_says_what_is_not_known),
+                CTL_TEST(stat_shows_the_name_of_the_owner),
+                CTL_TEST(missing_namespace_exits_with_1_and_is_named),
+                CTL_TEST(lifetime_takes_units_and_prints_the_result),
+                CTL_TEST(lifetime_that_is_no_time_is_refused),
+                CTL_TEST(rm_removes_and_purges_only_when_asked),
+                CTL_TEST(rm_reports_refusals_in_the_words_of_the_library),
+                CTL_TEST(namespace_explains_wrong_usage),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, ctl_remove_files);
+}
