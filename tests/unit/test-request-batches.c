@@ -305,7 +305,7 @@ static void a_chunk_on_disk_is_lent_if_the_daemon_may(void **state)
                 assert_int_equal(got.status, WIRE_OK);
         } while (!(got.flags & WIRE_RESULT_LENT) && got.file == WIRE_LEND_UNVERIFIED);
         if (!(got.flags & WIRE_RESULT_LENT)) {
-                assert_int_equal(got.file, WIRE_LEND_VOLUME); /* its file system has no leases */
+                assert_int_equal(got.file, WIRE_LEND_VOLUME); /* a file system without leases */
                 hang_up(&c);
                 return;
         }
@@ -439,7 +439,7 @@ static void a_recording_ends_with_its_reader_or_its_session(void **state)
         hang_up(&root);
 }
 
-/* --- what a session is handed once --- */
+/* --- descriptors of a session --- */
 
 static void descriptors_of_a_session_are_handed_out_with_their_sizes(void **state)
 {
