@@ -274,7 +274,8 @@ static void a_namespace_near_its_limit_is_warned_of(void **state)
 
 static void every_format_has_the_same_families(void **state)
 {
-        static const char *const suffixes[] = { "_total", "_info" }; /* of the samples there */
+        static const char *const suffixes[] = { "_total",
+                                                "_info" }; /* sample names end with them */
         struct peer_end c;
         char *text, *openmetrics;
         unsigned families = 0;
