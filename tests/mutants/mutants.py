@@ -24,6 +24,7 @@ not caught makes the exit status 1.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -109,11 +110,24 @@ def run(command, log, time_limit, **how):
             return None
 
 
-def targets_of(catches):
+def introspect(build, what):
+    return json.loads(subprocess.run(["meson", "introspect", what, str(build)], check=True, capture_output=True, text=True).stdout)
+
+
+def unit_tests(build):
+    """Returns {"test-NAME": {cmd, env, targets}}: how Meson runs each unit test, and what it builds for that."""
+    files = {t["id"]: [os.path.relpath(f, build) for f in t["filename"]] for t in introspect(build, "--targets")}
+    return {f"test-{t['name']}": dict(t, targets=[f for target in t["depends"] for f in files[target]])
+            for t in introspect(build, "--tests")}
+
+
+def targets_of(catches, units):
     targets = set()
     for kind, what, *_ in catches:
         if kind == "unit":
-            targets.add(f"tests/unit/{what}")
+            if what not in units:
+                raise Broken(f"{what}: there is no such test")
+            targets.update(units[what]["targets"])
         elif kind == "campaign" and what not in ("kill", "clientkill", "settled"):
             targets |= {"tests/campaigns/store-campaigns", "tests/campaigns/store-campaigns-threads"}
         else:
@@ -121,12 +135,13 @@ def targets_of(catches):
     return ["all"] if "all" in targets else sorted(targets)
 
 
-def passes(catch, tree, build, log):
+def passes(catch, tree, build, log, units):
     """None: it passes; else how it failed."""
     kind, what, *more = catch
     environment = dict(os.environ, KVCACHE_BUILD=str(build))
     if kind == "unit":
-        command = [build / "tests/unit" / what]
+        command = units[what]["cmd"]
+        environment.update(units[what]["env"])
     elif kind == "campaign":
         command = ["sh", tree / "tests/campaigns/run.sh", what, "--build", build, "--count", more[0]]
     elif kind == "daemon":
@@ -175,13 +190,17 @@ def main():
         shutil.copytree(ROOT, tree, symlinks=True,
                         ignore=lambda d, names: [n for n in names if n.startswith((".git", "build")) and
                                                  pathlib.Path(d) == ROOT or n == "__pycache__"])
-        wanted = targets_of([c for m in mutants for c in m.catches])
-        if run(["meson", "setup", build, tree], log, 600) != 0 or run(["ninja", "-C", build, *wanted], log, 3600) != 0:
+        built = run(["meson", "setup", build, tree], log, 600) == 0
+        if built:
+            units = unit_tests(build)
+            wanted = targets_of([c for m in mutants for c in m.catches], units)
+            built = run(["ninja", "-C", build, *wanted], log, 3600) == 0
+        if not built:
             print(f"the tree does not build: {log}")
             arguments.keep = True
             return 1
         for catch in sorted({tuple(c) for m in mutants for c in m.catches}):
-            how = passes(catch, tree, build, log)
+            how = passes(catch, tree, build, log, units)
             if how:
                 print(f"{' '.join(catch)} fails without any mutant ({how}): {log}")
                 arguments.keep = True
@@ -192,14 +211,14 @@ def main():
             began = time.monotonic()
             for path, text in texts.items():
                 path.write_text(text)
-            if run(["ninja", "-C", build, *targets_of(m.catches)], base / f"{m.name}.log", 3600) != 0:
+            if run(["ninja", "-C", build, *targets_of(m.catches, units)], base / f"{m.name}.log", 3600) != 0:
                 print(f"{m.name}: does not build: {base / m.name}.log")
                 arguments.keep = True
                 failed += 1
             else:
                 caught = []
                 for catch in m.catches:
-                    how = passes(catch, tree, build, base / f"{m.name}.log")
+                    how = passes(catch, tree, build, base / f"{m.name}.log", units)
                     if how:
                         caught.append(f"{' '.join(catch)} ({how})")
                         if not arguments.all_catches:

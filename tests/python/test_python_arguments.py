@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package converts arguments before it calls the library: timeouts and fingerprints, without a daemon."""
+
+import kvcache
+import pytest
+from kvcache import _arguments
+
+
+@pytest.mark.parametrize("seconds, ms", [(0.0000001, 1), (0.0004, 1), (0.001, 1), (0.0011, 2), (1, 1000), (1e12, _arguments.MOST_MS),
+                                         (float("inf"), _arguments.MOST_MS)])
+def test_a_timeout_is_never_shorter_than_asked_for(seconds, ms):
+    """0 would be no timeout of its own, but the client's."""
+    assert _arguments.milliseconds(seconds) == ms
+    assert _arguments.milliseconds(None) == 0
+
+
+def test_a_fingerprint_does_not_depend_on_the_order_of_its_fields():
+    fields = {"model": "m", "dtype": "bf16", "block_tokens": 16}
+    backwards = dict(reversed(fields.items()))
+    assert list(fields) != list(backwards)
+    assert _arguments.fingerprint_text(fields) == _arguments.fingerprint_text(backwards) == b"block_tokens=16\ndtype=bf16\nmodel=m\n\0"
+
+
+def test_a_fingerprint_has_an_end():
+    assert len(_arguments.fingerprint_text({"k": "v" * 4093})) == 4097
+    with pytest.raises(kvcache.ArgumentError):
+        _arguments.fingerprint_text({"k": "v" * 4094})

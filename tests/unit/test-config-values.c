@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* config/: each unit has its factor, and files with secrets are checked like the token of HTTP. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "config-fixture.h"
+
+static void every_unit_of_a_size_has_its_factor(void **state)
+{
+        static const struct {
+                const char *text;
+                uint64_t bytes;
+        } cases[] = {
+                { "7B", 7 },
+                { "7KiB", UINT64_C(7) << 10 },
+                { "7MiB", UINT64_C(7) << 20 },
+                { "7GiB", UINT64_C(7) << 30 },
+                { "7TiB", UINT64_C(7) << 40 },
+                { "7PiB", UINT64_C(7) << 50 },
+                { "7kB", 7000 },
+                { "7KB", 7000 },
+                { "7MB", 7000000 },
+                { "7GB", UINT64_C(7000000000) },
+                { "7TB", UINT64_C(7000000000000) },
+                { "7PB", UINT64_C(7000000000000000) },
+        };
+        char set[64];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
+                snprintf(set, sizeof(set), "store.rated_endurance=%s", cases[i].text);
+                if (config_set(&config, set, "--set", &fault) < 0)
+                        fail_msg("%s", fault.text);
+                assert_int_equal(config.store.rated_endurance, cases[i].bytes);
+        }
+}
+
+static void every_unit_of_a_time_has_its_factor(void **state)
+{
+        static const struct {
+                const char *text;
+                uint64_t ms;
+        } cases[] = {
+                { "3000ms", 3000 }, { "3s", 3000 },      { "3min", 180000 },
+                { "3h", 10800000 }, { "3d", 259200000 },
+        };
+        char set[64];
+
+        for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
+                snprintf(set, sizeof(set), "store.scrub_interval=%s", cases[i].text);
+                if (config_set(&config, set, "--set", &fault) < 0)
+                        fail_msg("%s", fault.text);
+                assert_int_equal(config.store.scrub_interval_ms, cases[i].ms);
+        }
+}
+
+static void a_secret_is_in_a_file_that_no_other_user_reads_or_changes(void **state)
+{
+        static const struct {
+                mode_t mode;
+                const char *why; /* NULL: taken */
+        } cases[] = {
+                { 0600, NULL },
+                { 0640, NULL },
+                { 0400, NULL },
+                { 0644, "its mode is 0644, and other users may read it: chmod 0640" },
+                { 0604, "may read it" },
+                { 0660, "may change it" },
+                { 0602, "may change it" },
+                { 0601, "may change it" },
+        };
+        char path[256], why[256];
+
+        write_file(in_folder("secret", path), "x", 1);
+        for (unsigned i = 0; i < ARRAY_SIZE(cases); i++) {
+                assert_int_equal(chmod(path, cases[i].mode), 0);
+                assert_int_equal(config_check_secret("remote.credentials", path, why),
+                                 cases[i].why ? -EINVAL : 0);
+                if (cases[i].why && !strstr(why, cases[i].why))
+                        fail_msg("mode %o: %s", cases[i].mode, why);
+        }
+        assert_int_equal(config_check_secret("remote.credentials", folder, why), -EINVAL);
+        assert_non_null(strstr(why, "not a regular file"));
+        assert_int_equal(config_check_secret("remote.credentials", in_folder("none", path), why),
+                         -ENOENT);
+        assert_non_null(strstr(why, "remote.credentials"));
+}
+
+/* Checks the configuration against this host. */
+static int check_host(const char *text)
+{
+        assert_int_equal(load(text), 0);
+        return config_check_host(&config, &fault);
+}
+
+static void the_secrets_of_a_shared_tier_are_checked_at_startup(void **state)
+{
+        char path[256], text[1024];
+
+        write_file(in_folder("secret", path), "x", 1);
+        assert_int_equal(chmod(path, 0644), 0);
+        snprintf(text, sizeof(text),
+                 "memory.pool: 16MiB\nremote: {backend: s3, endpoint: \"https://x\", bucket: b, "
+                 "region: r, credentials: %s}\n",
+                 path);
+        assert_int_equal(check_host(text), -EINVAL);
+        assert_non_null(strstr(fault.text, "remote.credentials"));
+        assert_int_equal(chmod(path, 0600), 0);
+        assert_int_equal(check_host(text), 0);
+
+        assert_int_equal(chmod(path, 0640), 0);
+        snprintf(text, sizeof(text),
+                 "memory.pool: 16MiB\nremote: {backend: directory, path: /x}\ntenants:\n- {name: "
+                 "a, users: [0], "
+                 "remote_secret: %s}\n",
+                 path);
+        assert_int_equal(check_host(text), 0);
+        assert_int_equal(chmod(path, 0606), 0);
+        assert_int_equal(check_host(text), -EINVAL);
+        assert_non_null(strstr(fault.text, "of tenant a"));
+}
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                CASE(every_unit_of_a_size_has_its_factor),
+                CASE(every_unit_of_a_time_has_its_factor),
+                CASE(a_secret_is_in_a_file_that_no_other_user_reads_or_changes),
+                CASE(the_secrets_of_a_shared_tier_are_checked_at_startup),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
