@@ -49,7 +49,7 @@ WORDS = [
     (r"\bSTATS_[A-Z]\w*|\bstruct stats\b|\bdispatch_(?!env\b)\w+|\bopening_(namespace|lookup|staging)\b|\bkio_path\b|\bpath_is_up\b|\bstore_path_\w+|\bSTORE_PATH_\w+", "the new name", None),
     (r"\bpaths? (that )?(is|are|was|were) (bypassed|suspended|resumed|up|offline|hung|used)\b|\bpaths? of the store\b|\bstore paths?\b(?! is %)|\bseveral paths\b|\b(a|the|each|its|no|other) paths?'s?\b|\b([Ee]ach|[Oo]ther) paths?\b|\b[Oo]ne path of\b|\b[Pp]aths? bypassed\b|\b_(a|of|its|one|only|each)_path\b", "volume", r"path of (the|a) (file|socket)|\$STATE_DIRECTORY"),
 ]
-SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-words\.py$)")
+SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/check-(words|comments)\.py$)")
 
 
 def literals(pattern):
