@@ -123,7 +123,7 @@ enum {
         KVCACHE_NO_SPIN = 1 << 2,   /* a call that waits for an answer sleeps at once. Without it,
                                        and on four processors or more, it polls for 50 us at most
                                        first (2 ms, where the daemon does: io.spin), as long as
-                                       answers have come that soon of late */
+                                       recent answers have come that soon */
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on

@@ -340,9 +340,9 @@ static bool turn(struct server *s)
         return more;
 }
 
-/* Sleeps until something happens, unless there is more to do. While clients have requests and it
- * has not been long of late until they or a worker had something, it only asks, for a moment; if
- * that is in vain, the loop iterates, and what comes next is sleep. */
+/* Sleeps until an event arrives, unless there is more to do. While clients have requests and recent
+ * waits for a client or a worker were short, polls without sleeping for a moment instead; if no
+ * event arrives in that time, the loop iterates once and sleeps then. */
 static void wait_for_events(struct server *s, bool more)
 {
         uint64_t now, end, budget = 0;
