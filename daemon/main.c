@@ -96,7 +96,7 @@ static int finish_output(void)
 {
         if (fflush(stdout) == 0 && !ferror(stdout))
                 return EXIT_STATUS_OK;
-        log_error("cannot write the answer: %s", strerror(errno));
+        log_error("cannot write to standard output: %s", strerror(errno));
         return EXIT_STATUS_IO;
 }
 
@@ -188,8 +188,8 @@ static int run(const struct server_params *params, bool check, bool print)
         if (log_level_from_name(config->log.level, &level) == 0)
                 log_set_level(level);
         if (log_set_format(config->log.format) == -ENOTSUP)
-                log_warning(
-                        "log.format: there is no journal here, so messages go to stderr as text");
+                log_warning("log.format: journal: stderr is not connected to the journal; messages "
+                            "go to stderr as text");
         config->kept_bytes = notify_kept_bytes();
         r = config_resolve(config, print ? NULL : say, print ? NULL : warn, &error);
         if (r < 0)

@@ -474,7 +474,7 @@ def test_reload_applies_what_may_change_and_names_what_may_not(make_daemon, dire
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: daemon.metric("kvcache_config_reloads_total") == 1, "the reload")
         assert [r.status for r in c.get(ns, keys)].count(Status.OK) == 2
-        assert "io.depth: 32 becomes 7 only at the next start" in daemon.log()
+        assert "io.depth: 32 becomes 7 only after a restart" in daemon.log()
         path.write_text("limits:\n  leases: none of your business\n")
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: f"{path}:2:" in daemon.log(), "the refusal of the reload")
