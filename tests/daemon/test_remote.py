@@ -494,7 +494,7 @@ def test_a_purge_of_the_shared_tier_holds_on_every_host(host):
         ns = open_on(c, b)
         assert [s for s, _, _ in got(c, ns, keys[:3])] == [Status.OK] * 3
     answer = ctl("purge", "n", "--remote", "--yes", daemon=a, check=0).stdout
-    assert answer == ("5 chunks purged here\nThe shared tier is purged: other hosts may serve what they have of it for up to 1 s.\n")
+    assert answer == ("5 chunks purged here\nThe shared tier is purged; other hosts may serve their copies for up to 1 s.\n")
     with b.client() as c:
         ns = c.namespace("n", FINGERPRINT)
         wait_until(lambda: c.match(ns, keys) == 0 and got(c, ns, keys[:1])[0][0] == Status.MISS, "b has learned of it")
