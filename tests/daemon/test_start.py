@@ -302,7 +302,7 @@ def test_check_config_looks_at_places_and_changes_nothing(directory):
     assert "store.path: " in lines[0] and "Not a directory" in lines[0]
     assert "listen.socket: no socket can be made" in lines[1] and "listen.http: no socket can be made" in lines[2]
     result, lines = check(store__path=store, listen__socket=directory / "file")
-    assert result.returncode == CONFIG and "is no socket" in lines[0]
+    assert result.returncode == CONFIG and "is not a socket" in lines[0]
     open_to_all = directory / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
