@@ -38,9 +38,9 @@ static inline int kvcache_namespace_list(struct kvcache *kv, const char *tenant,
 {
         return kvcache_namespace_list_sized(kv, tenant, cursor, ret, sizeof(*ret), max);
 }
-/* One by its name; `tenant`: NULL: the own one. `ret_fingerprint` (may be NULL) gets its text, to
- * be freed by the caller with free(). -ENOENT: there is none, or none that this client may know of.
- */
+/* Describes the namespace `name` of `tenant` (NULL: the client's own). `ret_fingerprint` (may be
+ * NULL) gets the fingerprint, which the caller frees with free(). Returns -ENOENT if the namespace
+ * does not exist or is not visible to this client. */
 int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const char *tenant,
                                  struct kvcache_namespace_info *ret, size_t info_size,
                                  char **ret_fingerprint);
@@ -91,12 +91,12 @@ int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_d
 /* Everything in the store. For admins: -EACCES. */
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
 
-/* The same, and on the shared tier: no host finds there any more what it has read the news of,
- * which takes `*ret_seconds` at most (may be NULL) and is not waited for; this one finds nothing
- * from now on, and after a restart. -EINVAL: the daemon has no shared tier, or the namespace is not
- * on it, and nothing was purged. -EIO: it is purged here, and the shared tier could not be reached:
- * kvcache_error() says so, and chunks may come back from there. -EOPNOTSUPP: the daemon is too old,
- * or has no such tier. */
+/* Purges the namespace on this host and on the shared tier. This host finds no chunk of it from now
+ * on, also after a restart. Other hosts learn of the purge within `*ret_seconds` (may be NULL),
+ * which the call does not wait for. Returns -EINVAL if the daemon has no shared tier or the
+ * namespace is not on it, and nothing was purged; -EIO if the namespace was purged here but the
+ * shared tier could not be reached, so that chunks may come back from there; -EOPNOTSUPP if the
+ * daemon is too old, or has no such tier. */
 int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped,
                          uint32_t *ret_seconds);
 int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds);
@@ -119,15 +119,16 @@ int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep);
 
 /* Where a walk through the store is, and what the last step found. */
 struct kvcache_verify {
-        uint32_t size;          /* sizeof(struct kvcache_verify) */
-        uint32_t volume;        /* of the store, from 0; the caller goes from one to the next */
+        uint32_t size;   /* sizeof(struct kvcache_verify) */
+        uint32_t volume; /* index in the store, from 0; the caller iterates over the volumes */
         uint32_t segment, slot; /* in: where to begin, at first 0; out: where to go on */
         uint32_t max_chunks;    /* at most so many; 0: the library's choice */
         uint32_t reserved;      /* 0 */
         uint64_t max_bytes;     /* ends behind the chunk that reaches this; 0: the same */
 
-        uint32_t volumes;  /* out: of the store */
-        uint32_t segments; /* of this volume; when `segment` reaches it, the volume is through */
+        uint32_t volumes; /* out: of the store */
+        uint32_t
+                segments; /* number in this volume; when `segment` reaches it, the volume is done */
         uint64_t chunks, bytes; /* read, bad ones included */
         uint64_t mismatched;    /* not what was put: dropped */
         uint64_t unreadable;    /* refused by the device: dropped */
@@ -189,10 +190,11 @@ enum {
 int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
                           uint32_t flags, char **ret_json);
 
-/* What all clients get and put, for so many seconds, up to 7 days: a stream socket, to be closed by
- * the caller, from which the entries are read that the protocol's specification describes (section
- * 6.30), with hashed keys. It ends with its time and with the connection. -EEXIST: a recording is
- * under way; -EOPNOTSUPP: the daemon is too old. For admins: -EACCES. */
+/* Records which chunks all clients get and put, for `duration_s` seconds, at most 7 days. `*ret_fd`
+ * is a stream socket, which the caller closes; its entries have hashed keys and are described in
+ * section 6.30 of the protocol's specification. The recording ends after its duration, or with the
+ * connection. Returns -EEXIST if a recording is running, -EACCES if the client is not an admin,
+ * -EOPNOTSUPP if the daemon is too old. */
 int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd);
 
 /* The daemon reads its configuration again, as on SIGHUP. `ret_json` (may be NULL): what was

@@ -106,15 +106,15 @@ int kvcache_gpu_detach(struct kvcache_gpu *gpu, int timeout_ms);
  * call. */
 const char *kvcache_gpu_error(const struct kvcache_gpu *gpu);
 
-/* What has been done, by way. */
+/* Counters of transfers, by the way in which the bytes were copied. */
 struct kvcache_gpu_counts {
         uint64_t bytes;  /* between the device and the host */
-        uint64_t pieces; /* of blocks, before neighbours were coalesced */
+        uint64_t pieces; /* pieces of blocks, before adjacent ones were coalesced */
         uint64_t kernel_launches, kernel_copies, kernel_failures;
         uint64_t batch_calls, batch_copies, batch_failures;
         uint64_t plain_copies;
         uint64_t blocks_from_pool;       /* straight, under a lease */
-        uint64_t blocks_through_staging; /* of gets */
+        uint64_t blocks_through_staging; /* blocks of gets only */
         uint64_t driver_errors;          /* by which blocks failed */
 };
 
@@ -125,29 +125,29 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_OFF = 1,        /* KVCACHE_GPU_GDS_NEVER: not counted */
         KVCACHE_GPU_GDS_DAEMON = 2,     /* the daemon does not lend to this user, or is too old */
         KVCACHE_GPU_GDS_LIBRARY = 3,    /* there is no libcufile.so.0 */
-        KVCACHE_GPU_GDS_SYMBOL = 4,     /* it lacks a function */
-        KVCACHE_GPU_GDS_DRIVER = 5,     /* its driver does not open */
-        KVCACHE_GPU_GDS_COMPATIBLE = 6, /* it would copy through host memory by itself */
+        KVCACHE_GPU_GDS_SYMBOL = 4,     /* cuFile lacks a function */
+        KVCACHE_GPU_GDS_DRIVER = 5,     /* cuFile's driver does not open */
+        KVCACHE_GPU_GDS_COMPATIBLE = 6, /* cuFile would copy through host memory */
         KVCACHE_GPU_GDS_BUFFER = 7,     /* no device memory, or cuFile does not register it; or all
                                            of it waits for leases */
         KVCACHE_GPU_GDS_UNVERIFIED = 8, /* not read back since the daemon started; it is now */
-        KVCACHE_GPU_GDS_VOLUME = 9,     /* its volume has no O_DIRECT, or cannot lend */
+        KVCACHE_GPU_GDS_VOLUME = 9,     /* the volume has no O_DIRECT, or cannot lend */
         KVCACHE_GPU_GDS_LIMIT = 10,     /* the daemon has lent enough */
         KVCACHE_GPU_GDS_FILE = 11,   /* no descriptor of the data file, or one without O_DIRECT */
-        KVCACHE_GPU_GDS_FILES = 12,  /* as many files as can be are in use */
+        KVCACHE_GPU_GDS_FILES = 12,  /* the maximum number of files is in use */
         KVCACHE_GPU_GDS_HANDLE = 13, /* cuFile does not register the file */
         KVCACHE_GPU_GDS_SIZE = 14,   /* longer than an eighth of the device memory */
         KVCACHE_GPU_GDS_FAILED = 15, /* the read or the write failed */
         KVCACHE_GPU_GDS_TOO_SHORT = 16, /* the read or the write ended early */
         KVCACHE_GPU_GDS_RECALLED = 17,  /* the chunk was dropped while it was being read */
-        KVCACHE_GPU_GDS_PAUSED = 18,    /* so many reads failed in a row that none is tried now */
+        KVCACHE_GPU_GDS_PAUSED = 18,    /* reads are suspended after consecutive failures */
         KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
         KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not take it from the file */
         KVCACHE_GPU_GDS_SMALL = 21,     /* put: shorter than 8 KiB */
         KVCACHE_GPU_GDS_REASONS = 24,
 };
 
-/* What GPUDirect Storage has done. */
+/* State and counters of gets by GPUDirect Storage. */
 struct kvcache_gpu_gds {
         uint32_t state; /* enum kvcache_gpu_gds_reason: why it is not used; NONE: it is */
         int32_t error;  /* the last one: cuFile's number, from 5001 on, or -errno; 0: none */
@@ -158,8 +158,8 @@ struct kvcache_gpu_gds {
         uint64_t blocks;                             /* that came so */
         uint64_t fallbacks[KVCACHE_GPU_GDS_REASONS]; /* blocks on disk that did not, by reason */
 };
-/* The same of puts, with kvcache_gpu_options.gds_put_path; without it `state` is
- * KVCACHE_GPU_GDS_OFF. */
+/* State and counters of puts by GPUDirect Storage; `state` is KVCACHE_GPU_GDS_OFF unless
+ * kvcache_gpu_options.gds_put_path is set. */
 struct kvcache_gpu_gds_puts {
         uint32_t state; /* enum kvcache_gpu_gds_reason, as of the last attempt */
         int32_t error;  /* the last one: cuFile's number, from 5001 on, or -errno; 0: none */
@@ -197,7 +197,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
 struct kvcache_gpu_block {
         struct kvcache_key key;
-        uint64_t block;   /* of the layout */
+        uint64_t block;   /* index in the layout */
         uint32_t tokens;  /* 0: all of a page */
         uint32_t cost_us; /* put: as of struct kvcache_entry; 0: not said */
 };
@@ -228,7 +228,7 @@ struct kvcache_gpu_request {
         uint32_t flags;                 /* KVCACHE_NOWAIT, KVCACHE_GPU_NOTIFY_ISSUED */
         enum kvcache_ack ack;           /* put */
         uint32_t first_layer, n_layers; /* get: these only; 0, 0: all. A put takes whole blocks */
-        int timeout_ms; /* of the daemon's share of each group of blocks; 0: the handle's */
+        int timeout_ms; /* limits the daemon's share of each group of blocks; 0: the handle's */
         const struct kvcache_layout *layout; /* this and `blocks` are read during the call only */
         const struct kvcache_gpu_block *blocks; /* a chain, root first, as in <kvcache.h> */
         size_t count;

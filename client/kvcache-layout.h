@@ -30,32 +30,32 @@ struct kvcache_layout {
         uint32_t kind;        /* enum kvcache_layout_kind */
         uint32_t layers;      /* 1 to 4,096 */
         uint32_t outer;       /* 2: keys and values; 1: one tensor, as of MLA */
-        uint32_t page_tokens; /* of a block */
+        uint32_t page_tokens; /* tokens per block */
         uint32_t dtype_bytes; /* 1, 2, 4 or 8 */
         uint64_t inner;       /* elements of one token: heads × head size */
-        uint64_t alignment; /* of where blocks begin, and of the bases, which are rounded up to it:
-                               a power of two; 0: none */
-        uint64_t blocks;    /* that each buffer holds */
+        uint64_t alignment;   /* alignment of blocks and of the bases, which are rounded up to it: a
+                                 power of two; 0: none */
+        uint64_t blocks;      /* number of blocks in each buffer */
         const uint64_t *bases; /* addresses: one, or one for each layer */
-        uint64_t base_bytes;   /* of each buffer, to be checked against; 0: unchecked */
+        uint64_t base_bytes;   /* size of each buffer, for bounds checks; 0: unchecked */
 };
 
 struct kvcache_layout_info {
         uint32_t size; /* in: sizeof(struct kvcache_layout_info) */
         uint32_t reserved;
         uint64_t region_bytes;
-        uint64_t block_bytes; /* of the chunk of a whole block */
+        uint64_t block_bytes; /* size of the chunk of a whole block */
         uint64_t block_stride, layer_stride, outer_stride;
-        uint64_t buffer_bytes; /* of each buffer, from its aligned base */
+        uint64_t buffer_bytes; /* size of each buffer, from its aligned base */
 };
 
-/* Checks a layout and measures it. -EINVAL, -E2BIG: it is not what it must be; -EOVERFLOW: a sum
- * exceeds 64 bits. `ret_error` (may be NULL) gets a sentence. */
+/* Checks a layout and measures it. Returns -EINVAL or -E2BIG if the layout is invalid, -EOVERFLOW
+ * if a sum exceeds 64 bits. `ret_error` (may be NULL) gets a sentence. */
 int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_layout_info *ret,
                            char *ret_error, size_t error_bytes);
 
-/* What of a block. A partial block has the first `tokens` of each region, and so has its chunk,
- * which is shorter. */
+/* A part of a block. A partial block has the first `tokens` of each region; its chunk is shorter
+ * accordingly. */
 struct kvcache_layout_part {
         uint32_t tokens;                /* 0: all of them */
         uint32_t first_layer, n_layers; /* 0, 0: all of them */
@@ -86,7 +86,7 @@ struct kvcache_layout_copy {
         uint32_t reserved;    /* 0 */
 };
 
-/* What has been moved. */
+/* Counters of moved blocks and bytes. */
 struct kvcache_layout_moved {
         uint32_t size; /* in: sizeof(struct kvcache_layout_moved) */
         uint32_t reserved;
@@ -94,8 +94,8 @@ struct kvcache_layout_moved {
         uint64_t regions;      /* blocks × layers × outer */
         uint64_t copies;       /* calls of memcpy(): adjacent regions are one */
         uint64_t bytes;        /* without padding */
-        uint64_t device_bytes; /* what the blocks take in the layout, with the padding up to the
-                                  next one: of all layers and tokens only, else as `bytes` */
+        uint64_t device_bytes; /* bytes of the blocks in the layout, with the padding between blocks
+                                  if all layers and tokens were moved, else equal to `bytes` */
 };
 
 /* Copies `n` blocks into their chunks, or chunks into their blocks. `first_layer`, `n_layers`: of

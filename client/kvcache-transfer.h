@@ -36,7 +36,7 @@ enum kvcache_transfer_technology {
         KVCACHE_CUDA_KERNEL = 5, /* a kernel that copies many pieces */
         KVCACHE_CUDA_COPY = 6,   /* cuMemcpyAsync() and the like */
         KVCACHE_MEMCPY = 7,
-        KVCACHE_COMPOSED = 8, /* of several of these */
+        KVCACHE_COMPOSED = 8, /* several of these technologies */
 };
 
 enum kvcache_transfer_result {
@@ -50,9 +50,10 @@ enum kvcache_transfer_result {
 
 /* Operations that have ended, of one kind. */
 struct kvcache_transfer {
-        uint32_t size;       /* sizeof(struct kvcache_transfer) */
-        uint32_t path;       /* enum kvcache_transfer_path */
-        uint32_t layout;     /* of the program's memory: enum kvcache_layout_kind; 0: another one */
+        uint32_t size;   /* sizeof(struct kvcache_transfer) */
+        uint32_t path;   /* enum kvcache_transfer_path */
+        uint32_t layout; /* layout of the program's memory: enum kvcache_layout_kind; 0: another one
+                          */
         uint32_t technology; /* enum kvcache_transfer_technology */
         uint32_t result;     /* enum kvcache_transfer_result */
         uint32_t reserved;   /* 0 */

@@ -13,8 +13,8 @@
  *   > 0     an expected answer, which the function's comment names: a count, an enum
  *           kvcache_status, or 1 for "yes" or "already so"
  *   < 0     a negative errno: the call as a whole failed, and kvcache_error() says why in words
- * What became of each key of a request is in its result's status: a key whose status is not
- * kvcache_status_ok() is to be recomputed, nothing more.
+ * Each key of a request has its own status in its result. The caller recomputes a key whose status
+ * is not kvcache_status_ok().
  *
  * Structures grow at their end. Those with a member `size` are set to sizeof by the caller; where
  * an array crosses, the size of one element crosses with it (the inline functions below pass it). A
@@ -37,11 +37,11 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Of this header; kvcache_version() is of the library that is loaded. */
+/* The version of this header; kvcache_version() returns that of the loaded library. */
 #define KVCACHE_VERSION_MAJOR 0
 #define KVCACHE_VERSION_MINOR 2
 
-/* "MAJOR.MINOR.PATCH", a static text. */
+/* Returns "MAJOR.MINOR.PATCH", a static text. */
 const char *kvcache_version(void);
 
 enum { KVCACHE_KEY_BYTES = 32 };
@@ -80,15 +80,16 @@ enum kvcache_status {
         KVCACHE_CANCELLED = 102, /* kvcache_cancel() came first: nothing was done */
 };
 
-/* True: the chunk is there. KVCACHE_NOT_DURABLE is, but may not survive power loss. */
+/* Returns whether the chunk is stored. A chunk with KVCACHE_NOT_DURABLE may not survive power loss.
+ */
 static inline int kvcache_status_ok(int status)
 {
         return status == KVCACHE_OK || status == KVCACHE_EXISTS || status == KVCACHE_NOT_DURABLE;
 }
-/* A static text. */
+/* Returns the status's name, a static text. */
 const char *kvcache_status_name(int status);
 
-/* How far a put has come when it is answered. */
+/* The durability that a put has when it is answered. */
 enum kvcache_ack {
         KVCACHE_ACCEPTED = 0, /* visible; may be lost with the daemon */
         KVCACHE_WRITTEN = 1,  /* survives kill -9 of the daemon */
@@ -111,10 +112,10 @@ struct kvcache_options {
         const char
                 *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
         int connect_timeout_ms; /* 0: 5,000 */
-        int request_timeout_ms; /* of blocking calls, and of requests without one of their own; 0:
+        int request_timeout_ms; /* timeout of blocking calls, and of requests without their own; 0:
                                    30,000, which a purge, a verify or a device call may exceed */
-        uint64_t staging_bytes; /* of the staging memory, at most what the daemon allows; 0: as much
-                                   as that */
+        uint64_t staging_bytes; /* size of the staging memory, limited by the daemon; 0: the
+                                   daemon's limit */
 };
 enum {
         KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
@@ -123,43 +124,45 @@ enum {
         KVCACHE_NO_SPIN = 1 << 2,   /* a call that waits for an answer sleeps at once. Without it,
                                        and on four processors or more, it polls for 50 us at most
                                        first (2 ms, where the daemon does: io.spin), as long as
-                                       answers have come that soon of late */
+                                       recent answers have come that soon */
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
- * success only. -ENOENT, -ECONNREFUSED: no daemon there; -EACCES; -EPROTONOSUPPORT: no version in
- * common; -ETIMEDOUT; -ECONNRESET: it hung up, as it does on users that may not connect; -EPERM:
- * its memory is not sealed as it must be; -EBADMSG: a malformed reply. `ret_error` (may be NULL)
- * gets a sentence. */
+ * success only. Returns -ENOENT or -ECONNREFUSED if no daemon listens; -EACCES; -EPROTONOSUPPORT if
+ * there is no common version; -ETIMEDOUT; -ECONNRESET if the daemon closed the connection, as it
+ * does if the user may not connect; -EPERM if the daemon's memory is not sealed as required;
+ * -EBADMSG for a malformed reply. `ret_error` (may be NULL) gets a sentence. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes);
-/* Ends what is in flight, unmaps, frees: data of leases must not be touched any more. With a GPU
- * attached, kvcache_gpu_detach() does that. NULL is fine. */
+/* Ends the requests in flight, unmaps the memory and frees the handle. The caller must no longer
+ * access data of leases. With a GPU attached, kvcache_gpu_detach() does that. NULL is allowed. */
 void kvcache_close(struct kvcache *kv);
-/* Why the last call on this handle failed. Never NULL; valid until the next call. */
+/* Returns why the last call on this handle failed. Never NULL; valid until the next call. */
 const char *kvcache_error(const struct kvcache *kv);
 
-/* What the daemon reported at connect, and what this handle has done since. */
+/* The daemon's limits as reported at connect, and counters of this handle since then. */
 struct kvcache_info {
         uint32_t size; /* in: sizeof(struct kvcache_info) */
         uint32_t protocol_version;
         uint64_t pool_bytes;
-        /* Of the largest chunk: the smaller of a slab of the tenant's pool (an eighth of that pool,
-         * rounded down to 2 MiB, from 2 MiB to 64 MiB) and a segment of the store. It grows with
-         * memory.pool, or with the tenant's share of it. */
+        /* Size of the largest chunk: the smaller of a slab of the tenant's pool (an eighth of that
+         * pool, rounded down to 2 MiB, from 2 MiB to 64 MiB) and a segment of the store. The size
+         * grows with memory.pool, or with the tenant's pool. */
         uint64_t max_chunk_bytes;
-        uint64_t staging_bytes; /* of this handle's staging memory; 0: none yet */
-        uint64_t reconnects;    /* how often this handle has connected again */
-        uint8_t instance[16];   /* of the daemon: another value, another process */
-        uint64_t lookup_bytes;  /* of the lookup index that is mapped now; 0: none is */
-        uint64_t lookups_local; /* keys that this handle has answered from it */
-        uint32_t lends;         /* 1: the daemon lends this user its data files, as of connecting;
-                                   0: it does not (io.gds), or is too old */
-        uint32_t takes_files;   /* the same of KVCACHE_BUFFER_FILE (io.gds_puts) */
-        uint32_t shared_tier;   /* 1: the daemon has a tier that it shares with other hosts */
-        uint32_t reserved;      /* 0 */
-        uint64_t pool_index_bytes; /* of the pool index that is mapped now; 0: none is */
-        uint64_t gets_local;       /* keys that this handle has got by it, without the daemon */
+        uint64_t staging_bytes; /* size of this handle's staging memory; 0: none yet */
+        uint64_t reconnects;    /* number of reconnects of this handle */
+        uint8_t instance[16];   /* identifies the daemon's process; changes with a restart */
+        uint64_t lookup_bytes;  /* size of the mapped lookup index; 0: none is mapped */
+        uint64_t lookups_local; /* keys that this handle has answered from the index */
+        uint32_t lends; /* 1: at connect, the daemon lent data files to this user; 0: it did not
+                           (io.gds), or is too old */
+        uint32_t takes_files;      /* 1: the daemon accepts KVCACHE_BUFFER_FILE from this user
+                                      (io.gds_puts); 0: as for `lends` */
+        uint32_t shared_tier;      /* 1: the daemon has a tier that it shares with other hosts */
+        uint32_t reserved;         /* 0 */
+        uint64_t pool_index_bytes; /* size of the mapped pool index; 0: none is mapped */
+        uint64_t gets_local; /* keys that this handle has got through the index, without the daemon
+                              */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
@@ -178,10 +181,10 @@ struct kvcache_namespace_options {
         const char *fingerprint; /* NULL with KVCACHE_ATTACH: do not compare (tools) */
         uint64_t chunk_bytes; /* size of most chunks: stored without rounding loss; 0: not declared
                                */
-        uint32_t lifetime_s;  /* of a namespace that this call makes: chunks are not found any more
-                                 when  they were put so many seconds ago; 0: no end. One that exists
-                                 keeps  its own: see kvcache_namespace_set_lifetime() */
-        uint32_t reserved;    /* 0 */
+        uint32_t lifetime_s; /* lifetime of chunks after their put, in seconds, if this call creates
+                                the namespace; 0: no end. An existing namespace keeps its own: see
+                                kvcache_namespace_set_lifetime() */
+        uint32_t reserved;   /* 0 */
 };
 enum {
         KVCACHE_ATTACH = 1 << 0, /* must exist already */
@@ -222,10 +225,10 @@ struct kvcache_buffer_options {
         uint32_t flags; /* 0, KVCACHE_BUFFER_FILE */
         int fd; /* a memfd, sealed against shrinking or not, or a file on tmpfs or hugetlbfs, open
                    for reading and writing. Stays the caller's: the library keeps a duplicate */
-        uint64_t offset, bytes; /* of the part of the file: multiples of its page size, and not
-                                   beyond its end. Its pages that are not there yet are made; those
-                                   of the rest of the file must be there (before Linux 5.14 all
-                                   of them: write to each, or fallocate()) */
+        uint64_t offset, bytes; /* range of the file: multiples of its page size, and not beyond its
+                                   end. Missing pages of the range are allocated; the rest of the
+                                   file must have no holes (before Linux 5.14, the range neither:
+                                   write to each page, or call fallocate()) */
         void *base; /* where the caller has mapped the part, shared; NULL: the library maps it,
                        and a child after fork() does not have it */
 };
@@ -328,21 +331,21 @@ struct kvcache_lease {
  * answered KVCACHE_OK for the loan: no checksum is compared on the way. A loan ends with its
  * session. */
 struct kvcache_loan {
-        uint64_t session; /* of the handle */
+        uint64_t session; /* number of the handle's session */
         uint64_t offset;
-        uint32_t file; /* of the session: a number is never of two files */
+        uint32_t file; /* number of the file in the session; never used for two files */
         uint32_t length;
         uint32_t id, generation; /* generation 0: nothing is lent */
 };
 
 /* Why a GET with KVCACHE_LEND did not lend a chunk that is on disk. Stable numbers. */
 enum kvcache_not_lent {
-        KVCACHE_NOT_LENT_NONE = 0,   /* it did, or the chunk came from memory, or there is none */
-        KVCACHE_NOT_LENT_DENIED = 1, /* the daemon does not lend to this user (io.gds) */
+        KVCACHE_NOT_LENT_NONE = 0,       /* the chunk was lent, came from memory, or is a miss */
+        KVCACHE_NOT_LENT_DENIED = 1,     /* the daemon does not lend to this user (io.gds) */
         KVCACHE_NOT_LENT_UNVERIFIED = 2, /* not read back since the daemon started; it is now */
-        KVCACHE_NOT_LENT_VOLUME = 3,     /* its volume has no O_DIRECT, or cannot tell whether a
-                                            file is open elsewhere */
-        KVCACHE_NOT_LENT_LIMIT = 4,      /* enough is lent, to this user or to all */
+        KVCACHE_NOT_LENT_VOLUME =
+                3, /* the volume has no O_DIRECT, or cannot tell whether a file is open elsewhere */
+        KVCACHE_NOT_LENT_LIMIT = 4, /* enough is lent, to this user or to all */
 };
 
 /* One key of a request. Keys of a request are a chain, root first; keys that are not a chain are
@@ -370,7 +373,7 @@ struct kvcache_entry {
         uint32_t cost_us;
 };
 
-/* What the eviction policy of a tier goes by for a chunk. Stable numbers. */
+/* The class that the eviction policy of a tier assigns to a chunk. Stable numbers. */
 enum kvcache_class {
         KVCACHE_CLASS_NONE = 0,           /* not in that tier, or the daemon does not say */
         KVCACHE_CLASS_ONCE = 1,           /* used once */
@@ -389,12 +392,13 @@ enum kvcache_class {
 };
 
 enum {
-        KVCACHE_STANDING_NEXT = 1 << 0,      /* the next of its size to be evicted */
-        KVCACHE_STANDING_PINNED = 1 << 1,    /* by a lease, a loan or I/O: not evicted meanwhile */
-        KVCACHE_STANDING_CONTINUED = 1 << 2, /* what goes on from it is there, and goes before it */
-        KVCACHE_STANDING_RETAINED = 1 << 3,  /* by a PIN: not evicted */
-        /* From this bit on: what computing it again costs for each byte, as its put has said. 0: it
-         * did not; n: 0.05 ns times the square root of two to the power of n - 1. */
+        KVCACHE_STANDING_NEXT = 1 << 0,   /* the next of its size to be evicted */
+        KVCACHE_STANDING_PINNED = 1 << 1, /* by a lease, a loan or I/O: not evicted meanwhile */
+        KVCACHE_STANDING_CONTINUED =
+                1 << 2, /* a chunk that continues the chain is stored and is evicted first */
+        KVCACHE_STANDING_RETAINED = 1 << 3, /* pinned by a client: not evicted */
+        /* From this bit on: the cost of recomputing each byte, as declared by the put. 0: not
+           declared; n: 0.05 ns times the square root of two to the power of n - 1. */
         KVCACHE_STANDING_COST_BIT = 4,
 };
 

@@ -30,8 +30,8 @@ static void print_help(void)
                "  -c, --config FILE     read FILE instead of " DEFAULT_CONFIG ",\n"
                "                        which need not exist\n"
                "  -s, --set KEY=VALUE   override a key; may be repeated, lists are written a,b\n"
-               "      --check-config    name every error of the configuration, and exit\n"
-               "      --print-config    print the configuration as it would be used, and exit\n"
+               "      --check-config    print every error in the configuration, and exit\n"
+               "      --print-config    print the effective configuration, and exit\n"
                "  -h, --help            print this, and exit\n"
                "  -V, --version         print the version, and exit\n"
                "\n"
@@ -40,10 +40,10 @@ static void print_help(void)
                "\n");
         config_print_keys(stdout);
         printf("\n"
-               "SIGTERM and SIGINT: write what is not on disk yet, then end. SIGHUP: read the "
-               "configuration again.\n"
-               "Exit status: 0 ended as asked, 1 failed, 2 usage, 65 the store cannot be used, 74 "
-               "I/O error or disk\n"
+               "SIGTERM and SIGINT: write chunks that are not on disk yet, then exit. SIGHUP: "
+               "reload the configuration.\n"
+               "Exit status: 0 stopped on request, 1 failed, 2 usage, 65 the store cannot be used, "
+               "74 I/O error or disk\n"
                "full, 75 in use by another daemon, 77 not permitted, 78 the configuration is "
                "wrong.\n"
                "More in kvcache-daemon(8) and kvcache.yaml(5).\n");
@@ -96,7 +96,7 @@ static int finish_output(void)
 {
         if (fflush(stdout) == 0 && !ferror(stdout))
                 return EXIT_STATUS_OK;
-        log_error("cannot write the answer: %s", strerror(errno));
+        log_error("cannot write to standard output: %s", strerror(errno));
         return EXIT_STATUS_IO;
 }
 
@@ -188,8 +188,8 @@ static int run(const struct server_params *params, bool check, bool print)
         if (log_level_from_name(config->log.level, &level) == 0)
                 log_set_level(level);
         if (log_set_format(config->log.format) == -ENOTSUP)
-                log_warning(
-                        "log.format: there is no journal here, so messages go to stderr as text");
+                log_warning("log.format: journal: stderr is not connected to the journal; messages "
+                            "go to stderr as text");
         config->kept_bytes = notify_kept_bytes();
         r = config_resolve(config, print ? NULL : say, print ? NULL : warn, &error);
         if (r < 0)

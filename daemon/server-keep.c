@@ -48,7 +48,7 @@ void server_read_map(struct server *s)
                 notify_forget(MAP_NAME);
         }
         if (!s->keep.file && s->inherited.n_kept > 0)
-                log_notice("the memory of the daemon before is not taken over: %s", error);
+                log_notice("memory.keep: the previous daemon's pool is not taken over: %s", error);
 }
 
 static bool has_socket(void *userdata, const char *name)
@@ -94,7 +94,8 @@ static int take_over(struct server *s, unsigned tenant, const char *name, uint64
         r = rw < 0 || ro < 0 ? -ENOENT : backing_take_fds(ret, rw, ro, bytes, error);
         if (r < 0) {
                 forget_pool(s, kept);
-                log_notice("the memory of the daemon before is not taken over for tenant %s: %s",
+                log_notice("memory.keep: the previous daemon's pool of tenant %s is not taken "
+                           "over: %s",
                            name, error);
                 return r;
         }
@@ -148,8 +149,8 @@ int server_open_pool(struct server *s, unsigned tenant, const char *name, uint64
 
                 keep_file_size(s->keep.file, name, &whole, &slab_bytes);
                 if (whole != chosen)
-                        log_info("the pool of tenant %s is as large as that of the daemon before: "
-                                 "%s",
+                        log_info("memory.keep: the pool of tenant %s keeps the size it had in the "
+                                 "previous daemon: %s",
                                  name, units_bytes(whole, size));
         }
         s->keep.kept[tenant] = -1;
@@ -191,9 +192,8 @@ static bool is_of_this_store(struct server *s)
                 return false;
         if (r == 0 && memcmp(number, s->keep.file->map.head->number, sizeof(number)) == 0)
                 return true;
-        log_notice(
-                "the memory of the daemon before is not taken over: the store is another one, or "
-                "another daemon had it since");
+        log_notice("memory.keep: the previous daemon's pool is not taken over: the store is a "
+                   "different one, or another daemon has opened it since");
         return false;
 }
 
@@ -259,11 +259,11 @@ int server_start_keep(struct server *s)
 
         keep_get_stats(s->keep.keep, &stats);
         if (stats.mapped > 0)
-                log_notice("memory kept: %s of the daemon before, each to be compared with its "
-                           "checksum before it is served from memory",
+                log_notice("memory.keep: %s taken over from the previous daemon; each is verified "
+                           "against its checksum before it is served from memory",
                            units_count(stats.pending, "chunk", chunks));
         if (!s->keep.ready && strcmp(s->config->memory.keep, "on") == 0)
-                log_warning("memory.keep: the pool will not outlive this daemon: %s",
+                log_warning("memory.keep: the pool will not survive a restart of this daemon: %s",
                             s->keep.why_not);
         return 0;
 }
@@ -281,12 +281,12 @@ bool server_iterate_keep(struct server *s)
         units_count(stats.mapped, "chunk", all);
         units_ms(stats.verify_ns / 1000000, took);
         if (stats.refused[KEEP_DAMAGED] > 0)
-                log_warning("memory kept: %" PRIu64
+                log_warning("memory.keep: %" PRIu64
                             " of %s are served from memory, after %s; %" PRIu64
-                            " did not match their checksum, and are dropped",
+                            " did not match their checksums and were dropped",
                             stats.verified, all, took, stats.refused[KEEP_DAMAGED]);
         else
-                log_info("memory kept: %" PRIu64 " of %s are served from memory, after %s",
+                log_info("memory.keep: %" PRIu64 " of %s are served from memory, after %s",
                          stats.verified, all, took);
         return more;
 }
@@ -309,8 +309,8 @@ static void hold_chunk(void *userdata, uint32_t chunk)
 static void give_up(struct server *s, const char *what, int r)
 {
         if (s->keep.ready)
-                log_warning("the memory pool is not handed on to the next daemon: %s: %s", what,
-                            strerror(-r));
+                log_warning("memory.keep: the pool is not handed over to the next daemon: %s: %s",
+                            what, strerror(-r));
         s->keep.ready = false;
 }
 
@@ -319,8 +319,8 @@ static void give_up(struct server *s, const char *what, int r)
 static void lose_pool(struct server *s, unsigned tenant, int r)
 {
         if (s->keep.files[tenant][0])
-                log_warning("the memory pool of tenant %s is not handed on to the next daemon: the "
-                            "leases of its clients cannot be: %s",
+                log_warning("memory.keep: the pool of tenant %s is not handed over to the next "
+                            "daemon: its clients' leases cannot be handed over: %s",
                             server_tenant_name(s, tenant), strerror(-r));
         s->keep.files[tenant][0] = '\0';
 }
@@ -394,6 +394,6 @@ void server_hand_on_memory(struct server *s)
         if (r < 0)
                 give_up(s, "the service manager does not take it", r);
         else
-                log_info("memory kept: %s are handed on to the next daemon",
+                log_info("memory.keep: %s handed over to the next daemon",
                          units_count(chunks, "chunk", count));
 }

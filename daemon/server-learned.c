@@ -22,7 +22,7 @@ int server_read_learned(struct server *s, struct key_secret *ret)
         if (r == 0)
                 learned_secret(s->learned_file, ret);
         else if (r != -ENOENT)
-                log_warning("%s/learned: %s: eviction begins with nothing learned", folder, error);
+                log_warning("%s/learned: %s; eviction starts without saved state", folder, error);
         return r < 0 && getrandom(ret, sizeof(*ret), 0) != sizeof(*ret) ? -EIO : 0;
 }
 
@@ -56,7 +56,7 @@ int server_start_learned(struct server *s, const struct key_secret *secret)
                 return server_fail(r, "eviction", NULL);
         learned_get_stats(s->learned, &stats);
         if (stats.saved_ms != 0)
-                log_info("eviction: what was learned before is restored, and the order of %s",
+                log_info("eviction: restored the saved state and the order of %s",
                          units_count(stats.restored_chunks, "chunk", chunks));
         return 0;
 }

@@ -237,7 +237,7 @@ void server_apply_gds(struct server *s)
 void server_apply_stages(struct server *s)
 {
         if (stages_set(&s->service.stages, s->config->io.stages) < 0)
-                log_error("io.stages: out of memory: the times of stages are not kept");
+                log_error("io.stages: out of memory; stage times are not recorded");
 }
 
 void server_apply_policy(struct server *s)
@@ -255,11 +255,11 @@ void server_apply_policy(struct server *s)
         }
         r = MIN(r, store_set_policy(s->service.store, policy));
         if (r < 0)
-                log_error("eviction.policy: %s: a pool or volume keeps the policy that it had; the "
-                          "next reload tries again",
+                log_error("eviction.policy: %s; a pool or volume keeps its previous policy until "
+                          "the next reload",
                           strerror(-r));
         else if (changed)
-                log_info("eviction.policy: every chunk is in the lists of %s after %.3f s", policy,
+                log_info("eviction.policy: switched to %s in %.3f s", policy,
                          (double)(clock_mono_ns() - began) / 1e9);
 }
 
@@ -287,9 +287,8 @@ void server_apply_budget(struct server *s)
 {
         if (admission_set_budget(s->service.admission, s->config->store.write_budget,
                                  clock_mono_ns()) < 0)
-                log_error(
-                        "store.write_budget: no memory to remember keys in: the budget is the one "
-                        "that it was; the next reload tries again");
+                log_error("store.write_budget: out of memory for the table of keys; the previous "
+                          "budget applies until the next reload");
 }
 
 void server_count_writes(struct server *s)

@@ -67,7 +67,8 @@ static void apply(struct server *s)
         if (log_level_from_name(c->log.level, &level) == 0)
                 log_set_level(level);
         if (log_set_format(c->log.format) == -ENOTSUP)
-                log_warning("log.format: there is no journal here, and it stays what it was");
+                log_warning("log.format: journal: stderr is not connected to the journal; the "
+                            "format is unchanged");
         server_apply_limits(s);
         sessions_set_handshake(s->sessions, c->limits.handshake_ms);
         s->service.wait_ms = c->limits.wait_ms;
@@ -131,7 +132,7 @@ int server_reload(struct server *s, char **ret_json)
         refused = load(s, &next, &token, &answer) < 0;
         if (refused) {
                 s->sources.config_reloads_refused++;
-                log_error("reload: %s: nothing was changed",
+                log_error("reload: %s; the configuration is unchanged",
                           units_count(answer.n_errors, "error", errors));
         } else {
                 unsigned changed = config_reload(s->config, &next, &report);
@@ -139,7 +140,7 @@ int server_reload(struct server *s, char **ret_json)
                 apply(s);
                 if (s->http && http_set_token(s->http, &token))
                         say_change(&answer, CONFIG_APPLIED,
-                                   "http.token_file: the token is another one now");
+                                   "http.token_file: the token has changed");
                 s->sources.config_reloads++;
                 log_info("reload: %s changed", units_count(changed, "setting", settings));
         }

@@ -64,13 +64,13 @@ static void on_purged(struct cache_purge *cache)
         if (cache->store.result == 0)
                 remote_purged(p->server->service.remote, cache->store.namespace_id);
         if (cache->store.result == 0)
-                log_notice("namespace \"%s\": another host has purged it on the shared tier; %s "
+                log_notice("namespace \"%s\": purged on the shared tier by another host; %s "
                            "dropped here",
                            p->name, units_count(cache->store.dropped, "chunk", chunks));
         else
-                log_error("namespace \"%s\": another host has purged it on the shared tier, and "
-                          "here it could not be written to disk that it is: it is on the shared "
-                          "tier no more until a restart: %s",
+                log_error("namespace \"%s\": purged on the shared tier by another host, but the "
+                          "purge could not be recorded on disk here: %s; the namespace does not "
+                          "use the shared tier until the daemon is restarted",
                           p->name, strerror(cache->store.result < 0 ? -cache->store.result : EIO));
         free(p);
 }
@@ -84,9 +84,10 @@ static void purged(void *userdata, uint32_t namespace_id)
 
         if (!p) {
                 if (t)
-                        log_error("namespace \"%s\": another host has purged it on the shared "
-                                  "tier, and here there was no memory to drop its chunks: it is on "
-                                  "the shared tier no more until a restart, which drops them",
+                        log_error("namespace \"%s\": purged on the shared tier by another host, "
+                                  "but there was not enough memory to drop its chunks here; the "
+                                  "namespace does not use the shared tier until the daemon is "
+                                  "restarted, which drops them",
                                   ns->name);
                 return;
         }
@@ -224,7 +225,7 @@ static bool add_namespace(struct server *s, const struct store_namespace *ns)
         r = remote_namespace_add(s->service.remote, ns->id, ns->name, ns->fingerprint,
                                  secret ? secret->bytes : NULL, secret ? secret->length : 0);
         if (r < 0)
-                log_error("namespace \"%s\" is not on the shared tier: %s", ns->name,
+                log_error("namespace \"%s\" does not use the shared tier: %s", ns->name,
                           r == -ELIBACC ? "libcrypto.so.3 cannot be loaded; install the package "
                                           "libssl3 (Debian: libssl3 or libssl3t64)"
                                         : strerror(-r));

@@ -145,30 +145,31 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                           path, text, path, rest);
                 break;
         case STORE_VOLUME_IS_SUSPENDED:
-                log_notice("volume %s is suspended by an admin: its chunks are misses until "
+                log_notice("volume %s is suspended by an admin; its chunks are misses until "
                            "\"kvcachectl device resume %s\" or a restart%s",
                            path, path, rest);
                 break;
         case STORE_VOLUME_IS_RESUMED:
-                log_notice("volume %s is used again", path);
+                log_notice("volume %s is in use again", path);
                 break;
         case STORE_VOLUME_IS_FULL:
                 if (log_ratelimit_pass(&s->full, &held_back))
-                        log_warning("volume %s: its file system is full, or nearly "
-                                    "(store.reserve): the volume does not grow",
+                        log_warning("volume %s: the file system has no free space above "
+                                    "store.reserve; the volume does not grow",
                                     path);
                 break;
         case STORE_VOLUME_HAS_ROOM:
-                log_notice("volume %s: its file system has room again", path);
+                log_notice("volume %s: the file system has free space again; the volume may grow",
+                           path);
                 break;
         case STORE_VOLUME_IS_EMPTIED:
-                log_warning("volume %s was offline while chunks were purged or dropped: all chunks "
-                            "in it are dropped",
+                log_warning("volume %s was offline while chunks were purged or dropped; all of its "
+                            "chunks are dropped",
                             path);
                 break;
         case STORE_VOLUME_KEEPS_POLICY:
-                log_error("volume %s keeps the eviction policy that the daemon was started with, "
-                          "not eviction.policy: %s; the next reload tries again",
+                log_error("volume %s keeps the eviction policy of the daemon's startup instead of "
+                          "eviction.policy: %s; the next reload tries again",
                           path, text);
                 break;
         }
@@ -379,7 +380,8 @@ static int start_bench(struct server *s)
                         continue;
                 r = bench_resume(s->service.bench, name);
                 if (r < 0)
-                        log_warning("%s: no benchmark session \"%s\": %s", variables[i], name,
+                        log_warning("%s: cannot start benchmark session \"%s\": %s", variables[i],
+                                    name,
                                     r == -EINVAL ? "it is not " SNAPSHOT_NAME_RULE : strerror(-r));
                 else
                         log_info("benchmark session %s is active (%s)", name, variables[i]);
@@ -448,8 +450,8 @@ static void on_exhausted(void *userdata, int error)
         uint32_t held_back;
 
         if (log_ratelimit_pass(&s->exhausted, &held_back))
-                log_warning("cannot accept connections: %s: they wait (limits.connections, "
-                            "LimitNOFILE=)",
+                log_warning("cannot accept connections: %s; new connections wait. Check "
+                            "limits.connections and LimitNOFILE=",
                             strerror(-error));
 }
 
@@ -485,9 +487,9 @@ int server_start_http(struct server *s)
         r = http_start(&s->http, s->base, &params, error);
         explicit_bzero(&params.token, sizeof(params.token));
         if (r == -EADDRINUSE && !config_given(c, "listen.http")) {
-                log_warning("%s: going on without metrics over HTTP (set listen.http to another "
-                            "address)",
-                            error[0] ? error : "listen.http: the address is in use");
+                log_warning(
+                        "%s; continuing without HTTP metrics. Set listen.http to another address",
+                        error[0] ? error : "listen.http: the address is in use");
                 return 0;
         }
         if (r == -EINVAL) {
@@ -501,10 +503,9 @@ int server_start_http(struct server *s)
                          ": set listen.http to another address, or to off");
         }
         if (r == 0 && http_is_remote(s->http) && !http_needs_token(s->http))
-                log_warning(
-                        "listen.http: %s: all who can reach it read the metrics and the status; "
-                        "http.token_file would have them need a token",
-                        http_address(s->http));
+                log_warning("listen.http: every host that can reach %s may read the metrics and "
+                            "the status; set http.token_file to require a token",
+                            http_address(s->http));
         return r < 0 ? server_fail(r, "listen.http", error) : 0;
 }
 

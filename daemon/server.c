@@ -130,7 +130,7 @@ static void look_at_workers(struct server *s)
 
         if (kio_is_alive(s->service.io)) {
                 if (s->sources.workers_stuck_ns)
-                        log_notice("every worker thread makes progress again");
+                        log_notice("all worker threads make progress again");
                 s->workers_alive_ns = now;
                 s->sources.workers_stuck_ns = 0;
                 return;
@@ -139,8 +139,8 @@ static void look_at_workers(struct server *s)
         if (stuck_ns < WORKERS_STUCK_MS * UINT64_C(1000000))
                 return;
         if (!s->sources.workers_stuck_ns)
-                log_error("a worker thread has made no progress for %s: /healthz says so, and the "
-                          "watchdog is not fed",
+                log_error("a worker thread has made no progress for %s; /healthz answers 503, and "
+                          "the systemd watchdog is not notified",
                           units_ms(stuck_ns / 1000000, since));
         s->sources.workers_stuck_ns = stuck_ns;
 }
@@ -218,7 +218,7 @@ static void on_short_of_memory(void *userdata)
         struct pool_stats pool;
 
         status_collect_pools(&s->service, &pool);
-        log_warning("the host is short of memory: the pool stays at %s of %s for now",
+        log_warning("the host is short of memory; the pool stops growing at %s of %s for now",
                     units_bytes(pool.populated_bytes, populated), units_bytes(pool.bytes, all));
 }
 
@@ -230,14 +230,14 @@ static void on_registration_refused(void *userdata)
 
         kio_get_info(s->service.io, &io);
         if (io.registration_error < 0)
-                log_warning("the memory pool is not registered with the I/O rings: %s; reads and "
-                            "writes cost more CPU%s",
-                            io.registered_reason,
-                            io.registration_error == -ENOMEM
-                                    ? "; raise the limit to more than the pool times io.workers "
-                                      "(LimitMEMLOCK=infinity in the unit, or \"ulimit -l "
-                                      "unlimited\")"
-                                    : "");
+                log_warning(
+                        "the pool is not registered with the I/O rings: %s; reads and writes use "
+                        "more CPU time%s",
+                        io.registered_reason,
+                        io.registration_error == -ENOMEM
+                                ? ". Raise the limit above memory.pool times io.workers "
+                                  "(LimitMEMLOCK=infinity in the unit, or \"ulimit -l unlimited\")"
+                                : "");
 }
 
 static int add_events(struct server *s)
@@ -340,9 +340,9 @@ static bool turn(struct server *s)
         return more;
 }
 
-/* Sleeps until something happens, unless there is more to do. While clients have requests and it
- * has not been long of late until they or a worker had something, it only asks, for a moment; if
- * that is in vain, the loop iterates, and what comes next is sleep. */
+/* Sleeps until an event arrives, unless there is more to do. While clients have requests and recent
+ * waits for a client or a worker were short, polls without sleeping for a moment instead; if no
+ * event arrives in that time, the loop iterates once and sleeps then. */
 static void wait_for_events(struct server *s, bool more)
 {
         uint64_t now, end, budget = 0;
@@ -410,9 +410,8 @@ static void leave_behind(struct server *s)
 {
         char count[UNITS_TEXT], hang[UNITS_TEXT];
 
-        log_error("stopping: %s to a device did not come back within %s (io.hang): not waiting any "
-                  "longer; the store is not marked clean, and the next "
-                  "start recovers it",
+        log_error("stopping: a device did not complete %s within %s (io.hang); exiting without "
+                  "marking the store clean. The next startup recovers it",
                   units_count(MAX(kio_pending(s->service.io), UINT64_C(1)), "operation", count),
                   units_ms(s->config->io.hang_ms, hang));
         http_stop(s->http);
@@ -422,9 +421,8 @@ static void leave_behind(struct server *s)
 /* The same, while the store is closed, which blocks. */
 static void on_close_late(int number)
 {
-        static const char text[] = "stopping: a device hangs while the store is closed: not "
-                                   "waiting any longer; the next "
-                                   "start recovers it\n";
+        static const char text[] = "stopping: a device hangs while the store is closed; exiting "
+                                   "without waiting for it. The next startup recovers the store\n";
 
         (void)!write(STDERR_FILENO, text, sizeof(text) - 1);
         _exit(EXIT_STATUS_IO);
@@ -439,8 +437,8 @@ static void close_all(struct server *s)
         char chunks[UNITS_TEXT], bytes[UNITS_TEXT];
 
         if (cache.unwritten_chunks)
-                log_warning("stopping: the time to write is over (limits.drain): %s accepted, "
-                            "%s in all, will be lost unless the writes under way still end",
+                log_warning("stopping: limits.drain has passed; %s accepted, %s in all, will be "
+                            "lost unless their writes in flight complete",
                             units_count(cache.unwritten_chunks, "chunk", chunks),
                             units_bytes(cache.unwritten_bytes, bytes));
         sessions_stop(s->sessions, server_hold_leases, s);
@@ -501,7 +499,8 @@ static void server_fini(struct server *s)
                         server_hand_on_memory(s);
         }
         if (held_up) {
-                log_warning("a descriptor that a client sent cannot be closed: not waiting for it");
+                log_warning(
+                        "closing a client's file descriptor hangs; exiting without waiting for it");
                 _exit(EXIT_SUCCESS);
         }
         kio_stop(s->service.io);

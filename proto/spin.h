@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Polling for a moment before sleeping. Waking a thread costs the one that does it microseconds,
- * and the thread itself tens of them; where what it waits for comes sooner than that, it had better
- * stay awake. Each wait polls for the limit at most, and not at all while waits have been longer of
- * late: so nothing that is idle, or waits for a disk, polls. With the long limit what waits for a
- * fast disk does. */
+/* Polling for a moment before sleeping. Waking a thread costs its waker microseconds, and the
+ * thread itself tens of them: a thread whose event comes sooner than that had better stay awake.
+ * Each wait polls for at most the limit, and does not poll while recent waits have been longer. An
+ * idle thread and one that waits for a disk therefore sleep; with the long limit, a thread polls
+ * for a fast disk, too. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ enum {
 
 struct spin {
         uint32_t limit_ns;   /* 0: never */
-        uint32_t typical_ns; /* how long waits have lasted of late */
+        uint32_t typical_ns; /* typical length of recent waits */
 };
 
 /* Processors that this process may use. */

@@ -22,6 +22,6 @@ if [ -z "$program" ]; then
 fi
 
 find client daemon proto tests -name '*.[ch]' -print0 | xargs -0 "$program" --dry-run --Werror || {
-        echo "These lines are not as .clang-format has them: $program -i FILE mends them."
+        echo "These lines differ from .clang-format: run $program -i FILE."
         exit 1
 }

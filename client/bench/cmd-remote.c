@@ -185,7 +185,7 @@ static int check_arguments(const struct command *self, struct arguments *a, cons
                 snprintf(known + n, sizeof(known) - n, "%s%s", i > 0 ? ", " : "", engines[i]->name);
         }
         if (!a->job.engine)
-                return usage_error(self, "'%s' is no engine; there are: %s", engine, known);
+                return usage_error(self, "'%s' is not an engine; use one of: %s", engine, known);
         if (a->bytes == 0 || a->bytes > REMOTE_CHUNK_MAX)
                 return usage_error(self, "--block-bytes: 1 byte to 64MiB");
         if (a->prefix && !is_prefix(a->prefix))
@@ -393,7 +393,7 @@ static const char *const remote_engines[] = { "directory", "rados", "s3", NULL }
 const struct command command_remote = {
         .name = "remote",
         .arguments = "ENGINE",
-        .summary = "how fast the storage engine of a shared tier is, alone and through the daemon",
+        .summary = "measure the storage engine of a shared tier, alone and through the daemon",
         .help = "Writes objects to a storage engine that the shared tier could use "
                 "(remote.backend), "
                 "reads\n"

@@ -387,22 +387,22 @@ static int run_simulate(struct ctl *ctl, const struct command *self, int argc, c
 const struct command command_simulate = {
         .name = "simulate",
         .arguments = "TRACE | --synthetic chat",
-        .summary = "the hit ratio of caches of several sizes and policies, without a daemon",
-        .help = "Plays the requests of a block trace against the daemon's own eviction policies, "
-                "without\n"
-                "data, and prints which share of the blocks they would have found, for each size "
-                "of the\n"
-                "cache. A request hits its longest prefix that is cached; then its missing blocks "
-                "come in,\n"
-                "or, with --write-budget, those that the daemon's admission lets in.\n"
-                "All blocks are of one size, and the cache is empty at first. TRACE is as for "
-                "replay.\n"
-                "With --hosts: how much a tier adds that the hosts of a fleet share, what is read "
-                "from it\n"
-                "and written to it, and from which rate on loading from it beats computing.\n"
-                "With --json: an array, an object for each size and policy, or for each number of "
-                "hosts;\n"
-                "ratios from 0 to 1.\n",
+        .summary =
+                "compute the hit ratio of caches of several sizes and policies, without a daemon",
+        .help = "Plays the requests of a block trace against the daemon's own eviction policies,\n"
+                "without data, and prints the hit ratio for each size of the cache. A request "
+                "hits\n"
+                "its longest cached prefix; then its missing blocks are cached or, with\n"
+                "--write-budget, those that the daemon's admission policy accepts. All blocks are "
+                "of\n"
+                "one size, and the cache is empty at first. TRACE is as for replay. With --hosts: "
+                "how\n"
+                "much a tier adds that the hosts of a fleet share, how much is read from it and\n"
+                "written to it, and from which rate loading from it beats computing. With --json: "
+                "an\n"
+                "array, an object for each size and policy, or for each number of hosts; ratios "
+                "from\n"
+                "0 to 1.\n",
         .options = simulate_options,
         .run = run_simulate,
 };

@@ -420,15 +420,20 @@ const struct command command_trace = {
         .name = "trace",
         .arguments = "",
         .summary = "show where the time of a small batch goes",
-        .help = "Puts batches of blocks, gets them from the disk and then from memory, one batch\n"
-                "at a time, from and into registered memory, and compares every byte. For each\n"
-                "of the three it prints the way of a batch: when the loop had the request, when a\n"
-                "worker began, when the device and the worker were done, when the loop had the\n"
-                "last completion and when the call returned, each the median of all batches.\n"
+        .help = "Puts batches of blocks, gets them from the disk and then from memory, one batch "
+                "at a\n"
+                "time, from and into registered memory, and compares every byte. For each of the\n"
+                "three it prints the stages of a batch: when the loop received the request, when "
+                "a\n"
+                "worker began, when the device and the worker finished, when the loop got the "
+                "last\n"
+                "completion and when the call returned. Each is the median of all batches.\n"
                 "\n"
-                "The daemon must keep these times: set io.stages to on in its configuration and\n"
-                "run kvcachectl reload. Only an admin may ask for them. Nothing else should use\n"
-                "the daemon meanwhile, as its operations would be counted in. A put is answered\n"
+                "The daemon must record these times: set io.stages to on in its configuration and "
+                "run\n"
+                "kvcachectl reload. Only an admin may ask for them. Nothing else should use the\n"
+                "daemon meanwhile, because its operations would be counted, too. A put is "
+                "answered\n"
                 "when it is written. The blocks are evicted at the end.\n"
                 "\n"
                 "Exit status 1: some bytes were wrong.",

@@ -25,12 +25,12 @@ static const struct tool kvcache_bench = {
                 "  0    success\n"
                 "  1    replay and trace: some bytes were wrong; the other commands: any failure\n"
                 "  2    wrong usage\n"
-                "  3    no daemon is running, it closed the connection, or it did not answer "
-                "in time\n"
+                "  3    no daemon is running, it closed the connection, or it did not answer in "
+                "time\n"
                 "  4    the daemon refused or failed\n"
                 "  5    an input file is missing or malformed\n"
                 "  6    output cannot be written, or memory ran out\n"
-                "  session has statuses of its own: see there\n"
+                "  session has its own statuses; see \"kvcache-bench session --help\"\n"
                 "  130  interrupted (replay: after its report)\n",
         .other = "kvcachectl",
         .other_does = of_ctl,

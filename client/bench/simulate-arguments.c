@@ -34,7 +34,7 @@ enum {
 
 const struct option_row simulate_options[] = {
         { 'p', "policy", "LIST",
-          "what to evict by: lru (leaf first), cq (count queues, learns), or opt, the\n"
+          "eviction policies: lru (leaf first), cq (count queues, learns), or opt, the\n"
           "optimum of a cache that knows the future (default: lru,cq,opt)",
           "lru cq opt" },
         { 'c', "capacity", "LIST",
@@ -70,8 +70,8 @@ const struct option_row simulate_options[] = {
           "size of the shared tier: blocks, a share of the distinct blocks with %, or\n"
           "bytes with a unit; 0: there is none (default: unlimited)" },
         { OPTION_REMOTE_WRITE, "remote-write", "WHAT",
-          "what hosts write to the shared tier: reused, what was hit in a host's own\n"
-          "cache (the default), all, what was computed, or never",
+          "blocks that hosts write to the shared tier: reused (those hit in a host's\n"
+          "own cache; the default), all (those computed), or never",
           "never reused all" },
         { OPTION_REMOTE_LATENCY, "remote-latency", "MS",
           "milliseconds until a load from the shared tier begins (default: 5)" },
@@ -230,7 +230,7 @@ static bool read_latency(struct ctl *ctl, const struct command *self, const char
                 return true;
         }
         ctl->exit_status =
-                usage_error(self, "--remote-latency: '%s' is no number of milliseconds up to %d",
+                usage_error(self, "--remote-latency: '%s' is not a number of milliseconds up to %d",
                             text, MAX_LATENCY_MS);
         return false;
 }

@@ -261,7 +261,9 @@ static void list_namespaces(struct ctl *ctl, char *ret, size_t room)
 
         *ret = '\0';
         if (n == 0)
-                snprintf(ret, room, "\nThere is none yet: the first put makes it.");
+                snprintf(ret, room,
+                         "\n"
+                         "The namespace does not exist yet; the first put creates it.");
         for (int i = 0; i < n; i++) {
                 size_t used = strlen(ret);
 

@@ -53,7 +53,7 @@ static int run_bench(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_bench = {
         .name = "bench",
         .arguments = "ACTION [SESSION...]",
-        .summary = "the same as \"" TOOL " session\": which memory layout costs what",
+        .summary = "compare the costs of memory layouts: the same as \"" TOOL " session\"",
         .help = "Runs \"" TOOL " session\" with these arguments, which is searched beside\n"
                 "this program and in $PATH, and ends with its exit status: 1 failure, 2 wrong\n"
                 "usage, 3 no active session, 4 no such session, 5 past a threshold.\n"

@@ -20,7 +20,7 @@ enum { OPTION_ACK = OPTION_LONG, OPTION_OFFSET, OPTION_LENGTH };
 static const struct option_row put_options[] = {
         NAMESPACE_OPTION,
         { 'f', "fingerprint", "K=V,...",
-          "what the namespace's bytes depend on: model, dtype, layout ...; must be\n"
+          "everything that the bytes depend on: model, dtype, layout ...; must be\n"
           "equal for all who use it. Without it, a namespace that exists is used as\n"
           "it is, and a new one gets \"format=raw\"" },
         { OPTION_ACK, "ack", "CLASS",
@@ -228,7 +228,7 @@ static const struct option_row get_options[] = {
         NAMESPACE_OPTION,
         { 'o', "output", "FILE", "write to FILE instead of standard output" },
         { OPTION_OFFSET, "offset", "BYTES", "begin at this offset in the chunk" },
-        { OPTION_LENGTH, "length", "BYTES", "write at most so many bytes" },
+        { OPTION_LENGTH, "length", "BYTES", "write at most BYTES" },
         { 0 },
 };
 

@@ -86,7 +86,7 @@ static int device_ls(struct ctl *ctl)
                         print_about(answer_text(volume, "volume"), answer_text(volume, "reason"));
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
                         print_about(answer_text(volume, "volume"),
-                                    "its file system is full: it does not grow");
+                                    "the file system is full: the volume does not grow");
         }
         return EXIT_OK;
 }
@@ -157,10 +157,10 @@ const struct command command_device = {
         .help = "ls lists each volume with its state and its errors. suspend takes a volume out\n"
                 "of use once all writes in progress are on disk: its chunks are misses until it\n"
                 "is resumed, and new chunks go to the other volumes. resume probes the device and\n"
-                "uses the volume again, also if the daemon had bypassed it by itself; what was\n"
-                "purged or evicted meanwhile does not come back. VOLUME is the directory of the\n"
-                "volume, or its number, from 0, in the order of ls. suspend and resume are for\n"
-                "admins.",
+                "uses the volume again, also after the daemon bypassed it; chunks that were "
+                "purged\n"
+                "or evicted meanwhile stay deleted. VOLUME is the directory of the volume, or its\n"
+                "number, from 0, in the order of ls. suspend and resume are for admins.",
         .options = device_options,
         .actions = device_actions,
         .run = run_device,

@@ -16,8 +16,8 @@ enum { OPTION_TIER = OPTION_LONG, OPTION_FROM, OPTION_ALL, OPTION_YES, OPTION_RE
 
 static const struct option_row evict_options[] = {
         NAMESPACE_OPTION,
-        { OPTION_TIER, "tier", "TIER",
-          "memory: from memory only, what is on disk stays; all (the default)", "memory all" },
+        { OPTION_TIER, "tier", "TIER", "memory: drop the copies in memory only; all (the default)",
+          "memory all" },
         FROM_OPTION(OPTION_FROM),
         { OPTION_ALL, "all", NULL, "evict every chunk of the namespace that `ls` lists" },
         { 0 },
@@ -203,7 +203,7 @@ const struct command command_evict = {
                 "yet stays in memory (exit status 4).\n"
                 "\n"
                 "After a power loss, but not after a restart, an evicted chunk may be back. Use\n"
-                "`purge` for what must never come back.\n"
+                "`purge` to delete chunks permanently.\n"
                 "\n" KEY_HELP,
         .options = evict_options,
         .run = run_evict,
@@ -213,7 +213,7 @@ const struct command command_evict = {
 
 static const struct option_row purge_options[] = {
         { OPTION_ALL, "all", NULL, "purge all namespaces of the store; for admins" },
-        { OPTION_REMOTE, "remote", NULL, "also what the shared tier of several hosts has" },
+        { OPTION_REMOTE, "remote", NULL, "also purge the copies on the shared tier" },
         { OPTION_YES, "yes", NULL, "do not ask for confirmation on a terminal" },
         { 0 },
 };
@@ -286,9 +286,8 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
         human_count(dropped, text);
         printf("%s chunk%s purged%s\n", text, dropped == 1 ? "" : "s", remote ? " here" : "");
         if (remote)
-                printf("The shared tier is purged: other hosts may serve what they have of it for "
-                       "up "
-                       "to %u s.\n",
+                printf("The shared tier is purged; other hosts may serve their copies for up to %u "
+                       "s.\n",
                        seconds);
         return EXIT_OK;
 }
@@ -296,15 +295,15 @@ static int run_purge(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_purge = {
         .name = "purge",
         .arguments = "NS | --all",
-        .summary = "delete the chunks of a namespace, or all chunks, for good",
+        .summary = "delete the chunks of a namespace, or all chunks, permanently",
         .help = "Deletes every chunk of a namespace, or of the store. The deletion is on stable\n"
                 "storage when the command returns: the chunks never come back, not even after a\n"
                 "power loss.\n"
                 "\n"
-                "What a shared tier has of it (remote.backend) stays there, and is got from there\n"
-                "again, unless --remote is given. Other hosts drop what they have of it as well\n"
-                "then, but may serve it until they have learned of the purge: the answer says how\n"
-                "long that takes at most (remote.generation_interval).",
+                "Copies on a shared tier (remote.backend) stay there and are served from there\n"
+                "again, unless --remote is given. With --remote, other hosts drop their copies,\n"
+                "too, but may serve them until they learn of the purge: the answer says how long\n"
+                "that takes at most (remote.generation_interval).",
         .options = purge_options,
         .run = run_purge,
 };

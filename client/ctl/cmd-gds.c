@@ -234,14 +234,16 @@ static int run_gds(struct ctl *ctl, const struct command *self, int argc, char *
 const struct command command_gds = {
         .name = "gds",
         .arguments = "",
-        .summary = "whether GPUDirect Storage works here, and what it lacks",
-        .help = "Checks what reading blocks from disk into GPU memory by cuFile needs, says what\n"
-                "it found, and what to do about what is missing: on this host, at each volume of\n"
-                "the store, and at the daemon, which lends its data files to the users that\n"
-                "io.gds allows, and takes puts by cuFile from those that io.gds_puts allows. The\n"
+        .summary = "check whether GPUDirect Storage works on this host",
+        .help = "Checks the requirements for reading blocks from disk into GPU memory by cuFile:\n"
+                "on this host, at each volume of the store, and at the daemon, which lends its\n"
+                "data files to the users that io.gds allows, and takes puts by cuFile from those\n"
+                "that io.gds_puts allows. Prints how to meet each requirement that is not met. "
+                "The\n"
                 "last line is the verdict on gets: direct; compatibility mode, in which cuFile\n"
                 "copies through host memory; staging, in which blocks come by way of the daemon's\n"
-                "memory; or unknown, if no daemon answers. It does not start cuFile: what its\n"
-                "driver says of a file is known only when a client uses it.",
+                "memory; or unknown, if no daemon answers. The check does not start cuFile: only "
+                "a\n"
+                "client that uses a file learns what cuFile's driver reports for it.",
         .run = run_gds,
 };

@@ -98,15 +98,15 @@ static int run_hint(struct ctl *ctl, const struct command *self, int argc, char 
 const struct command command_hint = {
         .name = "hint",
         .arguments = "final | return SECONDS  KEY... | --from FILE",
-        .summary = "say when chunks will be used again",
+        .summary = "announce when chunks will be used again",
         .help = "Tells the daemon that a chain of chunks, root first, will not be used again\n"
-                "(`final`), or in how many seconds it will be (`return`). What is final is "
+                "(`final`), or in how many seconds it will be (`return`). Final chunks are "
                 "evicted\n"
-                "first, but for what another chain goes on from. This is advice: the daemon "
+                "first, except those that another chain shares. Hints are advice: the daemon "
                 "learns\n"
-                "how far hints hold, and the next use of a chunk ends its hint. Of --from, a "
-                "chain\n"
-                "is at most 4,096 keys in a row of one namespace.\n"
+                "how reliable they are, and the next use of a chunk ends its hint. With --from, up "
+                "to\n"
+                "4,096 consecutive keys of one namespace form a chain.\n"
                 "\n" KEY_HELP,
         .options = hint_options,
         .actions = hint_actions,

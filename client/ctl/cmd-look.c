@@ -339,7 +339,7 @@ static int run_stat(struct ctl *ctl, const struct command *self, int argc, char 
 const struct command command_stat = {
         .name = "stat",
         .arguments = "KEY...",
-        .summary = "show length, tier, age and checksum of chunks, and when they are evicted",
+        .summary = "show length, tier, age, checksum and eviction order of chunks",
         .help = "Shows the properties of chunks without transferring their bytes, and what the\n"
                 "eviction policy of each tier goes by: the chunk's class, how many uses of chunks\n"
                 "ago it was used last (age), how often it is expected to be used again for the\n"

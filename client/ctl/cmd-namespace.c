@@ -18,7 +18,7 @@ enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
 static const struct option_row namespace_options[] = {
         { OPTION_TENANT, "tenant", "TENANT",
           "a namespace, or the namespaces, of this tenant; for admins if it is not yours" },
-        { OPTION_LIMIT, "limit", "N", "ls: list the N largest only" },
+        { OPTION_LIMIT, "limit", "N", "ls: list only the N largest" },
         { OPTION_PURGE, "purge", NULL, "rm: purge its chunks first" },
         { 0 },
 };
@@ -375,13 +375,14 @@ const struct command command_namespace = {
         .summary = "list, show or remove namespaces, set their lifetime",
         .help = "ls lists the namespaces of your tenant, or of all tenants if you are an admin,\n"
                 "the largest first. stat shows one, with its fingerprint. lifetime sets how long\n"
-                "after it was put a chunk is found (90s, 30m, 12h, 7d), also of those that are\n"
-                "there; none: until it is evicted. rm removes an empty namespace, which then "
-                "counts\n"
-                "against no limit any more, and while no other session has it open. With --purge,\n"
-                "rm purges its chunks first. Only the user who created a namespace, and admins, "
-                "may\n"
-                "set its lifetime or remove it.",
+                "after its put a chunk is found (90s, 30m, 12h, 7d), for stored chunks, too; "
+                "none:\n"
+                "until it is evicted. rm removes an empty namespace that no other session has "
+                "open;\n"
+                "it then no longer counts against any limit. With --purge, rm purges its chunks\n"
+                "first. Only the user who created a namespace, and admins, may set its lifetime "
+                "or\n"
+                "remove it.",
         .options = namespace_options,
         .actions = action_names,
         .run = run_namespace,

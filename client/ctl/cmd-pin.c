@@ -69,7 +69,7 @@ static int print_pinned(const struct ctl *ctl, const struct pin *p)
         human_count(p->refused, text[3]);
         printf("%s %s, %s missing", text[0], done, text[1]);
         if (p->early)
-                printf(", %s not pinned: they are being written, try again", text[2]);
+                printf(", %s not pinned because they are being written; try again", text[2]);
         if (p->refused)
                 printf(", %s not pinned: over the tenant's limit (tenants.pinned_bytes)", text[3]);
         putchar('\n');
@@ -99,15 +99,13 @@ static int run_pin(struct ctl *ctl, const struct command *self, int argc, char *
 const struct command command_pin = {
         .name = "pin",
         .arguments = "KEY... | --from FILE",
-        .summary = "keep chunks on disk, whatever is evicted",
-        .help = "Has the daemon keep chunks on disk until they are unpinned, evicted by name or\n"
-                "purged, whatever else it evicts to make room: a system prompt, say. Pins belong "
-                "to\n"
-                "the tenant, which may pin tenants.pinned_bytes, and outlive connections and "
-                "restarts\n"
-                "of the daemon. A chunk that is still being written, or over that limit, is not "
-                "pinned\n"
-                "(exit status 4).\n"
+        .summary = "exempt chunks on disk from eviction",
+        .help = "Exempts chunks on disk from eviction until they are unpinned, evicted by name or\n"
+                "purged. Pin a system prompt, for example. Pins belong to the tenant, which may "
+                "pin\n"
+                "tenants.pinned_bytes, and outlive connections and restarts of the daemon. A "
+                "chunk\n"
+                "that is still being written, or over that limit, is not pinned (exit status 4).\n"
                 "\n" KEY_HELP,
         .options = pin_options,
         .run = run_pin,
@@ -116,10 +114,9 @@ const struct command command_pin = {
 const struct command command_unpin = {
         .name = "unpin",
         .arguments = "KEY... | --from FILE",
-        .summary = "let pinned chunks be evicted again",
-        .help = "Ends what `pin` has begun: the chunks are evicted as any other, beginning as if "
-                "they\n"
-                "had just been used.\n"
+        .summary = "make pinned chunks evictable again",
+        .help = "Ends the effect of `pin`: the chunks are evicted like any others, starting as if\n"
+                "they had just been used.\n"
                 "\n" KEY_HELP,
         .options = pin_options,
         .run = run_pin,

@@ -81,10 +81,12 @@ static int run_prefetch(struct ctl *ctl, const struct command *self, int argc, c
 const struct command command_prefetch = {
         .name = "prefetch",
         .arguments = "KEY... | --from FILE",
-        .summary = "have chunks read from disk into memory",
-        .help = "Has the daemon read chunks from disk into memory, for gets to come, and does not\n"
-                "wait for the reads. The daemon prefetches at most a quarter of the pool, 128 MiB\n"
-                "or 1,024 chunks at a time and skips the keys beyond that (exit status 4).\n"
+        .summary = "read chunks from disk into memory ahead of gets",
+        .help = "Has the daemon read chunks from disk into memory, so that later gets hit memory.\n"
+                "Does not wait for the reads. The daemon prefetches at most a quarter of the "
+                "pool,\n"
+                "128 MiB or 1,024 chunks at a time and skips the keys beyond that (exit status "
+                "4).\n"
                 "\n" KEY_HELP,
         .options = prefetch_options,
         .run = run_prefetch,

@@ -24,7 +24,8 @@ enum { DRAIN_BYTES = 1024 * 1024 };
 static const struct option_row record_options[] = {
         { 'o', "out", "FILE", "the trace to write, which must not exist; \"-\": standard output" },
         { 'd', "duration", "TIME", "how long to record: 90s, 30m, 12h, up to 7d (default: 1h)" },
-        { OPTION_MAX_BYTES, "max-bytes", "SIZE", "end when the trace is so large (default: 1GiB)" },
+        { OPTION_MAX_BYTES, "max-bytes", "SIZE",
+          "end when the trace has SIZE bytes (default: 1GiB)" },
         { 0 },
 };
 
@@ -215,7 +216,7 @@ static int finish(struct ctl *ctl, struct record *r, int result)
         if (result == -ENOMEM)
                 status = complain_memory();
         else if (result == -EBADMSG)
-                status = complain(EXIT_REFUSED, "record: what the daemon sent is malformed");
+                status = complain(EXIT_REFUSED, "record: the daemon sent malformed data");
         else if (result < 0)
                 status = complain(EXIT_UNREACHABLE,
                                   "record: the daemon went away; the trace ends there");
@@ -258,25 +259,24 @@ static int run_record(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_record = {
         .name = "record",
         .arguments = "--out FILE",
-        .summary = "record the daemon's traffic as a trace, to size its store with",
-        .help = "Records which chunks all clients get and put, until the time is over, the file "
-                "is\n"
-                "full, or SIGINT. \"kvcache-bench simulate FILE\" computes the hit ratio that "
-                "this\n"
-                "traffic has with caches of other sizes and policies; replay plays it. For "
+        .summary = "record the daemon's traffic as a trace for sizing the store",
+        .help = "Records which chunks all clients get and put, until --duration has passed, the "
+                "file\n"
+                "is full, or SIGINT arrives. \"kvcache-bench simulate FILE\" computes the hit "
+                "ratio of\n"
+                "this traffic with caches of other sizes and policies; replay repeats it. For "
                 "admins.\n"
                 "\n"
-                "A line is one request: the chunks that were got, and those that were put behind\n"
-                "them in the same connection within two minutes. Keys are hashed with a secret "
+                "Each line is one request: the chunks that were got, and those that were put "
+                "after\n"
+                "them on the same connection within two minutes. Keys are hashed with a secret "
                 "that\n"
-                "the daemon forgets when the recording ends. Lookups are not recorded: most of "
-                "them\n"
-                "clients answer themselves. What a client looked up, did not find, and did not "
-                "put\n"
-                "either is not in the trace, and neither is what it found and did not get.\n"
+                "the daemon forgets when the recording ends. Lookups are not recorded, because\n"
+                "clients answer most of them without the daemon. The trace therefore lacks chunks\n"
+                "that a client looked up but neither got nor put.\n"
                 "\n"
-                "The daemon does not wait for this program. If it cannot keep up, some blocks are\n"
-                "lost; that is said at the end, and in the last line of the trace.\n",
+                "The daemon does not wait for this program. If the program cannot keep up, some\n"
+                "blocks are lost; the end of the output and the last line of the trace say so.\n",
         .options = record_options,
         .run = run_record,
 };

@@ -79,9 +79,10 @@ static int run_reload(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_reload = {
         .name = "reload",
         .arguments = "",
-        .summary = "have the daemon read its configuration again",
-        .help = "Has the daemon read its configuration again, as on SIGHUP, and prints what\n"
-                "changed and what needs a restart. If it is wrong, nothing is changed: each\n"
-                "error is printed with its place, and the exit status is 4. For admins.",
+        .summary = "make the daemon read its configuration again",
+        .help = "Makes the daemon read its configuration again, as on SIGHUP, and prints which\n"
+                "keys changed and which need a restart. If the configuration is wrong, it stays\n"
+                "unchanged: each error is printed with its place, and the exit status is 4. For\n"
+                "admins.",
         .run = run_reload,
 };

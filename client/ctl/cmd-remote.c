@@ -16,8 +16,9 @@
 enum { OPTION_LIMIT = OPTION_LONG, OPTION_DRY_RUN };
 
 static const struct option_row remote_options[] = {
-        { OPTION_LIMIT, "limit", "SIZE", "sweep: how many bytes may be left, as 10TiB" },
-        { OPTION_DRY_RUN, "dry-run", NULL, "sweep: delete nothing, only say what would be" },
+        { OPTION_LIMIT, "limit", "SIZE", "sweep: delete until at most SIZE is left: 10TiB" },
+        { OPTION_DRY_RUN, "dry-run", NULL,
+          "sweep: delete nothing, only print what would be deleted" },
         { 0 },
 };
 static const char *const remote_actions[] = { "status", "sweep", NULL };
@@ -119,17 +120,18 @@ static int run_remote(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_remote = {
         .name = "remote",
         .arguments = "status | sweep --limit SIZE [--dry-run]",
-        .summary = "the tier that several hosts share: how it is, make room there",
-        .help = "status shows the storage engine of the shared tier, since when it is in use or "
-                "is\n"
-                "not, and why; how much is read from there and written there, how fast, and what\n"
-                "waits to be written.\n"
+        .summary = "show the state of the shared tier, or free space on it",
+        .help = "status shows the storage engine of the shared tier, how long it has been online "
+                "or\n"
+                "offline, and the reason; how much is read and written there, and how fast; and "
+                "the\n"
+                "chunks that wait to be written.\n"
                 "\n"
-                "sweep deletes chunks from the shared tier, those first that no host has used for\n"
-                "longest, until no more than SIZE is left, and everything that was purged. It is\n"
-                "for admins, one host does it at a time (exit status 4 otherwise), and it may "
-                "take\n"
-                "minutes: run it from a timer. S3 has lifecycle rules instead.",
+                "sweep deletes purged chunks from the shared tier, and then the least recently "
+                "used\n"
+                "ones until at most SIZE is left. One host sweeps at a time; the exit\n"
+                "status is 4 if another one does. A sweep may take minutes: run it from a timer.\n"
+                "For admins. S3 has lifecycle rules instead.",
         .options = remote_options,
         .actions = remote_actions,
         .run = run_remote,

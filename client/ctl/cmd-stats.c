@@ -215,7 +215,8 @@ static int run_stats(struct ctl *ctl, const struct command *self, int argc, char
         if (r)
                 return r;
         if (prometheus && ctl->json)
-                return usage_error(self, "--prometheus is text: it does not go with --json");
+                return usage_error(self,
+                                   "--prometheus prints text; it cannot be combined with --json");
         if (prometheus) {
                 r = ctl_connect(ctl);
                 if (r)

@@ -181,9 +181,9 @@ static void print_again(void *userdata, unsigned lines, bool colored, FILE *out)
 enum { OPTION_COUNT = OPTION_LONG };
 
 static const struct option_row status_options[] = {
-        { 'a', "all", NULL, "all of it, in full" },
-        { 'w', "watch", "[=SECONDS]", "again every so many seconds (default: 2; 0.1 to 3600)" },
-        { OPTION_COUNT, "count", "N", "with --watch: end after N times" },
+        { 'a', "all", NULL, "print every section in full" },
+        { 'w', "watch", "[=SECONDS]", "refresh every SECONDS (default: 2; 0.1 to 3600)" },
+        { OPTION_COUNT, "count", "N", "with --watch: end after N refreshes" },
         { 0 },
 };
 
@@ -268,17 +268,16 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_status = {
         .name = "status",
         .arguments = "[SECTION...]",
-        .summary = "whether the daemon is ready, what it uses and what it holds",
+        .summary = "show whether the daemon is ready, and its memory, disk and sessions",
         .help = "Shows on one screen whether the daemon is ready, what is degraded and why; which\n"
                 "kind of I/O it uses; how much memory and disk are in use; its sessions, and the\n"
                 "largest of its tenants and namespaces; and what it has done since it started.\n"
                 "\n"
-                "SECTION is io, sessions, remote, memory, store, writes, eviction, tenants, "
-                "limits,\n"
-                "namespaces or totals: only that, in full. --all prints everything.\n"
+                "SECTION selects one part, in full: io, sessions, remote, memory, store, writes,\n"
+                "eviction, tenants, limits, namespaces or totals. --all prints all of them.\n"
                 "\n"
-                "With --watch it asks again and again: on a terminal the display is redrawn in\n"
-                "place, and q or Ctrl-C ends it; with --json it prints one object a line.",
+                "With --watch, the status is refreshed periodically. On a terminal it is redrawn\n"
+                "in place, and q or Ctrl-C ends it. With --json, each line is one object.",
         .options = status_options,
         .actions = section_names,
         .run = run_status,

@@ -178,9 +178,9 @@ static int run_store(struct ctl *ctl, const struct command *self, int argc, char
 const struct command command_store = {
         .name = "store",
         .arguments = "check [DIR...]",
-        .summary = "say before an upgrade or a downgrade whether a store can be used",
-        .help = "check says in which format a store is, whether this version opens it, whether it\n"
-                "would change the format, and what another version has to know to open it. DIR is\n"
+        .summary = "check whether this version can open a store, before an upgrade or a downgrade",
+        .help = "check prints the format of a store, whether this version can open it and would\n"
+                "change the format, and which features another version needs to open it. DIR is\n"
                 "the directory of a volume; without it, all volumes of the running daemon are\n"
                 "checked. Only their superblocks are read, also while a daemon has them open, and\n"
                 "nothing is written. This takes root, or the daemon's user. To ask another "

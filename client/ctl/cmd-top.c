@@ -78,8 +78,8 @@ static void top_print_text(void *userdata, unsigned lines, bool colored, FILE *o
 }
 
 static const struct option_row top_options[] = {
-        { 'i', "interval", "SECONDS", "how often (default: 1; 0.1 to 3600)" },
-        { 'c', "count", "N", "end after N intervals (default: go on until interrupted)" },
+        { 'i', "interval", "SECONDS", "refresh every SECONDS (default: 1; 0.1 to 3600)" },
+        { 'c', "count", "N", "end after N intervals (default: run until interrupted)" },
         { 'b', "batch", NULL,
           "print each interval below the one before, with all rows; the default\n"
           "where standard output is no terminal" },
@@ -132,14 +132,15 @@ static int run_top(struct ctl *ctl, const struct command *self, int argc, char *
 const struct command command_top = {
         .name = "top",
         .arguments = "",
-        .summary = "show what the daemon does, anew every second",
-        .help = "Shows rates and latencies of the last interval: requests, hits and misses, bytes\n"
-                "in and out, p50 and p99 of each operation; how full pool and store are and what\n"
-                "waits; and the volumes, tenants and namespaces, busiest first.\n"
+        .summary = "show live rates and latencies, refreshed every second",
+        .help = "Shows rates and latencies of the last interval: requests, hits and misses, bytes "
+                "in\n"
+                "and out, p50 and p99 of each operation; how full pool and store are; the waiting\n"
+                "requests; and the volumes, tenants and namespaces, busiest first.\n"
                 "\n"
                 "On a terminal the display is redrawn in place, cut to its size; q or Ctrl-C ends\n"
-                "it, the space bar refreshes it at once. While the daemon does not answer, top\n"
-                "says so and tries again. With --json, prints one object a line.",
+                "it, and the space bar refreshes it immediately. While the daemon does not\n"
+                "answer, top says so and retries. With --json, prints one object a line.",
         .options = top_options,
         .run = run_top,
 };

@@ -30,7 +30,7 @@ static const struct option_row verify_options[] = {
           "only this volume of the daemon's store: its directory, or its number from 0" },
         { OPTION_STORE, "store", "DIR",
           "the store in DIR, which no daemon has open; may be given\nonce for each volume" },
-        { 'v', "verbose", NULL, "list the segments in which all is good, too" },
+        { 'v', "verbose", NULL, "also list the segments without damage" },
         { 0 },
 };
 
@@ -351,7 +351,7 @@ static void report_start(struct run *run, const char *directory)
         progress_end(&run->progress);
         print_safe(directory, stdout);
         if (!st.clean_start)
-                fputs(": it was not closed properly", stdout);
+                fputs(": the store was not closed cleanly", stdout);
         if (st.skipped_pages > 0)
                 printf("%s %" PRIu64 " table page%s damaged: what only %s held is dropped",
                        st.clean_start ? ":" : ";", st.skipped_pages,
@@ -464,7 +464,9 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
         if (r < 0)
                 return ctl->exit_status;
         if (first < argc)
-                return usage_error(self, "'%s': what to verify is named by --volume or --store",
+                return usage_error(self,
+                                   "unexpected argument '%s'; name a volume with --volume, or a "
+                                   "store with --store",
                                    argv[first]);
         if (volume && n_stores > 0)
                 return usage_error(self,
@@ -486,15 +488,19 @@ static int run_verify(struct ctl *ctl, const struct command *self, int argc, cha
 const struct command command_verify = {
         .name = "verify",
         .arguments = "",
-        .summary = "read back all that is on disk, and drop what is bad",
-        .help = "Reads back every chunk of the store and compares its checksum. A chunk that\n"
-                "fails the comparison twice, or cannot be read twice, is dropped: it is a miss\n"
-                "from then on. A running daemon verifies its store while it serves clients (for\n"
-                "admins), and its log names each chunk that it drops. --store verifies a store\n"
-                "that no daemon has open, and prints the keys of the chunks that it drops.\n"
+        .summary = "read back every chunk on disk, and drop damaged ones",
+        .help = "Reads back every chunk of the store and compares its checksum. A chunk that "
+                "fails\n"
+                "the comparison twice, or cannot be read twice, is dropped, and is a miss from "
+                "then\n"
+                "on. A running daemon verifies its store while it serves clients (for admins), "
+                "and\n"
+                "its log names each chunk that it drops. --store verifies a store that no daemon "
+                "has\n"
+                "open, and prints the keys of the chunks that it drops.\n"
                 "\n"
-                "Exit status: 0 all is good; 1 something was bad and has been dropped; 2 the\n"
-                "store could not be verified, or not all of it; 130 interrupted.",
+                "Exit status: 0 every chunk is intact; 1 damaged chunks were dropped; 2 some or\n"
+                "all of the store could not be verified; 130 interrupted.",
         .options = verify_options,
         .run = run_verify,
 };

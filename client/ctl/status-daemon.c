@@ -191,7 +191,7 @@ static void print_kept(cJSON *status, bool detail)
                              ready ? "the memory is kept" : "the memory is lost: ",
                              ready       ? ""
                              : reason[0] ? reason
-                                         : "it cannot be handed on");
+                                         : "the pool cannot be handed over");
         section_rest(kept);
 }
 

@@ -95,7 +95,7 @@ int admin_namespace_ready(struct kvcache *kv, uint32_t namespace_handle, uint32_
         int r;
 
         if (namespace_handle == 0 || namespace_handle > kv->n_namespaces)
-                return handle_fail(kv, -EINVAL, "%u is no namespace of this handle",
+                return handle_fail(kv, -EINVAL, "%u is not a namespace of this handle",
                                    namespace_handle);
         ns = &kv->namespaces[namespace_handle - 1];
         if (ns->session != kv->sessions) {

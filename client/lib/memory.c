@@ -351,7 +351,7 @@ int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer)
                 return r;
         d = buffer_by_number(kv, buffer);
         if (!d)
-                return handle_fail(kv, -EINVAL, "%u is no buffer of this handle", buffer);
+                return handle_fail(kv, -EINVAL, "%u is not a buffer of this handle", buffer);
         flow_check_idle(kv);
         r = buffer_unregister(kv, d);
         handle_leave(kv);

@@ -136,7 +136,7 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
         const char *wrong = NULL;
 
         if (reply->hdr.op != (m->op | WIRE_REPLY) || reply->hdr.flags != 0)
-                return "it answers another operation";
+                return "the reply is to another operation";
         if (reply->status != WIRE_OK)
                 return n_fds != 0          ? "a refusal with descriptors"
                        : reply->count != 0 ? "a refusal with results"
@@ -458,7 +458,7 @@ int reply_take(struct kvcache *kv, size_t bytes, int fds[static WIRE_MAX_FDS], u
         else
                 m = kv->inflight[reply->hdr.tag % WIRE_MAX_INFLIGHT];
         if (!wrong)
-                wrong = !m || m->tag != reply->hdr.tag ? "it answers no request"
+                wrong = !m || m->tag != reply->hdr.tag ? "the reply is to no request"
                                                        : reply_check(kv, m, reply, n_fds);
         if (wrong)
                 return handle_fail(kv, -EBADMSG,

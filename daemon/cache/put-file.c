@@ -47,20 +47,20 @@ int put_file_check(int fd, uint64_t offset, uint64_t bytes, const char **ret_wro
         struct statfs fs;
         struct stat size;
 
-        *ret_wrong = "it is no file of ext4 or XFS on a disk";
+        *ret_wrong = "not a file of ext4 or XFS on a disk";
         if (flags < 0 || fstatfs(fd, &fs) < 0 ||
             (fs.f_type != EXT4_SUPER_MAGIC && fs.f_type != XFS_SUPER_MAGIC))
                 return -EINVAL;
-        *ret_wrong = "it is not open for reading and writing with O_DIRECT";
+        *ret_wrong = "the descriptor is not open for reading and writing with O_DIRECT";
         if ((flags & O_ACCMODE) != O_RDWR || !(flags & O_DIRECT))
                 return -EINVAL;
         *ret_wrong = "offset and bytes are not multiples of 4,096";
         if (offset % PUT_FILE_PAGE != 0 || bytes % PUT_FILE_PAGE != 0 || bytes == 0)
                 return -EINVAL;
-        *ret_wrong = "it ends before the stretch does";
+        *ret_wrong = "the file ends before the range does";
         if (fstat(fd, &size) < 0 || !range_within(offset, bytes, (uint64_t)size.st_size))
                 return -EINVAL;
-        *ret_wrong = "it cannot be read without waiting (RWF_NOWAIT)";
+        *ret_wrong = "the file system does not support reads that do not wait (RWF_NOWAIT)";
         if (read_at_once(fd, page, sizeof(page), offset) < 0 && errno != EAGAIN && errno != EINTR)
                 return -EINVAL;
         *ret_wrong = NULL;

@@ -57,16 +57,16 @@ int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity
         bool huge;
         int seals;
 
-        *ret_wrong = "it is neither a memfd nor a file on tmpfs or hugetlbfs";
+        *ret_wrong = "the file is neither a memfd nor on tmpfs or hugetlbfs";
         if (flags < 0 || !region_is_memory(fd) || fstatfs(fd, &fs) < 0 || fstat(fd, &st) < 0)
                 return -EINVAL;
         huge = fs.f_type == HUGETLBFS_MAGIC;
         if ((!huge && fs.f_type != TMPFS_MAGIC) || !S_ISREG(st.st_mode))
                 return -EINVAL;
-        *ret_wrong = "it is not open for reading and writing";
+        *ret_wrong = "the descriptor is not open for reading and writing";
         if ((flags & O_ACCMODE) != O_RDWR)
                 return -EINVAL;
-        *ret_wrong = "it is sealed against writing";
+        *ret_wrong = "the memfd is sealed against writing";
         seals = fcntl(fd, F_GET_SEALS);
         if (seals < 0 || (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
                 return -EINVAL;
@@ -74,12 +74,12 @@ int region_check(int fd, uint64_t offset, uint64_t bytes, struct region_identity
         *ret_wrong = "offset and bytes are not multiples of its page size";
         if (offset % page != 0 || bytes % page != 0 || bytes == 0)
                 return -EINVAL;
-        *ret_wrong = "it ends before the stretch does";
+        *ret_wrong = "the file ends before the range does";
         if (!range_within(offset, bytes, (uint64_t)st.st_size))
                 return -EINVAL;
         /* Memory that is not there yet would be charged to the daemon once it is touched. SEEK_HOLE
          * would say where, but waits for the file's lock, which its owner can hold for ever. */
-        *ret_wrong = "it has a hole: all of the file must be there";
+        *ret_wrong = "the range has a hole; allocate all of it";
         if ((uint64_t)st.st_blocks * 512 < (uint64_t)st.st_size)
                 return -EINVAL;
 

@@ -199,8 +199,8 @@ void config_say_unknown(const char *name, char why[static CONFIG_WHY])
             strncmp(name, "tenants.default.", 16) != 0) {
                 snprintf(entry, sizeof(entry), "- name: %s", name + 8);
                 config_refuse(why,
-                              "unknown key %s; tenants are a list in the file, an entry each: "
-                              "%s, and its keys below",
+                              "unknown key %s; tenants are a list in the file, with one entry for "
+                              "each tenant: %s, and its keys below",
                               config_quote(name, quoted), config_quote(entry, quoted_entry));
                 return;
         }
@@ -495,11 +495,12 @@ static int check_remote(const struct config *c, struct config_error *ret_error)
                        strstr(c->remote.prefix, "//") || strstr(c->remote.prefix, "..")))
                 r = config_note(
                         ret_error,
-                        config_fail(ret_error, -EINVAL,
-                                    "%sremote.prefix: \"%s\" is no prefix of names: at most %d "
-                                    "characters, parts divided by one /, none of them \"..\"",
-                                    config_where(c, "remote.prefix", where), c->remote.prefix,
-                                    CONFIG_PREFIX - 1));
+                        config_fail(
+                                ret_error, -EINVAL,
+                                "%sremote.prefix: \"%s\" is not a prefix of object names; use at "
+                                "most %d characters, parts divided by one /, none of them \"..\"",
+                                config_where(c, "remote.prefix", where), c->remote.prefix,
+                                CONFIG_PREFIX - 1));
         return r;
 }
 
@@ -531,13 +532,12 @@ int config_check(const struct config *c, struct config_error *ret_error)
                         return r;
         }
         if (config_http_is_remote(c->listen.http) && !c->http.allow_remote) {
-                r = config_note(
-                        ret_error,
-                        config_fail(ret_error, -EINVAL,
-                                    "%slisten.http: \"%s\" would be seen from other hosts; "
-                                    "set http.allow_remote: true if that is meant, or write "
-                                    "a loopback address, as in \"127.0.0.1:9750\"",
-                                    config_where(c, "listen.http", where), c->listen.http));
+                r = config_note(ret_error,
+                                config_fail(ret_error, -EINVAL,
+                                            "%slisten.http: \"%s\" is reachable from other hosts; "
+                                            "set http.allow_remote: true to allow that, or use a "
+                                            "loopback address, as in \"127.0.0.1:9750\"",
+                                            config_where(c, "listen.http", where), c->listen.http));
                 if (r < 0)
                         return r;
         }

@@ -39,12 +39,11 @@ static int check_names(const struct config_strings *names, bool groups, const ch
 
                 if (is_number(name) || (groups ? getgrnam(name) != NULL : getpwnam(name) != NULL))
                         continue;
-                r = config_note(ret_error,
-                                config_fail(ret_error, -EINVAL,
-                                            "%s%s: there is no %s %s on this host; make it, or "
-                                            "write its number",
-                                            where, key, groups ? "group" : "user",
-                                            config_quote(name, quoted)));
+                r = config_note(ret_error, config_fail(ret_error, -EINVAL,
+                                                       "%s%s: there is no %s %s on this host; "
+                                                       "create it, or use its number",
+                                                       where, key, groups ? "group" : "user",
+                                                       config_quote(name, quoted)));
                 if (r < 0)
                         return r;
         }
@@ -110,8 +109,8 @@ static int check_memory(const struct config *c, struct config_error *ret_error)
         return config_note(
                 ret_error,
                 config_fail(ret_error, -EINVAL,
-                            "%smemory.pool: %s%s is more than this machine's memory, "
-                            "%s; make it smaller, or auto",
+                            "%smemory.pool: %s%s is more than this machine's memory, %s; use a "
+                            "smaller size, or auto",
                             config_where(c, "memory.pool", where),
                             all > c->memory.pool ? "with the pools of all tenants, " : "",
                             units_bytes(all, pools), units_bytes(machine, has)));
@@ -128,20 +127,20 @@ int config_check_secret(const char *key, const char *path, char ret_error[static
                 return -errno;
         }
         if (!S_ISREG(st.st_mode)) {
-                snprintf(ret_error, 256, "%s: %.100s: it is not a regular file", key, path);
+                snprintf(ret_error, 256, "%s: %.100s: not a regular file", key, path);
                 return -EINVAL;
         }
         /* Root may check on behalf of the user that is to run the daemon. */
         if (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid()) {
                 snprintf(ret_error, 256,
-                         "%s: %.100s: it belongs to another user, who could change it; make it "
-                         "root's or the daemon's",
+                         "%s: %.100s: the file belongs to another user, who could change it; give "
+                         "it to root or the daemon's user",
                          key, path);
                 return -EINVAL;
         }
         if (st.st_mode & (S_IWGRP | S_IRWXO)) {
                 snprintf(ret_error, 256,
-                         "%s: %.100s: its mode is %04o, and other users may %s it: chmod 0640", key,
+                         "%s: %.100s: mode %04o lets other users %s the file: chmod 0640", key,
                          path, (unsigned)st.st_mode & 07777,
                          st.st_mode & S_IROTH ? "read" : "change");
                 return -EINVAL;
@@ -229,11 +228,11 @@ static const char *hint_for(int r)
         switch (r) {
         case -EACCES:
         case -EPERM:
-                return "; the daemon's user must be able to write there";
+                return "; the daemon's user needs write permission";
         case -EROFS:
                 return "; choose a directory on a file system that can be written";
         case -ENOTDIR:
-                return "; a directory is wanted";
+                return "; use a directory";
         default:
                 return "";
         }
@@ -291,10 +290,10 @@ static int check_socket_place(const struct config *c, const char *key, const cha
                         "without o+w or with its sticky bit",
                         config_where(c, key, where), key, at);
         if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode))
-                return config_fail(ret_error, -EEXIST,
-                                   "%s%s: %.108s is there and is no socket; remove it, or choose "
-                                   "another path",
-                                   config_where(c, key, where), key, path);
+                return config_fail(
+                        ret_error, -EEXIST,
+                        "%s%s: %.108s exists and is not a socket; remove it, or use another path",
+                        config_where(c, key, where), key, path);
         return 0;
 }
 

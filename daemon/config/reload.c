@@ -67,7 +67,7 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
                 }
                 if (!(row->flags & CONFIG_RELOAD)) {
                         snprintf(text, sizeof(text),
-                                 "tenant %s: %s: %.160s becomes %.160s only at the next start",
+                                 "tenant %s: %s: %.160s becomes %.160s only after a restart",
                                  t->name, key, from, to);
                         report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
                         continue;
@@ -94,8 +94,8 @@ static unsigned reload_tenants(struct config *c, const struct config *next,
                 same = strcmp(c->tenants[i].name, next->tenants[i].name) == 0;
         if (!same) {
                 report->say(report->userdata, CONFIG_NEEDS_RESTART,
-                            "tenants: other entries, or another order of them, count only at the "
-                            "next start; nothing of tenants was changed");
+                            "tenants: added, removed or reordered entries take effect only after a "
+                            "restart; no tenant was changed");
                 return 0;
         }
         for (unsigned i = 0; i < c->n_tenants; i++)
@@ -148,8 +148,8 @@ unsigned config_reload(struct config *c, const struct config *next,
                 }
                 if (!(row->flags & CONFIG_RELOAD) || is_above_pool(c, next, row)) {
                         snprintf(text, sizeof(text),
-                                 "%s: %.160s becomes %.160s only at the next start", row->name,
-                                 from, to);
+                                 "%s: %.160s becomes %.160s only after a restart", row->name, from,
+                                 to);
                         report->say(report->userdata, CONFIG_NEEDS_RESTART, text);
                         continue;
                 }

@@ -77,7 +77,7 @@ static yaml_mark_t mark_at(const struct reader *r, size_t offset)
 static int fail_parser(struct reader *r)
 {
         const yaml_parser_t *p = &r->parser;
-        const char *problem = p->problem ? p->problem : "it cannot be read", *hint = "";
+        const char *problem = p->problem ? p->problem : "the file cannot be read", *hint = "";
         yaml_mark_t mark = p->problem_mark;
         bool tab = false;
 
@@ -97,7 +97,7 @@ static int fail_parser(struct reader *r)
         if (tab)
                 hint = "; indent with spaces, not with tabs";
         else if (strstr(problem, "mapping values are not allowed"))
-                hint = "; look at the indentation, and put text that holds \": \" in quotes";
+                hint = "; check the indentation, and quote text that contains \": \" in quotes";
         else if (strstr(problem, "could not find expected ':'") ||
                  strstr(problem, "did not find expected key"))
                 hint = "; write it as \"key: value\", keys of one section at the same indentation";
@@ -227,7 +227,7 @@ static int note_section(struct reader *r, const char *name, yaml_mark_t mark)
 {
         for (unsigned i = 0; i < r->n_sections; i++)
                 if (strcmp(r->sections[i].name, name) == 0)
-                        return fail_at(r, mark, "section \"%s\" is there twice; first at line %zu",
+                        return fail_at(r, mark, "section \"%s\" is given twice; first at line %zu",
                                        name, r->sections[i].line);
         assert(r->n_sections < MAX_SECTIONS); /* each name once, and the table has fewer */
         snprintf(r->sections[r->n_sections].name, MAX_NAME, "%s", name);
@@ -256,7 +256,7 @@ static int read_list(struct reader *r, void *object, const struct config_row *ro
                 }
                 if (r->event.type != YAML_SCALAR_EVENT) {
                         ret = fail_at(r, r->event.start_mark,
-                                      "%s: a list of plain values is wanted; this entry is a %s",
+                                      "%s: expected a list of plain values; this entry is a %s",
                                       row->name,
                                       r->event.type == YAML_MAPPING_START_EVENT ? "mapping"
                                                                                 : "list");
@@ -319,7 +319,7 @@ static int read_value(struct reader *r, const char *name, yaml_mark_t key)
                 if (r->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE &&
                     r->event.end_mark.line != mark.line)
                         return fail_at(r, mark,
-                                       "the value of \"%s\" goes on in the next line; look at the "
+                                       "the value of \"%s\" continues on the next line; check the "
                                        "indentation there",
                                        name);
                 ret = config_assign(r->c, (unsigned)row, scalar(r), false, why);
@@ -547,7 +547,7 @@ static int read_stream(struct reader *r)
         if (r->event.type == YAML_MAPPING_START_EVENT)
                 ret = read_mapping(r, "");
         else if (r->event.type != YAML_SCALAR_EVENT || !is_null(r))
-                ret = fail_at(r, r->event.start_mark, "\"key: value\" lines are wanted, not %s",
+                ret = fail_at(r, r->event.start_mark, "expected \"key: value\" lines, not %s",
                               r->event.type == YAML_SCALAR_EVENT ? "a single value" : "a list");
         if (ret < 0)
                 return ret;
@@ -559,7 +559,7 @@ static int read_stream(struct reader *r)
         if (ret < 0 || r->event.type == YAML_STREAM_END_EVENT)
                 return ret;
         return fail_at(r, r->event.start_mark,
-                       "a second document begins here; a configuration is one");
+                       "a second document begins here; a configuration is one document");
 }
 
 int config_load_text(struct config *c, const char *name, const char *text, size_t length,
@@ -630,8 +630,7 @@ int config_load_file(struct config *c, const char *path, struct config_error *re
                                 continue;
                         if (r == -EISDIR)
                                 return config_fail(ret_error, r,
-                                                   "%.160s: is a directory; a file is wanted",
-                                                   path);
+                                                   "%.160s: is a directory, not a file", path);
                         return config_fail(ret_error, r, "%.160s: %s", path, strerror(-r));
                 }
                 length += (size_t)n;

@@ -206,7 +206,8 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
                 return kio_fail(ret_error, EINVAL, "I/O pools");
         if (!backend && strcmp(params->backend, "auto") != 0 &&
             strcmp(params->backend, "io_uring") != 0 && strcmp(params->backend, "posix") != 0)
-                return kio_fail(ret_error, EINVAL, "I/O backend is none of auto, io_uring, posix");
+                return kio_fail(ret_error, EINVAL,
+                                "the I/O backend is not one of auto, io_uring, posix");
         r = guard_install();
         if (r < 0)
                 return kio_fail(ret_error, -r, "installing the SIGBUS handler");
@@ -518,7 +519,7 @@ static const char *registration_text(int error)
         case ENOMEM:
                 return "RLIMIT_MEMLOCK is too small for registering the pool with every ring";
         case EOPNOTSUPP:
-                return "the kernel has no table of buffers that can be filled later";
+                return "the kernel does not support sparse tables of registered buffers";
         }
         return NULL;
 }

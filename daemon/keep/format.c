@@ -54,7 +54,7 @@ static const char *check_pools(const char *at, size_t left, struct keep_map *ret
 
                 if (left < sizeof(*p) || p->n_slabs > left / sizeof(uint32_t) ||
                     left < keep_pool_bytes(p->n_slabs))
-                        return "a pool is cut off";
+                        return "a pool is truncated";
                 if (!is_text(p->name, sizeof(p->name)) || !is_text(p->files, sizeof(p->files)) ||
                     !is_text(p->policy, sizeof(p->policy)))
                         return "a pool has no name";
@@ -76,14 +76,14 @@ static const char *check_holders(const char *at, size_t left, struct keep_map *r
 
                 if (left < sizeof(*h) || h->n_slots > left / sizeof(struct keep_slot) ||
                     left < keep_holder_bytes(h->n_slots))
-                        return "a holder of leases is cut off";
+                        return "a holder of leases is truncated";
                 if (!is_text(h->name, sizeof(h->name)) || h->pool >= ret->head->n_pools)
-                        return "a holder of leases is of no pool";
+                        return "a holder of leases names no pool";
                 ret->holders[i] = h;
                 at += keep_holder_bytes(h->n_slots);
                 left -= keep_holder_bytes(h->n_slots);
         }
-        return left == 0 ? NULL : "there is something behind its holders of leases";
+        return left == 0 ? NULL : "the map continues after its holders of leases";
 }
 
 const char *keep_check(const void *map, size_t bytes, struct keep_map *ret)
@@ -95,16 +95,16 @@ const char *keep_check(const void *map, size_t bytes, struct keep_map *ret)
         size_t used;
 
         if (bytes < sizeof(*head) || memcmp(head->magic, magic, sizeof(magic)) != 0)
-                return "it is no map, or was used already";
+                return "the file is not a map, or was used already";
         if (head->version != KEEP_VERSION)
-                return "it is of another version";
+                return "the map has another version";
         if (head->bytes != bytes || head->index_bytes < sizeof(*head) ||
             head->index_bytes > bytes || head->index_bytes % 8 != 0)
-                return "it is not as long as it was written";
+                return "the map is not as long as it was written";
         if (head->crc != crc_of(map, head->index_bytes))
-                return "its checksum does not match";
+                return "the map does not match its checksum";
         if (head->n_pools > KEEP_MAX_POOLS || head->n_holders > KEEP_MAX_HOLDERS)
-                return "it has too many parts";
+                return "the map has too many parts";
         *ret = (struct keep_map){ .head = head };
         wrong = check_pools((const char *)map + sizeof(*head), head->index_bytes - sizeof(*head),
                             ret, &used, &n_chunks);
@@ -115,7 +115,7 @@ const char *keep_check(const void *map, size_t bytes, struct keep_map *ret)
                 return wrong;
         if (n_chunks != (bytes - head->index_bytes) / sizeof(struct keep_chunk) ||
             (bytes - head->index_bytes) % sizeof(struct keep_chunk) != 0)
-                return "its chunks are cut off";
+                return "the chunks are truncated";
         chunks = (const void *)((const char *)map + head->index_bytes);
         for (uint32_t i = 0; i < head->n_pools; i++) {
                 ret->chunks[i] = chunks;

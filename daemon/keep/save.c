@@ -220,7 +220,7 @@ int keep_file_read(struct keep_file **ret, int fd, char ret_error[static KEEP_ER
         if (!f)
                 return fail(ret_error, -ENOMEM, "out of memory");
         if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-                return fail(ret_error, -EBADMSG, "it is no file");
+                return fail(ret_error, -EBADMSG, "the descriptor is not a file");
         f->bytes = malloc(MAX((size_t)st.st_size, sizeof(struct keep_head)));
         r = f->bytes ? read_all(fd, (size_t)st.st_size, f->bytes) : -ENOMEM;
         if (r == 0 && pwrite(fd, nothing, sizeof(nothing), 0) != (ssize_t)sizeof(nothing))
@@ -295,18 +295,18 @@ int keep_file_find(const struct keep_file *f, const char *tenant, uint64_t bytes
                         break;
         }
         if (i == map->head->n_pools)
-                return fail(ret_error, -1, "there was no such tenant");
+                return fail(ret_error, -1, "the previous daemon had no such tenant");
         if (p->bytes != bytes || p->slab_bytes != slab_bytes)
-                return fail(ret_error, -1, "the pool is of another size (memory.pool, tenants)");
+                return fail(ret_error, -1, "the pool has another size (memory.pool, tenants)");
         if (!fits(p))
-                return fail(ret_error, -1, "its slabs are not as this version has them");
+                return fail(ret_error, -1, "the pool's slabs have the layout of another version");
         for (uint32_t h = 0; h < map->head->n_holders; h++) {
                 const struct keep_holder *holder = map->holders[h];
 
                 if (holder->pool != i)
                         continue;
                 if (!has_slots(p, holder))
-                        return fail(ret_error, -1, "a lease is of no slot");
+                        return fail(ret_error, -1, "a lease names no slot");
                 if (!has_socket(userdata, holder->name))
                         return fail(ret_error, -1,
                                     "the service manager has not kept the socket of a client with "

@@ -36,24 +36,24 @@ static const char *check_sections(const struct learned_head *head, size_t bytes)
         size_t at = sizeof(*head);
 
         if (head->n_sections > LEARNED_MAX_SECTIONS)
-                return "it has too many sections";
+                return "the file has too many sections";
         for (uint32_t i = 0; i < head->n_sections; i++) {
                 const struct learned_section *s = (const void *)((const char *)head + at);
 
                 if (bytes - at < sizeof(*s))
-                        return "a section is cut off";
+                        return "a section is truncated";
                 if (s->n_chunks > LEARNED_MAX_CHUNKS || s->n_remembered > LEARNED_MAX_REMEMBERED ||
                     bytes - at < learned_section_bytes(s))
                         return "a section is longer than the file";
                 if (s->tier >= LEARNED_TIERS || !memchr(s->policy, '\0', sizeof(s->policy)))
-                        return "a section is of no kind that is known";
+                        return "a section has an unknown kind";
                 if (before && (s->tier < before->tier ||
                                (s->tier == before->tier && s->number <= before->number)))
-                        return "its sections are not in order";
+                        return "the sections are not in order";
                 before = s;
                 at += learned_section_bytes(s);
         }
-        return at == bytes ? NULL : "there is something behind its last section";
+        return at == bytes ? NULL : "the file continues after its last section";
 }
 
 const char *learned_check(const void *file, size_t bytes)
@@ -61,13 +61,13 @@ const char *learned_check(const void *file, size_t bytes)
         const struct learned_head *head = file;
 
         if (bytes < sizeof(*head) || memcmp(head->magic, magic, sizeof(magic)) != 0)
-                return "it is no file of this kind";
+                return "not a file of saved eviction state";
         if (head->version != LEARNED_VERSION)
-                return "it is of another version";
+                return "the file has another version";
         if (head->bytes != bytes)
-                return "it is not as long as it was written";
+                return "the file is not as long as it was written";
         if (head->crc != crc_of(file, bytes))
-                return "its checksum does not match";
+                return "the file does not match its checksum";
         return check_sections(head, bytes);
 }
 

@@ -101,7 +101,7 @@ int learned_read(const char *folder, struct learned_head **ret,
         }
         if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size > LEARNED_MAX_BYTES)
                 return fail(ret_error, -EBADMSG,
-                            S_ISREG(st.st_mode) ? "it is too large" : "it is no file");
+                            S_ISREG(st.st_mode) ? "the file is too large" : "not a regular file");
         file = malloc(MAX((size_t)st.st_size, (size_t)1));
         r = file ? read_all(fd, (size_t)st.st_size, file) : -ENOMEM;
         if (r < 0)
@@ -216,8 +216,8 @@ static void end(struct learned *l, int result)
                 l->stats.save_errors++;
                 if (!l->failed) {
                         snprintf(text, sizeof(text),
-                                 "%s/" FILE_NAME ": what eviction has learned cannot be saved: %s; "
-                                 "it is tried again",
+                                 "%s/" FILE_NAME
+                                 ": cannot save eviction state: %s; the daemon retries",
                                  l->folder, strerror(-result));
                         l->params.warn(l->params.userdata, text);
                 }

@@ -68,7 +68,7 @@ struct tenant {
         struct backing calling;
         uint64_t calling_bytes;
         bool is_calling;
-        struct lookup_table *orphan; /* was `next` when it began, and is not any more */
+        struct lookup_table *orphan; /* was `next` when the call began, and has been replaced */
 };
 
 struct lookups {

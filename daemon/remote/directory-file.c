@@ -166,7 +166,7 @@ static int is_regular(struct files *f, struct file_call *call, int fd, struct st
                 return fail(f, call, -errno, "cannot stat");
         if (S_ISREG(ret->st_mode))
                 return 0;
-        fail(f, call, -EIO, "no regular file is in this object's place");
+        fail(f, call, -EIO, "the object's name is not a regular file");
         return -EIO;
 }
 

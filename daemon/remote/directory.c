@@ -285,8 +285,8 @@ static uint64_t expire(struct directory *d, struct list_node *waiting, uint64_t 
                 list_unlink(n);
                 d->n_waiting--;
                 snprintf(op->error, sizeof(op->error),
-                         "no thread was free in time: %u of %u hang in %s", d->n_hung, d->n_threads,
-                         d->path);
+                         "no thread became free in time: %u of %u hang in %s", d->n_hung,
+                         d->n_threads, d->path);
                 end_op(d, op, -ETIMEDOUT);
         }
         return next;
@@ -370,7 +370,7 @@ static int directory_open(struct backend **ret, const struct backend_params *par
 
         if (!params->path || params->path[0] != '/') {
                 snprintf(ret_error, 256,
-                         "remote.path has to be the absolute name of a directory that the hosts "
+                         "remote.path must be the absolute path of a directory that the hosts "
                          "share");
                 return -EINVAL;
         }

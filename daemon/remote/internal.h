@@ -78,8 +78,8 @@ struct namespace
         uint64_t read_ns;     /* when it was read or written last */
         struct deadline next; /* when it is to be read */
         struct operation *reading;
-        uint32_t longest;          /* payload of late: what a read has room for */
-        uint32_t lately, n_lately; /* the longest of these many */
+        uint32_t longest;          /* longest recent payload, for which a read allocates room */
+        uint32_t lately, n_lately; /* longest payload of the latest n_lately */
 };
 
 struct search_under_way; /* matches.c */

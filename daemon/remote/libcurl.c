@@ -39,18 +39,18 @@ int libcurl_open(struct libcurl *ret, bool tls, char ret_error[static 256])
         LIBCURL_FUNCTIONS(X)
 #undef X
         if (missing) {
-                snprintf(text, sizeof(text), "the one here has no %s()", missing);
+                snprintf(text, sizeof(text), "the installed library has no %s()", missing);
                 return refuse(&l, ret_error, text);
         }
         if (l.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
-                return refuse(&l, ret_error, "the one here cannot be set up");
+                return refuse(&l, ret_error, "the installed library cannot be initialized");
         v = l.version_info(0);
         if (v->number < OLDEST) {
-                snprintf(text, sizeof(text), "the one here is %.20s", v->version);
+                snprintf(text, sizeof(text), "the installed version is %.20s", v->version);
                 return refuse(&l, ret_error, text);
         }
         if (tls && !v->ssl_version)
-                return refuse(&l, ret_error, "the one here has no TLS");
+                return refuse(&l, ret_error, "the installed library has no TLS");
         *ret = l;
         return 0;
 }

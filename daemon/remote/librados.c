@@ -27,8 +27,8 @@ int librados_open(struct librados *ret, char ret_error[static 256])
 #undef X
         if (missing) {
                 snprintf(ret_error, 256,
-                         "remote.backend: rados needs librados.so.2 of Ceph 14 or later: the one "
-                         "here has no %s()",
+                         "remote.backend: rados needs librados.so.2 of Ceph 14 or later: the "
+                         "installed library has no %s()",
                          missing);
                 dlclose(l.dl);
                 return -ELIBACC;

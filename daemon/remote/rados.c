@@ -478,7 +478,7 @@ static int connect_once(struct rados *r, rados_t *ret_cluster, rados_ioctx_t *re
         int e = r->api.create(&cluster, r->user);
 
         if (e < 0) {
-                snprintf(ret_error, 120, "librados cannot be set up: %s", strerror(-e));
+                snprintf(ret_error, 120, "librados cannot be initialized: %s", strerror(-e));
                 return e;
         }
         /* It would write to the daemon's stderr. The file may have it do so. */
@@ -507,7 +507,7 @@ static int connect_once(struct rados *r, rados_t *ret_cluster, rados_ioctx_t *re
         if (e < 0) {
                 if (e == -ENOENT)
                         snprintf(ret_error, 120,
-                                 "there is no pool %.40s: make it by `ceph osd pool create`",
+                                 "there is no pool %.40s: create it with `ceph osd pool create`",
                                  r->pool);
                 else
                         snprintf(ret_error, 120, "pool %.60s: %s", r->pool, strerror(-e));
@@ -646,7 +646,7 @@ static int rados_open(struct backend **ret, const struct backend_params *params,
         return 0;
 fail:
         if (!*ret_error)
-                snprintf(ret_error, 256, "rados cannot be set up: %s", strerror(-e));
+                snprintf(ret_error, 256, "cannot initialize rados: %s", strerror(-e));
         pthread_mutex_lock(&r->lock);
         unlock_and_unref(r);
         return e;

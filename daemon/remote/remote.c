@@ -51,7 +51,7 @@ static void read_state(struct remote *r)
 
         if (e < 0 && e != -ENOENT)
                 snprintf(r->reason, sizeof(r->reason), "%s is not used: %s", r->state_path,
-                         e == -EBADMSG ? "it is damaged" : strerror(-e));
+                         e == -EBADMSG ? "the file is damaged" : strerror(-e));
 }
 
 int remote_new(struct remote **ret, const struct remote_params *params, char ret_error[static 256])

@@ -81,7 +81,7 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
         if (status == 409 && kind == BACKEND_CREATE)
                 r = -EEXIST;
         if (status == 404 && strcmp(code, "NoSuchBucket") == 0) {
-                snprintf(ret_error, 120, "there is no bucket %.60s: make it", bucket);
+                snprintf(ret_error, 120, "there is no bucket %.60s: create it", bucket);
                 return -EIO;
         }
         if (r == -ENOENT && kind != BACKEND_READ && kind != BACKEND_DELETE)
@@ -92,8 +92,8 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
                 return r;
         if (status >= 300 && status < 400)
                 snprintf(ret_error, 120,
-                         "the server redirects (%ld%s%s): set remote.endpoint and remote.region to "
-                         "the bucket's",
+                         "the server redirects (%ld%s%s); set remote.endpoint and remote.region to "
+                         "those of the bucket",
                          status, *code ? " " : "", code);
         else
                 snprintf(ret_error, 120, "the server answered %ld%s%s", status, *code ? " " : "",

@@ -77,13 +77,13 @@ static const char *parse(const char *text, struct keys *ret)
                                 continue;
                         p += strspn(p, " \t");
                         if (!copy_value(p, wanted[i].value, wanted[i].size))
-                                return "a value in it is empty, too long, or has a character that "
-                                       "no key has";
+                                return "a value is empty, too long, or has a character that is not "
+                                       "valid in a key";
                 }
         }
         if (!*ret->key)
-                return "it has no aws_access_key_id (in [default], if it has sections)";
-        return *ret->secret ? NULL : "it has no aws_secret_access_key";
+                return "the file has no aws_access_key_id (in [default], if it has sections)";
+        return *ret->secret ? NULL : "the file has no aws_secret_access_key";
 }
 
 static int read_file(struct s3_credentials *c, char ret_error[static 256])
@@ -98,15 +98,15 @@ static int read_file(struct s3_credentials *c, char ret_error[static 256])
         if (fd < 0 || fstat(fd, &st) < 0)
                 return refuse(ret_error, -errno, c->path, strerror(errno));
         if (!S_ISREG(st.st_mode))
-                return refuse(ret_error, -EINVAL, c->path, "it is no regular file");
+                return refuse(ret_error, -EINVAL, c->path, "not a regular file");
         if (st.st_mode & S_IRWXO)
                 return refuse(ret_error, -EPERM, c->path,
-                              "other users may read or change it: chmod 0640");
+                              "other users may read or change the file: chmod 0640");
         n = pread(fd, text, FILE_MAX, 0);
         if (n < 0)
                 return refuse(ret_error, -errno, c->path, strerror(errno));
         text[n] = 0;
-        wrong = st.st_size > FILE_MAX ? "it is too large" : parse(text, &keys);
+        wrong = st.st_size > FILE_MAX ? "the file is too large" : parse(text, &keys);
         explicit_bzero(text, sizeof(text));
         if (wrong)
                 return refuse(ret_error, -EINVAL, c->path, wrong);

@@ -441,12 +441,13 @@ static int read_result(struct transfer *t, long status)
         if (p)
                 memcpy(beginning, p, n);
         if (status == 200 && s3_answer_is_error(beginning, n)) {
-                snprintf(op->error, sizeof(op->error), "the server answered 200, and an error");
+                snprintf(op->error, sizeof(op->error),
+                         "the server answered 200 with an error in the body");
                 return -EIO;
         }
         if (t->size == UINT64_MAX || t->got != MIN(t->size, t->room)) {
                 snprintf(op->error, sizeof(op->error),
-                         "the server's answer is not as long as it says");
+                         "the server's answer is shorter or longer than its Content-Length");
                 return -EIO;
         }
         op->size = t->size;
@@ -629,11 +630,11 @@ static int check_params(const struct backend_params *p, char ret_error[static 25
         if (strlen(p->endpoint) > 400 || strpbrk(host, "?#@ \\") || strchr(host + 3, '/') ||
             !host[3])
                 return refuse(ret_error, "remote.endpoint",
-                              "has a host and a port, and nothing else: no user, no path");
+                              "must be a host and a port, without a user or a path");
         if (!p->bucket || !*p->bucket || strlen(p->bucket) > 63 || strchr(p->bucket, '/'))
                 return refuse(ret_error, "remote.bucket", "must be the name of a bucket");
         if (p->region && (strlen(p->region) > 40 || strpbrk(p->region, ": /")))
-                return refuse(ret_error, "remote.region", "is no region, such as us-east-1");
+                return refuse(ret_error, "remote.region", "is not a region such as us-east-1");
         if (p->ca && access(p->ca, R_OK) < 0) {
                 int r = -errno;
 
@@ -698,7 +699,7 @@ static int s3_open(struct backend **ret, const struct backend_params *params,
                 r = thread_start(&thread, "kv-s3", s3_run, s);
         if (r < 0) {
                 if (!*ret_error)
-                        snprintf(ret_error, 256, "S3 cannot be set up: %s", strerror(-r));
+                        snprintf(ret_error, 256, "cannot initialize S3: %s", strerror(-r));
                 unlock_and_unref(s);
                 return r;
         }

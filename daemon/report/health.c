@@ -85,8 +85,8 @@ static void check_volumes(const struct store *store, struct status_health *h)
                 if (p.state == STORE_VOLUME_UP) {
                         if (p.full)
                                 add(h, METRICS_DEGRADED_VOLUME_FULL,
-                                    "volume %.200s does not grow: its file system is full, or "
-                                    "down to store.reserve",
+                                    "volume %.200s does not grow: its file system has no free "
+                                    "space above store.reserve",
                                     p.path);
                         continue;
                 }
@@ -109,11 +109,11 @@ static void look_at_io(const struct status_sources *from, struct status_health *
         store_get_stats(from->service->store, &store);
         posix = strcmp(io.backend, "posix") == 0;
         if (posix && strcmp(c->io.backend, "posix") != 0)
-                add(h, METRICS_DEGRADED_IO_FALLBACK, "I/O goes through threads, not io_uring: %s",
+                add(h, METRICS_DEGRADED_IO_FALLBACK, "I/O uses threads instead of io_uring: %s",
                     io.reason);
         if (c->io.direct && !store.direct && !store.bypassed)
-                add(h, METRICS_DEGRADED_IO_BUFFERED, "I/O goes through the page cache: %s",
-                    store.direct_reason);
+                add(h, METRICS_DEGRADED_IO_BUFFERED,
+                    "I/O uses the page cache instead of O_DIRECT: %s", store.direct_reason);
         if (!posix && io.registration_error < 0)
                 add(h, METRICS_DEGRADED_IO_UNREGISTERED,
                     "the memory pool is not registered with the I/O rings: %s",
@@ -130,12 +130,12 @@ static void check_remote(const struct remote *remote, struct status_health *h)
         remote_get_status(remote, &s);
         if (s.breaker != REMOTE_CLOSED)
                 add(h, METRICS_DEGRADED_REMOTE_OFFLINE,
-                    "the shared tier (%s) is not used since %s ago: %.160s; it is tried again now "
-                    "and then",
+                    "the shared tier (%s) has been offline for %s: %.160s; the daemon retries "
+                    "periodically",
                     s.backend, units_ms((clock_mono_ns() - s.since_ns) / 1000000, since), s.reason);
         else if (s.full)
                 add(h, METRICS_DEGRADED_REMOTE_FULL,
-                    "the shared tier (%s) has no room: nothing is written there", s.backend);
+                    "the shared tier (%s) is full: nothing is written there", s.backend);
 }
 
 void status_get_health(const struct status_sources *from, struct status_health *ret)

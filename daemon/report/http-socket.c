@@ -78,8 +78,8 @@ static int listen_tcp(const char *text, bool allow_remote, char ret_error[static
         r = parse_tcp(text, &address, &length);
         if (r < 0) {
                 snprintf(ret_error, 256,
-                         "listen.http: \"%s\" is no address; 127.0.0.1:9750, [::1]:9750 and "
-                         "unix:/path are",
+                         "listen.http: \"%s\" is not an address; use one like 127.0.0.1:9750, "
+                         "[::1]:9750 or unix:/path",
                          text);
                 return r;
         }

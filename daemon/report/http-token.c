@@ -33,15 +33,15 @@ static int check_file(int fd, const char *path, char ret_error[static 256])
         if (fstat(fd, &st) < 0)
                 return refuse(ret_error, -errno, path, strerror(errno));
         if (!S_ISREG(st.st_mode))
-                return refuse(ret_error, -EINVAL, path, "it is not a regular file");
+                return refuse(ret_error, -EINVAL, path, "not a regular file");
         /* Root may check on behalf of the user that is to run the daemon. */
         if (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())
                 return refuse(ret_error, -EINVAL, path,
-                              "it belongs to another user, who could change the token; make it "
-                              "root's or the daemon's");
+                              "the file belongs to another user, who could change the token; give "
+                              "it to root or the daemon's user");
         if (!(st.st_mode & (S_IWGRP | S_IRWXO)))
                 return 0;
-        snprintf(text, sizeof(text), "its mode is %04o, and other users may %s it: chmod 0640",
+        snprintf(text, sizeof(text), "mode %04o lets other users %s the file: chmod 0640",
                  (unsigned)st.st_mode & 07777, st.st_mode & S_IROTH ? "read" : "change");
         return refuse(ret_error, -EINVAL, path, text);
 }
@@ -75,12 +75,11 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
         length = n > 0 && bytes[n - 1] == '\n' ? n - 1 : n;
         if (length == 0)
                 r = refuse(ret_error, -EINVAL, path,
-                           "it is empty; openssl rand -hex 32 makes a "
-                           "token");
+                           "the file is empty; create a token with openssl rand -hex 32");
         else if (length < HTTP_TOKEN_MIN || length > HTTP_TOKEN_MAX)
                 r = refuse(ret_error, -EINVAL, path,
                            length < HTTP_TOKEN_MIN
-                                   ? "the token is shorter than 16 characters, and may be guessed"
+                                   ? "the token is shorter than 16 characters and could be guessed"
                                    : "the token is longer than 512 characters");
         for (size_t i = 0; i < length && r == 0; i++)
                 if (bytes[i] <= ' ' || bytes[i] > '~')

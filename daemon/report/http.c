@@ -631,8 +631,8 @@ static void handle_page(struct http *h, struct evhttp_request *req, const char *
                 h->stats.unauthorized++;
                 evhttp_add_header(headers, "WWW-Authenticate", "Bearer realm=\"kvcache\"");
                 reply_text(h, req, STATUS_UNAUTHORIZED,
-                           "this needs the token of http.token_file, as \"Authorization: Bearer "
-                           "TOKEN\"; /healthz and /readyz do not");
+                           "send the token of http.token_file as \"Authorization: Bearer TOKEN\"; "
+                           "only /healthz and /readyz need none");
         } else if (!path || !*path || strcmp(path, "/") == 0) {
                 wait_for_page(c, req,
                               query && strcmp(query, "paused") == 0 ? PAGE_HTML_PAUSED : PAGE_HTML);

@@ -88,7 +88,7 @@ const char *page_advice(const char *reason)
                 { "volume_failed",
                   "Its chunks are misses meanwhile. <code>dmesg</code> and <code>smartctl "
                   "-a</code> "
-                  "have what the device says; replace it, or mend its mount, then resume the "
+                  "have what the device says; replace it, or fix its mount, then resume the "
                   "volume." },
                 { "volume_hung",
                   "Its chunks are misses meanwhile. <code>dmesg</code> has what the driver says; "

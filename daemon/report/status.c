@@ -514,7 +514,7 @@ void status_log_started(const struct status_sources *from)
                io.backend, units_count(io.workers, "worker", workers), io.depth,
                io.ring_flags[0] ? ", " : "", io.ring_flags, io.reason[0] ? "; " : "", io.reason);
         if (!store.direct)
-                log_notice("O_DIRECT is not used: %s", store.direct_reason);
+                log_notice("io.direct: O_DIRECT is not used: %s", store.direct_reason);
         if (from->config->store.path.n > 1)
                 snprintf(others, sizeof(others), " and %zu more (%u of %zu volumes in use)",
                          (size_t)from->config->store.path.n - 1, store_volumes_up(service->store),

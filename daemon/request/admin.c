@@ -86,9 +86,9 @@ void admin_report(struct request req, const struct wire_report_request *msg)
         struct wire_report_request copy = *msg;
 
         if (msg->what == WIRE_REPORT_CONFIG && !req.client->admin)
-                request_fail(req, WIRE_DENIED, "the configuration is for admins");
+                request_fail(req, WIRE_DENIED, "reading the configuration needs an admin");
         else if (msg->what == WIRE_REPORT_STAGES && !req.client->admin)
-                request_fail(req, WIRE_DENIED, "the times of stages are for admins");
+                request_fail(req, WIRE_DENIED, "reading stage times needs an admin");
         else if (reply_text(req, print_report, &copy) < 0)
                 request_fail(req, WIRE_BUSY, "no memory or descriptors for the report");
 }
@@ -470,7 +470,7 @@ static void on_swept(struct remote_sweep *remote)
                 break;
         case -ENOTSUP:
                 request_fail(s->request, WIRE_INVALID,
-                             "this engine does that by itself: a bucket has lifecycle rules");
+                             "the S3 backend has no sweep: set lifecycle rules on the bucket");
                 break;
         case -ECANCELED:
                 request_fail(s->request, WIRE_SHUTDOWN, "the daemon is stopping");
@@ -582,7 +582,7 @@ void admin_verify(struct request req, const struct wire_verify *msg)
                 break;
         default:
                 status = WIRE_BUSY;
-                text = "too much is being verified already";
+                text = "too many verifications are running; try again later";
                 break;
         }
         request_operation_free(req, v, sizeof(*v));
@@ -617,7 +617,7 @@ void admin_device(struct request req, const struct wire_device *msg)
         struct device *d;
 
         if (!client->admin) {
-                request_fail(req, WIRE_DENIED, "suspending and resuming needs an admin");
+                request_fail(req, WIRE_DENIED, "suspending or resuming a volume needs an admin");
                 return;
         }
         if (!store_volume_path(client->tenant->service->store, msg->volume)) {

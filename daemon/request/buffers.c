@@ -167,7 +167,8 @@ static void refuse(struct buffer *d)
         enum wire_status status = d->refusal;
         char text[WIRE_MAX_TEXT];
 
-        snprintf(text, sizeof(text), "this cannot be registered: %s", d->why ?: strerror(d->error));
+        snprintf(text, sizeof(text), "cannot register this memory: %s",
+                 d->why ?: strerror(d->error));
         request.client->tenant->registered.opening--;
         buffer_free(d);
         request_fail(request, status, text);
@@ -260,7 +261,8 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         while (place < WIRE_MAX_REGIONS && client->buffers.all[place])
                 place++;
         if (place == WIRE_MAX_REGIONS) {
-                request_fail(req, WIRE_INVALID, "this session has as many regions as it may");
+                request_fail(req, WIRE_INVALID,
+                             "this session has the maximum number of registered buffers");
                 return;
         }
         if (on_disk && !client_may_register_files(client)) {
@@ -269,14 +271,13 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
                 return;
         }
         if (on_disk && !put_file_is_on_device(*fd)) {
-                request_fail(req, WIRE_INVALID,
-                             "this cannot be registered: it is no file on a disk");
+                request_fail(req, WIRE_INVALID, "cannot register this file: it is not on a disk");
                 return;
         }
         if (!on_disk && !region_is_memory(*fd)) {
                 request_fail(req, WIRE_INVALID,
-                             "this cannot be registered: it is neither a memfd nor a file on tmpfs "
-                             "or hugetlbfs");
+                             "cannot register this memory: the file is neither a memfd nor on "
+                             "tmpfs or hugetlbfs");
                 return;
         }
         status = charge(client, on_disk);

@@ -68,8 +68,7 @@ static void quota_text(const struct census_use *use, const struct client *client
         switch (use->scope) {
         case CENSUS_SESSION:
                 snprintf(ret, WIRE_MAX_TEXT,
-                         "this session has %s open, and may have %u: open the others in "
-                         "another session",
+                         "this session has %s open, of at most %u; open more in another session",
                          has, use->most);
                 break;
         case CENSUS_USER:
@@ -111,8 +110,8 @@ static bool may_open(struct request req, const struct wire_namespace *msg,
                 census_count_refusal(census, CENSUS_SESSION);
                 if (client->opening > 0) {
                         request_fail(req, WIRE_BUSY,
-                                     "this session is opening as many namespaces as it has room "
-                                     "for");
+                                     "this session is opening the maximum number of namespaces; "
+                                     "wait for their replies");
                         return false;
                 }
         } else if (existing ||
@@ -122,7 +121,7 @@ static bool may_open(struct request req, const struct wire_namespace *msg,
         quota_text(&use, client, text);
         if (use.scope != CENSUS_SESSION &&
             log_ratelimit_pass(&client->tenant->quota_lines, &held_back))
-                log_notice("a new namespace is refused: %s", text);
+                log_notice("cannot create a namespace: %s", text);
         request_fail(req, WIRE_QUOTA, text);
         return false;
 }
@@ -243,12 +242,12 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
         int r;
 
         if (client->staging.base) {
-                request_fail(req, WIRE_INVALID, "this session has its staging area already");
+                request_fail(req, WIRE_INVALID, "this session already has a staging area");
                 return;
         }
         if (bytes > tenant->service->staging_max) {
                 request_fail_value(req, WIRE_TOO_LARGE, 0, tenant->service->staging_max,
-                                   "a staging area of that size is over memory.staging");
+                                   "the staging area is larger than memory.staging");
                 return;
         }
         if (!client->takes_fds(client, 1)) {
@@ -288,7 +287,7 @@ void handshake_transfers(struct request req)
         _cleanup_(closep) int fd = -1;
 
         if (client->transfers)
-                request_fail(req, WIRE_EXISTS_ALREADY, "this session has its counters");
+                request_fail(req, WIRE_EXISTS_ALREADY, "this session already has its counters");
         else if (!client->takes_fds(client, 1))
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
         else if (bench_page_open(client->tenant->service->bench, client->since_ns,

@@ -89,7 +89,7 @@ void hits_join(struct request req)
                 return;
         }
         if (client->hits.index) {
-                request_fail(req, WIRE_EXISTS_ALREADY, "this session has its page");
+                request_fail(req, WIRE_EXISTS_ALREADY, "this session already has its page");
                 return;
         }
         if (tenant->service->stopping) {
@@ -109,13 +109,13 @@ void hits_join(struct request req)
                             leases_bytes_most(tenant->leases) / HELD_PART, &fd, &bytes, &page);
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
-                request_fail(
-                        req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
-                        r == -EDQUOT ? "other clients may hold all of the pool that can be held"
-                        : r == -EACCES
-                                ? "a client of this user has held more of the pool than it may: "
-                                  "for a minute none of them can hold any without a lease"
-                                : "no memory or descriptors for the pool index");
+                request_fail(req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
+                             r == -EDQUOT   ? "other clients may hold all of the share of the pool "
+                                              "that can be held"
+                             : r == -EACCES ? "a client of this user has held more of the pool "
+                                              "than it may; for a minute, this user's clients "
+                                              "cannot hold chunks without a lease"
+                                            : "no memory or descriptors for the pool index");
                 return;
         }
         allow_open(client);

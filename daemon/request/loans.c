@@ -115,7 +115,7 @@ static void on_file(struct store_lent_file *store)
 
         request_operation_free(req, op, sizeof(*op));
         if (result < 0)
-                request_fail(req, WIRE_FAILED, "this data file cannot be opened any more");
+                request_fail(req, WIRE_FAILED, "this data file can no longer be opened");
         else if (!req.client->takes_fds(req.client, 1))
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
         else

@@ -163,7 +163,7 @@ static void on_registered(struct region *memory)
         tenant->registered.refused++;
         if (log_ratelimit_pass(&tenant->region_lines, &held_back))
                 log_warning("tenant %s: the I/O rings registered %s of a client's %s of registered "
-                            "memory: %s; I/O to the rest costs more CPU",
+                            "memory: %s; I/O to the rest uses more CPU time",
                             tenant_name(tenant), units_bytes(io->registered_bytes, registered),
                             units_bytes(io->bytes, all),
                             io->result == -ENOMEM

@@ -230,7 +230,7 @@ void recorder_start(struct request req, const struct wire_record *msg)
                 return;
         }
         if (client->tenant->service->recorder) {
-                request_fail(req, WIRE_EXISTS_ALREADY, "a recording is under way already");
+                request_fail(req, WIRE_EXISTS_ALREADY, "a recording is already running");
                 return;
         }
         if (!client->takes_fds(client, 1)) {

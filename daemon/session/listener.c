@@ -139,8 +139,8 @@ static int check_directory(const char *path, char *ret_error)
         if ((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) {
                 snprintf(ret_error, 256,
                          "listen.socket: every user may write to the directory %.100s, and could "
-                         "replace the socket: take that away (chmod o-w) or set its sticky bit "
-                         "(chmod +t)",
+                         "replace the socket; remove that permission (chmod o-w), or set the "
+                         "sticky bit (chmod +t)",
                          directory);
                 return -EPERM;
         }
@@ -166,8 +166,8 @@ static int bind_path(struct listener *l, char *ret_error)
 
         r = make_directory(path);
         if (r < 0) {
-                snprintf(ret_error, 256, "listen.socket: cannot make the directory of %s: %s", path,
-                         strerror(-r));
+                snprintf(ret_error, 256, "listen.socket: cannot create the directory of %s: %s",
+                         path, strerror(-r));
                 return r;
         }
         r = check_directory(path, ret_error);

@@ -206,7 +206,8 @@ static void on_deadline(evutil_socket_t fd, short what, void *userdata)
 {
         struct session *s = userdata;
 
-        session_end(s, &s->sessions->stats.ended_timeout, "no HELLO in time: session ended");
+        session_end(s, &s->sessions->stats.ended_timeout,
+                    "no HELLO within limits.handshake: session ended");
 }
 
 static void session_chain_opened(struct client *client)
@@ -348,8 +349,9 @@ static void handle(struct session *s, size_t bytes, int *fds, unsigned n_fds)
         char text[256];
 
         if (!wrong && n_fds != wire_request_fds(hdr->op))
-                wrong = n_fds > 0 ? "descriptors came with a request that has none"
-                                  : "a descriptor did not come with its request";
+                wrong = n_fds > 0 ? "the request came with descriptors, which its operation does "
+                                    "not take"
+                                  : "the request came without its descriptor";
 
         if (!wrong && (hdr->op == WIRE_HELLO) != (s->state == SESSION_HANDSHAKE))
                 wrong = s->state == SESSION_HANDSHAKE ? "a request before HELLO" : "a second HELLO";
@@ -391,8 +393,8 @@ static void read_messages(struct session *s)
 
                 if (!take_fds && fdpass_brings(s->fd)) {
                         session_end(s, &all->stats.ended_bad_frame,
-                                    "descriptors of this user are still to be closed, too many to "
-                                    "take more: session ended");
+                                    "too many descriptors of this user wait to be closed: session "
+                                    "ended");
                         return;
                 }
                 /* The greeting has two. */
@@ -413,8 +415,7 @@ static void read_messages(struct session *s)
                                 s, &s->sessions->stats.ended_bad_frame,
                                 n == -EMSGSIZE
                                         ? "bad frame: longer than a message may be: session ended"
-                                        : "bad frame: more descriptors than can be taken: session "
-                                          "ended");
+                                        : "bad frame: too many descriptors: session ended");
                         return;
                 }
                 if (n == 0) {

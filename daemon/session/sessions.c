@@ -463,8 +463,9 @@ void sessions_end_revoked(struct sessions *all)
                 struct session *s = container_of(n, struct session, node);
 
                 if (s->client.hits.revoked && s->state == SESSION_OPEN)
-                        session_end(s, &all->stats.ended_bad_frame,
-                                    "the client holds more of the pool than it may: session ended");
+                        session_end(
+                                s, &all->stats.ended_bad_frame,
+                                "the client holds more of the pool than its share: session ended");
         }
 }
 

@@ -202,7 +202,7 @@ void store_tick(struct store *s)
                 if (p->calling) {
                         /* The call stays; its waiter is answered. */
                         if (p->state == STORE_VOLUME_RESUMING) {
-                                store_error(reason, 0, "%s: its device does not answer", p->name);
+                                store_error(reason, 0, "%s: the device does not answer", p->name);
                                 health_set_state(p, STORE_VOLUME_BYPASSED, reason);
                         }
                         device_done(p, -ETIMEDOUT, "its device does not answer");
@@ -210,7 +210,7 @@ void store_tick(struct store *s)
                 }
                 p->hung = true;
                 snprintf(reason, sizeof(reason),
-                         "an operation has not come back for %llu s (io.hang)",
+                         "an operation has not completed for %llu s (io.hang)",
                          (unsigned long long)(s->params.hang_ms / 1000));
                 volume_bypass(p->volume, reason);
                 if (p->suspending) {
@@ -289,9 +289,9 @@ void store_suspend(struct store *s, struct store_device *req)
 
         assert(req->volume < s->n_volumes);
         if (p->device || p->calling || s->stopping) {
-                answer(req, STORE_BUSY, "something else is under way with this volume");
+                answer(req, STORE_BUSY, "another operation on this volume is in progress");
         } else if (p->state == STORE_VOLUME_SUSPENDED) {
-                answer(req, STORE_EXISTS, "it is suspended already");
+                answer(req, STORE_EXISTS, "the volume is already suspended");
         } else if (p->state != STORE_VOLUME_UP) {
                 health_set_state(p, STORE_VOLUME_SUSPENDED, p->reason);
                 health_tell(p, STORE_VOLUME_IS_SUSPENDED, "");
@@ -336,11 +336,10 @@ static int run_resume(struct kio_request *req)
                         if (i != p->number && s->volumes[i].volume &&
                             volume_superblock(s->volumes[i].volume)->volume_index ==
                                     sb->volume_index)
-                                return store_error(
-                                        p->error, -EPROTO,
-                                        "%s: says that it is the same volume of the store "
-                                        "as %s: one is a copy",
-                                        p->name, s->volumes[i].name);
+                                return store_error(p->error, -EPROTO,
+                                                   "%s: has the same volume number as %s: one is a "
+                                                   "copy of the other",
+                                                   p->name, s->volumes[i].name);
                 membership_prepare_superblock(p, v);
                 if (p->volume)
                         volume_take_marks(v, p->volume);
@@ -348,11 +347,11 @@ static int run_resume(struct kio_request *req)
                 if (r < 0)
                         return r;
                 if (s->in_set && membership_is_apart(&p->join.set, v))
-                        return store_error(p->error, -EPROTO,
-                                           "%s: not resumed: it may have been used without the "
-                                           "others, and know of purges that they have missed: "
-                                           "restart the daemon",
-                                           p->name);
+                        return store_error(
+                                p->error, -EPROTO,
+                                "%s: not resumed: the volume may have been used without the others "
+                                "and know of purges that they missed; restart the daemon",
+                                p->name);
                 p->next = TAKE_PTR(v);
         }
         p->join.empty = p->join.empty || membership_has_missed(&p->join.set, p->next);
@@ -537,7 +536,9 @@ static void resumed(struct kio_request *req)
 
         p->calling = false;
         if (r >= 0 && (s->stopping || p->state != STORE_VOLUME_RESUMING))
-                r = store_error(p->error, -ECANCELED, "%s: not resumed: it took too long", p->name);
+                r = store_error(p->error, -ECANCELED,
+                                "%s: not resumed: reading the volume took longer than io.hang",
+                                p->name);
         if (r == WANTS_NUMBER) {
                 number(p);
                 return;
@@ -569,18 +570,17 @@ void store_resume(struct store *s, struct store_device *req)
 
         assert(req->volume < s->n_volumes);
         if (p->state == STORE_VOLUME_UP) {
-                answer(req, STORE_EXISTS, "it is not suspended or bypassed");
+                answer(req, STORE_EXISTS, "the volume is neither suspended nor bypassed");
                 return;
         }
         for (unsigned i = 0; i < s->n_volumes; i++)
                 busy = busy || s->volumes[i].state == STORE_VOLUME_RESUMING;
         if (busy || p->device || p->calling || s->stopping) {
-                answer(req, STORE_BUSY, "something else is under way with the volumes");
+                answer(req, STORE_BUSY, "another operation on the volumes is in progress");
                 return;
         }
         if (p->volume && volume_pending(p->volume) > 0) {
-                answer(req, STORE_BUSY,
-                       "its device has not given back what was asked of it before");
+                answer(req, STORE_BUSY, "the device has not completed earlier operations");
                 return;
         }
         p->device = req;

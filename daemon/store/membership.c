@@ -191,8 +191,8 @@ static int leave_out_fresh(struct store *s, char ret_error[static STORE_ERROR_BY
                 if (!p->volume || !volume_is_fresh(p->volume))
                         continue;
                 r = store_error(p->error, -ENODEV,
-                                "%s: an empty directory, which is not added to the store while "
-                                "another volume cannot be used",
+                                "%s: an empty directory is not added to the store while another "
+                                "volume cannot be used",
                                 p->name);
                 r = health_leave_out(p, r, ret_error);
                 if (r < 0)
@@ -215,7 +215,7 @@ int membership_found(struct store *s, char ret_error[static STORE_ERROR_BYTES])
                 for (unsigned i = 0; i < s->n_volumes; i++)
                         if (!s->volumes[i].volume)
                                 return store_error(ret_error, -EIO,
-                                                   "%.300s (a store is made only where all of its "
+                                                   "%.300s (a store is created only if all of its "
                                                    "volumes can be used)",
                                                    s->volumes[i].error);
         }

@@ -32,7 +32,8 @@ DEFINE_CLEANUP(struct store *, store_close);
 static int check_params(const struct store_params *params, char ret_error[static STORE_ERROR_BYTES])
 {
         if (params->n_paths == 0 || !params->paths[0])
-                return store_error(ret_error, -EINVAL, "store.path: there must be one");
+                return store_error(ret_error, -EINVAL,
+                                   "store.path: at least one directory is required");
         if (params->n_paths > STORE_MAX_VOLUMES)
                 return store_error(ret_error, -EINVAL, "store.path: at most %u volumes",
                                    (unsigned)STORE_MAX_VOLUMES);

@@ -210,8 +210,8 @@ static void warn(struct census *n, const char *whose, unsigned has, unsigned mos
         uint32_t held_back;
 
         if (log_ratelimit_pass(&n->lines, &held_back))
-                log_warning("%s has %u of at most %u namespaces (%s): remove those that are not "
-                            "needed (kvcachectl namespace rm)",
+                log_warning("%s has %u of at most %u namespaces (%s); remove unused ones with "
+                            "\"kvcachectl namespace rm\"",
                             whose, has, most, key);
 }
 

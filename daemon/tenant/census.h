@@ -52,7 +52,7 @@ struct census_use {
  */
 bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, struct census_use *ret);
 void census_count_refusal(struct census *n, enum census_scope scope);
-/* No namespace that was there at this call, or is not any more, has, or had, a higher id. */
+/* Returns the highest id of all namespaces that exist or have been removed. */
 uint32_t census_highest_id(struct census *n);
 /* One was made: logs a warning where that has brought user, tenant or store to CENSUS_WARN_PERCENT
  * of its limit. */

@@ -49,8 +49,8 @@ static int look_at_all(const struct store *store, bool *used, char *ret_error)
                 number = number_of(ns);
                 if (number < 0 || used[number]) {
                         snprintf(ret_error, 256,
-                                 "store: the number of tenant \"%.80s\" cannot be made out: what "
-                                 "its namespaces are written in is damaged",
+                                 "store: cannot determine the number of tenant \"%.80s\": the "
+                                 "records of its namespaces are damaged",
                                  ns->name);
                         return -EUCLEAN;
                 }
@@ -179,7 +179,7 @@ int tenant_ids_assign(struct store *store, struct kio *io, const char *const *na
                         r = all->ops[i].req.result < 0 ? all->ops[i].req.result : -EIO;
         free(all);
         if (r < 0 && r != -EUCLEAN)
-                snprintf(ret_error, 256, "store: the tenants could not be given their numbers: %s",
+                snprintf(ret_error, 256, "store: cannot assign numbers to the tenants: %s",
                          strerror(-r));
         return r;
 }

@@ -202,8 +202,8 @@ def test_a_device_that_hangs_is_called_hung_not_failed(two, disk):
         disk.fail("hang")
         assert len(from_disk(c, ns, pairs)) == on_good
         bad = wait_until(lambda: next((p for p in volumes_of(daemon) if p["state"] == "hung"), None), "the volume is hung")
-        assert bad["volume"] == name and "has not come back for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
-        told = f"volume {name} is hung: an operation has not come back for 1 s (io.hang)"
+        assert bad["volume"] == name and "has not completed for 1 s" in bad["reason"] and bad["errors"]["read"] == 0
+        told = f"volume {name} is hung: an operation has not completed for 1 s (io.hang)"
         assert daemon.http("/healthz")[0::2] == (200, b"ok\n"), "a device that hangs is not a process that does"
         assert daemon.http("/readyz")[0::2] == (200, f"ready\ndegraded: {told}\n".encode())
         assert daemon.metric(f'kvcache_volume_hung{{volume="{name}"}}') == 1

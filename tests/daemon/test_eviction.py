@@ -53,11 +53,11 @@ def test_a_reload_changes_the_policy_and_keeps_every_chunk_in_its_order(make):
             expected = "by recency" if policy == "lru" else "used"
             for tier in ("memory", "disk"):
                 assert class_of(daemon, keys[0], tier).startswith(expected)
-        assert "every chunk is in the lists of lru" in daemon.log()
+        assert "eviction.policy: switched to lru" in daemon.log()
         # A second reload of the same leaves it alone.
-        said = daemon.log().count("every chunk is in the lists of")
+        said = daemon.log().count("eviction.policy: switched to")
         change(daemon, "lru")
-        assert daemon.log().count("every chunk is in the lists of") == said
+        assert daemon.log().count("eviction.policy: switched to") == said
         # What was used last before the change is what stays longest after it.
         get_all(c, ns, keys[:8])
         change(daemon, "cq")

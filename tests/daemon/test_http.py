@@ -172,7 +172,7 @@ def test_a_worker_that_does_not_advance_is_what_healthz_is_for(one_worker):
             assert one_worker.log().count("a worker thread has made no progress") == 1
         suspending.join()
         wait_until(lambda: one_worker.http("/healthz")[0::2] == (200, b"ok\n"), "it is alive again")
-        assert "every worker thread makes progress again" in one_worker.log()
+        assert "all worker threads make progress again" in one_worker.log()
 
 
 def test_live_reserved_and_limit_are_told_apart(web):

@@ -143,8 +143,8 @@ def test_probes_do_not_name_what_is_degraded_without_the_token(make_daemon, toke
 
 
 @pytest.mark.parametrize("what, mode, said", [
-    (TOKEN, 0o644, "its mode is 0644, and other users may read it: chmod 0640"), (TOKEN, 0o662, "other users may change it"),
-    ("", 0o600, "it is empty"), ("\n", 0o600, "it is empty"), ("short", 0o600, "shorter than 16 characters"),
+    (TOKEN, 0o644, "mode 0644 lets other users read the file: chmod 0640"), (TOKEN, 0o662, "lets other users change the file"),
+    ("", 0o600, "the file is empty"), ("\n", 0o600, "the file is empty"), ("short", 0o600, "shorter than 16 characters"),
     ("x" * 513, 0o600, "longer than 512 characters"), (f"{TOKEN} {TOKEN}", 0o600, "without a space"), (None, 0, "No such file"),
     ("directory", 0, "not a regular file")])
 def test_a_file_that_will_not_do_is_an_error_at_startup(make_daemon, directory, what, mode, said):
@@ -170,7 +170,7 @@ def test_a_reload_reads_the_token_again(make_daemon, directory, token_file):
     assert ctl("reload", daemon=daemon, check=0).stdout == "nothing has changed\n"
     token_file.write_text("another-token-0123456789\n")
     assert ask(port, token=TOKEN)[0] == 200, "until the reload"
-    assert "http.token_file: the token is another one now" in ctl("reload", daemon=daemon, check=0).stdout
+    assert "http.token_file: the token has changed" in ctl("reload", daemon=daemon, check=0).stdout
     assert ask(port, token=TOKEN)[0] == 401 and ask(port, token="another-token-0123456789")[0] == 200
 
     for spoil in (lambda: token_file.write_text(""), lambda: (token_file.write_text(TOKEN), token_file.chmod(0o644)),
@@ -210,7 +210,7 @@ def test_a_file_of_another_user_is_refused(make_daemon, directory, token_file):
     daemon = make_daemon(settings=settings, unprivileged=True)
     os.chown(token_file, 12345, harness.STRANGER)
     assert daemon.spawn().wait_exit() == 78
-    assert "it belongs to another user" in daemon.log()
+    assert "the file belongs to another user" in daemon.log()
     os.chown(token_file, 0, harness.STRANGER)  # root's, and of the daemon's group: as /etc/kvcache has it
     again = make_daemon(settings=settings, unprivileged=True).start()
     assert ask(port_of(again), token=TOKEN)[0] == 200

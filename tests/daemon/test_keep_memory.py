@@ -365,7 +365,7 @@ def test_a_map_of_another_store_or_time_is_not_used(service, make_daemon):
     s.start()
     with s.daemon.client() as c:
         assert read(c, c.namespace("other"), pairs) == [(None, False)] * len(pairs)
-    assert s.kept()["chunks"] == 0 and "another daemon had it since" in s.daemon.log()
+    assert s.kept()["chunks"] == 0 and "another daemon has opened it since" in s.daemon.log()
     # and of a store that was made anew
     pairs = fill(s.daemon, "other", 16)
     s.daemon.stop()
@@ -417,7 +417,7 @@ def test_another_size_is_another_pool(service):
     pairs = fill(s.daemon, "size", 16)
     s.daemon.settings["memory.pool"] = "48MiB"
     s.restart()
-    assert "the pool is of another size" in s.daemon.log()
+    assert "the pool has another size" in s.daemon.log()
     assert check_answers(s, "size", pairs) == 0
     s.restart()
     assert check_answers(s, "size", pairs) == 16, "and that one is kept in turn"
@@ -434,7 +434,7 @@ def test_a_size_that_the_daemon_chose_stays(service, directory):
     first, second = ({n for n in s.manager.names() if n.endswith(f"-{tenant}-rw")} for tenant in (0, 1))
     s.daemon.settings["memory.pool"] = "96MiB"
     s.restart()
-    assert "the pool of tenant other is as large as that of the daemon before: 32 MiB" in s.daemon.log()
+    assert "the pool of tenant other keeps the size it had in the previous daemon: 32 MiB" in s.daemon.log()
     assert second < set(s.manager.names()) and not first & set(s.manager.names())
 
 
@@ -518,7 +518,7 @@ def test_without_such_mounts_the_pool_is_sealed(service, directory):
         s.daemon.settings["memory.directory"] = place
         s.start()
         assert reason in s.daemon.status()["kept_memory"]["reason"]
-        assert "the pool will not outlive this daemon" in s.daemon.log()
+        assert "the pool will not survive a restart of this daemon" in s.daemon.log()
         with s.daemon.client() as c:
             assert fcntl.fcntl(c.pool_fd, fcntl.F_GET_SEALS) & kvwire.F_SEAL_FUTURE_WRITE
         pairs = fill(s.daemon, "sealed", 4)

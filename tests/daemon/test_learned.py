@@ -13,7 +13,7 @@ from test_replay import LONG, replay, trace_path
 
 SAVES, ERRORS = "kvcache_eviction_saves_total", "kvcache_eviction_save_errors_total"
 RESTORED = "kvcache_eviction_restored_chunks"
-DAMAGED = "eviction begins with nothing learned"
+DAMAGED = "eviction starts without saved state"
 
 
 @pytest.fixture
@@ -211,7 +211,7 @@ def test_a_file_that_cannot_be_written_is_reported_once_and_tried_again(make):
     in_the_way.mkdir()
     pairs = fill(daemon)
     wait_until(lambda: daemon.metric(ERRORS) >= 2, "it is tried twice", 20)
-    assert daemon.log().count("what eviction has learned cannot be saved") == 1
+    assert daemon.log().count("cannot save eviction state") == 1
     assert daemon.metric(SAVES) == 0 and not daemon.learned.exists()
     in_the_way.rmdir()
     saved_since(daemon, 1)

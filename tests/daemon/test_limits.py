@@ -235,7 +235,7 @@ def test_R12_a_descriptor_that_cannot_be_closed_does_not_keep_the_store_open(mak
                 with pytest.raises(kvwire.SessionEnded):
                     c.receive()
         daemon.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: "not waiting for it" in daemon.log(), "it has closed all else")
+        wait_until(lambda: "exiting without waiting for it" in daemon.log(), "it has closed all else")
     finally:
         server.kill()
         server.wait()

@@ -82,7 +82,7 @@ def test_sizes_that_are_no_multiple_of_512(daemon, how):
 def test_a_block_of_part_of_a_layer_is_one_piece(daemon):
     said = profile(MODELS / "qwen3_8b.yaml", DEPLOYMENTS / "block-tp1-pp8.yaml", source="gpu", daemon=daemon)
     check_measured(said, verified=total(said))
-    assert said["gpu"]["pieces_per_block"] == 1 and "no whole number of layers" in said["note"]
+    assert said["gpu"]["pieces_per_block"] == 1 and "not a whole number of layers" in said["note"]
 
 
 @pytest.mark.parametrize("users,clients", first_of([(5, 2), (1, 3), (7, 7)]))

@@ -38,7 +38,7 @@ def test_it_says_what_changed_and_what_needs_a_restart(configured):
     path.write_text("limits:\n  leases: 50\nio:\n  depth: 7\n")
     assert ctl("reload", daemon=daemon, check=0).stdout == (
         "applied:\n  limits.leases: 40 is now 50\n"
-        "needs a restart:\n  io.depth: 32 becomes 7 only at the next start\n"
+        "needs a restart:\n  io.depth: 32 becomes 7 only after a restart\n"
         "1 setting changed\n")
     assert leases_of(daemon) == "50" and daemon.metric("kvcache_config_reloads_total") == 2
     path.write_text("limits:\n  leases: 60\n")

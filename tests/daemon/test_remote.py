@@ -382,7 +382,7 @@ def test_tenants_with_another_secret_never_meet(host, directory):
 
 
 @pytest.mark.parametrize("text,mode,says", [
-    ("one secret of the tenant's", 0o644, "its mode is 0644, and other users may read it: chmod 0640"),
+    ("one secret of the tenant's", 0o644, "mode 0644 lets other users read the file: chmod 0640"),
     ("short", 0o600, "the secret is shorter than 16 bytes"),
     ("x" * 5000, 0o600, "the secret is longer than 4096 bytes")])
 def test_a_secret_that_is_none_ends_the_startup(host, directory, text, mode, says):
@@ -402,8 +402,8 @@ def test_what_an_engine_needs_is_checked(make_daemon, directory):
             ({"remote.backend": "rados"}, "remote.backend: rados needs remote.pool, as in"),
             ({"remote.backend": "s3", "remote.bucket": "b"}, "remote.backend: s3 needs remote.endpoint, as in"),
             (dict(s3, **{"remote.endpoint": "localhost"}), "begins with neither https:// nor http://"),
-            (s3, "its mode is 0644, and other users may read it: chmod 0640"),
-            ({"remote.backend": "directory", "remote.path": directory, "remote.prefix": "../up"}, "is no prefix of names"),
+            (s3, "mode 0644 lets other users read the file: chmod 0640"),
+            ({"remote.backend": "directory", "remote.path": directory, "remote.prefix": "../up"}, "is not a prefix of object names"),
             ({"remote.backend": "tape"}, "is not one of off, directory, rados, s3")):
         daemon = make_daemon(settings=settings)
         daemon.spawn()
@@ -494,12 +494,12 @@ def test_a_purge_of_the_shared_tier_holds_on_every_host(host):
         ns = open_on(c, b)
         assert [s for s, _, _ in got(c, ns, keys[:3])] == [Status.OK] * 3
     answer = ctl("purge", "n", "--remote", "--yes", daemon=a, check=0).stdout
-    assert answer == ("5 chunks purged here\nThe shared tier is purged: other hosts may serve what they have of it for up to 1 s.\n")
+    assert answer == ("5 chunks purged here\nThe shared tier is purged; other hosts may serve their copies for up to 1 s.\n")
     with b.client() as c:
         ns = c.namespace("n", FINGERPRINT)
         wait_until(lambda: c.match(ns, keys) == 0 and got(c, ns, keys[:1])[0][0] == Status.MISS, "b has learned of it")
         assert [s for s, _, _ in got(c, ns, keys)] == [Status.MISS] * 5
-    wait_until(lambda: "another host has purged it on the shared tier; 3 chunks dropped here" in b.log(), "it is in the log")
+    wait_until(lambda: "purged on the shared tier by another host; 3 chunks dropped here" in b.log(), "it is in the log")
     a.restart(kill=True)
     b.restart()
     for daemon in (a, b):

@@ -302,7 +302,7 @@ def test_check_config_looks_at_places_and_changes_nothing(directory):
     assert "store.path: " in lines[0] and "Not a directory" in lines[0]
     assert "listen.socket: no socket can be made" in lines[1] and "listen.http: no socket can be made" in lines[2]
     result, lines = check(store__path=store, listen__socket=directory / "file")
-    assert result.returncode == CONFIG and "is no socket" in lines[0]
+    assert result.returncode == CONFIG and "is not a socket" in lines[0]
     open_to_all = directory / "open"
     open_to_all.mkdir()
     open_to_all.chmod(0o777)
@@ -474,7 +474,7 @@ def test_reload_applies_what_may_change_and_names_what_may_not(make_daemon, dire
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: daemon.metric("kvcache_config_reloads_total") == 1, "the reload")
         assert [r.status for r in c.get(ns, keys)].count(Status.OK) == 2
-        assert "io.depth: 32 becomes 7 only at the next start" in daemon.log()
+        assert "io.depth: 32 becomes 7 only after a restart" in daemon.log()
         path.write_text("limits:\n  leases: none of your business\n")
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: f"{path}:2:" in daemon.log(), "the refusal of the reload")

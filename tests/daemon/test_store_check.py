@@ -126,8 +126,8 @@ def test_what_is_no_store(store, directory):
     short.mkdir()
     (short / "superblock").write_bytes((store / "superblock").read_bytes()[:60])
     cases = [(directory / "missing", "No such file"), (empty, "not a kvcache store"), (file, "Not a directory"),
-             (foreign, "none of its four copies is whole"), (fifo, "not a regular file"), (link, "superblock: cannot read"),
-             (short, "none of its four copies is whole"), ("", "No such file"), ("x" * 5000, "too long a name")]
+             (foreign, "none of its four copies is intact"), (fifo, "not a regular file"), (link, "superblock: cannot read"),
+             (short, "none of its four copies is intact"), ("", "No such file"), ("x" * 5000, "too long a name")]
     for path, word in cases:
         result = ctl("store", "check", path, check=BAD_INPUT)
         assert word in result.stderr and result.stdout == "", result.stderr

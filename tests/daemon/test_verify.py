@@ -413,7 +413,7 @@ def test_offline_after_a_kill(daemon):
     daemon.kill()
     said = verify("--store", daemon.store, check=GOOD)
     assert said["chunks"] == len(pairs) and said["volumes"][0]["clean"] is False
-    assert "not closed properly" not in ctl("verify", "--store", daemon.store, check=GOOD).stdout
+    assert "not closed cleanly" not in ctl("verify", "--store", daemon.store, check=GOOD).stdout
     daemon.start()
     check_misses(daemon, pairs, set())
 

@@ -200,7 +200,7 @@ def test_kvcachectl_device(make):
     assert "no volume '/nowhere'" in ctl("device", "resume", "/nowhere", daemon=daemon, check=1).stderr
     for wrong in (["eject", "0"], ["suspend"], ["resume", "0", "1"], ["ls", "0"]):
         ctl("device", *wrong, daemon=daemon, check=2)
-    assert daemon.log().count("is suspended") == 1 and daemon.log().count("is used again") == 1
+    assert daemon.log().count("is suspended") == 1 and daemon.log().count("is in use again") == 1
 
 
 def test_there_is_no_such_path(make):
@@ -296,8 +296,8 @@ def test_a_file_system_that_others_fill_stops_the_growth_and_nothing_else(make, 
         assert full["full"] and full["state"] == "up"
         assert metric(daemon, "volume_full", daemon.paths[1]) == 1
         assert metric(daemon, "volume_full_refusals_total", daemon.paths[1]) >= 1
-        assert daemon.log().count("its file system is full") == 1
-        assert "its file system is full" in ctl("device", "ls", daemon=daemon, check=0).stdout
+        assert daemon.log().count("no free space above store.reserve") == 1
+        assert "the file system is full" in ctl("device", "ls", daemon=daemon, check=0).stdout
         assert shutil.disk_usage(mount).free >= 4 * MIB
         daemon.stop()
     finally:

@@ -18,6 +18,6 @@ if [ "$found" != "$wanted" ]; then
         exit 77
 fi
 NVCC=$nvcc sh "$folder/make-ptx.sh" | diff -u "$folder/copy.ptx" - || {
-        echo "client/gpu/make-ptx.sh >client/gpu/copy.ptx mends it"
+        echo "copy.ptx does not match its source: run client/gpu/make-ptx.sh >client/gpu/copy.ptx"
         exit 1
 }

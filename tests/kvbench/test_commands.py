@@ -363,7 +363,7 @@ def test_flags_take_a_truth_value_or_none():
             assert ok(*words, f"--{name}", yes) == ok(*words, f"--{name}={yes}") == want
         for no in ("false", "0", "no", "off"):
             assert ok(*words, f"--{name}", no) == ok(*words, f"--{name}={no}") == ok(*words)
-        assert "none of true, false" in refused(*words, f"--{name}=maybe", status=USAGE)
+        assert "not one of true, false" in refused(*words, f"--{name}=maybe", status=USAGE)
 
 
 @pytest.mark.parametrize("arguments, warning", [
@@ -521,7 +521,7 @@ def test_fractional_heads(tmp_path):
     ("model_name: {a: b}\n", "model_name: is a mapping"), (f"model_name: {'x' * 5000}\n", "longer than"),
     ("model_name: MISTRAL_7B\nnum_layers: 32\n", "model.yaml:1:13: model_name: 'MISTRAL_7B' has no family"),
     ("model_name: QWEN3\nmodel: QWEN3\n", "model.yaml:2:1: model and model_name are the same"),
-    ("model_name: QWEN3\nfamily: nothing\n", "model.yaml:2:9: family: 'nothing' is none of"),
+    ("model_name: QWEN3\nfamily: nothing\n", "model.yaml:2:9: family: 'nothing' is not one of"),
     ("model_name: x\nfamily: [generic]\n", "family: is a list"),
     ("model_name: DEEPSEEK_R1\nnum_layers: 61\n", "num_query_heads: is missing"),
     ("model_name: x\nfamily: generic\nnum_layers: 1\nnum_kv_heads: 1\n", "head_dimension: is missing"),
@@ -626,8 +626,8 @@ def test_numbers_print_as_written(written, shown, counts, tmp_path):
 
 @pytest.mark.parametrize("content, warnings", [
     ("strategy:\n", []), ("strategy: {}\nruntime:\n  isl: 1\n", []), ("system:\n  hardware:\n  access_pattern: ~\n", []),
-    ("strategy: [1, 2]\n", ["config.yaml:1:11: warning: strategy: is no mapping"]),
-    ("runtime: 5\n", ["config.yaml:1:10: warning: runtime: is no mapping"]),
+    ("strategy: [1, 2]\n", ["config.yaml:1:11: warning: strategy: not a mapping of keys to values"]),
+    ("runtime: 5\n", ["config.yaml:1:10: warning: runtime: not a mapping of keys to values"]),
     ("extra:\n  a: 1\nstrategy:\n  nonsense: 12\n", ["config.yaml:1:1: warning: extra: unknown section",
                                                     "config.yaml:4:3: warning: strategy.nonsense: unknown key"]),
 ])
@@ -641,7 +641,7 @@ def test_what_is_not_used_is_a_warning(content, warnings, tmp_path):
     ("", "is empty"), ("# nothing\n", "is empty"), ("- a\n", "config.yaml:1:1: must be a mapping"), ("strategy:\n  tp_size: [1\n", "config.yaml:"),
     (b"\0\1\2\3" * 100, "config.yaml"), ("strategy:\n  tp_size: 1\n  tp_size: 2\n", "config.yaml:3:3: tp_size: is there twice"),
     ("strategy:\n  tp_size: 1\nstrategy:\n  pp_size: 1\n", "config.yaml:3:1: strategy: is there twice"),
-    ("strategy:\n  kvcache_quant_mode: FP8\n", "strategy.kvcache_quant_mode: 'FP8' is none of fp8, int8, fp16, bfloat16"),
+    ("strategy:\n  kvcache_quant_mode: FP8\n", "strategy.kvcache_quant_mode: 'FP8' is not one of fp8, int8, fp16, bfloat16"),
     ("strategy:\n  kvcache_quant_mode:\n", "strategy.kvcache_quant_mode: has no value"),
     ("strategy:\n  kvcache_quant_mode: [fp8]\n", "strategy.kvcache_quant_mode: is a list"),
     ("system:\n  hardware: {a: 1}\n", "system.hardware: is a mapping"), (f"system:\n  hardware: {'x' * 64}\n", "longer than 63"),

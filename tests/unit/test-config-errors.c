@@ -39,11 +39,11 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:1:1: unknown key \"\xc3\xa4\xc3\xb6\"; the sections are listen, http, store, "
                   "memory, io, remote, eviction, access, limits, log, tenants" },
                 { "tenants: {acme: {}}\n",
-                  "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, an entry "
-                  "each: \"- name: acme\", and its keys below" },
+                  "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, with one "
+                  "entry for each tenant: \"- name: acme\", and its keys below" },
                 { "? \"tenants.a\\tb\"\n: 1\n",
-                  "t:1:3: unknown key \"tenants.a?b\"; tenants are a list in the file, an entry "
-                  "each: \"- name: a?b\", and its keys below" },
+                  "t:1:3: unknown key \"tenants.a?b\"; tenants are a list in the file, with one "
+                  "entry for each tenant: \"- name: a?b\", and its keys below" },
                 { "tenants: [default]\n",
                   "t:1:11: a tenant is a mapping: \"- name: research\", and "
                   "its other keys below" },
@@ -76,13 +76,13 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:2:3: a tenant is a mapping: \"- name: research\", and its "
                   "other keys below" },
                 { "tenants:\n- name: a\n  users: a\ntenants: []\n",
-                  "t:4:1: section \"tenants\" is there twice; first at line 1" },
+                  "t:4:1: section \"tenants\" is given twice; first at line 1" },
                 { "store: {limit: 1GiB}\nstore.limit: 2GiB\n",
                   "t:2:1: \"store.limit\" is given twice; first at line 1" },
                 { "store:\n  limit: 1GiB\n  limit: 1GiB\n",
                   "t:3:3: \"store.limit\" is given twice; first at line 2" },
                 { "store: {}\nio: {}\nstore: {}\n",
-                  "t:3:1: section \"store\" is there twice; first at line 1" },
+                  "t:3:1: section \"store\" is given twice; first at line 1" },
                 { "access.users: a\ntenants.default.users: b\n",
                   "t:2:1: \"access.users\" is given twice (as tenants.default.users); first at "
                   "line 1" },
@@ -191,15 +191,15 @@ static void errors_name_place_fault_and_remedy(void **state)
                                             "\"./auto\" for a directory of that name" },
                 { "store.path: [/a, /b, /a]", "t:1:13: store.path: \"/a\" is listed twice" },
                 { "store.path:\n  - /a\n  - [/b]\n",
-                  "t:3:5: store.path: a list of plain values is wanted; this entry is a list" },
+                  "t:3:5: store.path: expected a list of plain values; this entry is a list" },
                 { "store.path:\n  - /a\n  -\n", "t:3:4: store.path: an entry without a value" },
                 { "access.users: alice, bob", "t:1:15: access.users: \"alice, bob\" is not a name; "
                                               "several are written as a list: [alice, bob]" },
-                { "access.users: [{a: b}]", "t:1:16: access.users: a list of plain values is "
-                                            "wanted; this entry is a mapping" },
+                { "access.users: [{a: b}]", "t:1:16: access.users: expected a list of plain "
+                                            "values; this entry is a mapping" },
                 { "store:\n limit: 2GiB\n  path: /x\n",
-                  "t:2:9: the value of \"store.limit\" goes on in the next line; look "
-                  "at the indentation there" },
+                  "t:2:9: the value of \"store.limit\" continues on the next line; check the "
+                  "indentation there" },
                 { "store.path: \"a\\nb\"",
                   "t:1:13: store.path: \"a?b\" is not one line of UTF-8 text" },
                 { "store.path: \"a\\0b\"", "t:1:13: a NUL character within text" },
@@ -234,8 +234,8 @@ static void what_yaml_has_beyond_keys_and_values_is_refused(void **state)
                 { "--- {}\n--- {}\n", "t:2:1: a second document begins here" },
                 { "log.level: info\n---\nlog.level: debug\n",
                   "t:2:1: a second document begins here" },
-                { "- store\n", "t:1:1: \"key: value\" lines are wanted, not a list" },
-                { "store", "t:1:1: \"key: value\" lines are wanted, not a single value" },
+                { "- store\n", "t:1:1: expected \"key: value\" lines, not a list" },
+                { "store", "t:1:1: expected \"key: value\" lines, not a single value" },
                 { "store:\n\tlimit: 1GiB\n",
                   "t:2:1: not valid YAML: found character that cannot start any token" },
                 { "store.path: [\n", "t:2:1: not valid YAML: " },
@@ -397,7 +397,7 @@ static void files_that_are_none_get_one_clear_error(void **state)
         struct config_error e = {};
 
         assert_int_equal(config_load_file(&config, folder, &e), -EISDIR);
-        snprintf(expected, sizeof(expected), "%s: is a directory; a file is wanted", folder);
+        snprintf(expected, sizeof(expected), "%s: is a directory, not a file", folder);
         assert_string_equal(e.text, expected);
 
         assert_int_equal(config_load_file(&config, in_folder("none", path), &e), -ENOENT);

@@ -345,7 +345,7 @@ static void there_are_at_most_so_many_tenants(void **state)
 
 static void say_change(void *userdata, enum config_change change, const char *text)
 {
-        assert_int_equal(change == CONFIG_NEEDS_RESTART, strstr(text, "at the next start") != NULL);
+        assert_int_equal(change == CONFIG_NEEDS_RESTART, strstr(text, "after a restart") != NULL);
         assert_int_not_equal(change, CONFIG_KEPT);
         say(text);
 }
@@ -368,13 +368,13 @@ static void a_reload_changes_limits_of_tenants_and_says_what_it_does_not(void **
         assert_int_equal(config.tenants[0].stored_bytes, GIB);
         assert_string_equal(config.tenants[0].users.items[0], "x");
         assert_true(was_said("tenant a: keys: 2048 is now auto"));
-        assert_true(was_said("tenant a: users: [x] becomes [y] only at the next start"));
-        assert_true(was_said("tenant a: pool: 8MiB becomes auto only at the next start"));
+        assert_true(was_said("tenant a: users: [x] becomes [y] only after a restart"));
+        assert_true(was_said("tenant a: pool: 8MiB becomes auto only after a restart"));
         config_fini(&next);
         config_init(&next);
         n_said = 0;
         assert_int_equal(config_reload(&config, &next, &reporting), 0);
-        assert_true(was_said("only at the next start"));
+        assert_true(was_said("only after a restart"));
         assert_int_equal(config.n_tenants, 1);
         config_fini(&next);
 }
@@ -571,9 +571,9 @@ static void an_address_that_other_hosts_reach_must_be_allowed(void **state)
                 assert_int_equal(load(text), 0);
                 assert_int_equal(config_check(&config, &fault), -EINVAL);
                 snprintf(expected, sizeof(expected),
-                         "t:1:14: listen.http: \"%s\" would be seen from other hosts; set "
-                         "http.allow_remote: true if that is meant, or write a loopback address, "
-                         "as in \"127.0.0.1:9750\"",
+                         "t:1:14: listen.http: \"%s\" is reachable from other hosts; set "
+                         "http.allow_remote: true to allow that, or use a loopback address, as in "
+                         "\"127.0.0.1:9750\"",
                          addresses[i]);
                 assert_string_equal(fault.text, expected);
                 snprintf(text, sizeof(text), "listen.http: '%s'\nhttp: {allow_remote: true}\n",
@@ -615,8 +615,8 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         assert_true(config.store.limit != 32 * MIB || config.access.users.n == 0);
         assert_int_equal(config.access.users.n, 0);
         assert_true(was_said("limits.wait: 5s is now 9s"));
-        assert_true(was_said("becomes 32MiB only at the next start"));
-        assert_true(was_said("access.users: [] becomes [alice] only at the next start"));
+        assert_true(was_said("becomes 32MiB only after a restart"));
+        assert_true(was_said("access.users: [] becomes [alice] only after a restart"));
         assert_true(config_given(&config, "limits.wait"));
         config_fini(&next);
 
@@ -630,7 +630,7 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         assert_int_equal(config_set(&next, "memory.pool=1TiB", "--set", &fault), 0);
         assert_int_equal(config_reload_check(&config, &next, &fault), 0);
         assert_int_equal(config_reload(&config, &next, &reporting), 2);
-        assert_true(was_said("limits.leased_bytes: 2MiB becomes 1TiB only at the next start"));
+        assert_true(was_said("limits.leased_bytes: 2MiB becomes 1TiB only after a restart"));
         assert_int_equal(config.limits.leased_bytes, 2 * MIB);
         config_fini(&next);
         assert_int_equal(config_set(&config, "limits.wait=9s", "--set", &fault), 0);

@@ -244,7 +244,7 @@ static void a_daemon_that_refuses_the_file_is_put_to_as_ever(void **state)
         connect_taker(f);
         assert_int_equal(attach_puts(f, folder, 0), 0);
         fake_daemon_lock(f->rig->d);
-        f->rig->d->o.refuse_register = "it is no file of ext4 or XFS on a disk";
+        f->rig->d->o.refuse_register = "not a file of ext4 or XFS on a disk";
         fake_daemon_unlock(f->rig->d);
         put_keys(f, 4, 1);
         assert_staged(f, KVCACHE_GPU_GDS_FILE, 4);

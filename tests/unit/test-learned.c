@@ -180,7 +180,7 @@ static unsigned warnings;
 
 static void warn(void *userdata, const char *text)
 {
-        assert_non_null(strstr(text, "cannot be saved"));
+        assert_non_null(strstr(text, "cannot save eviction state"));
         warnings++;
 }
 

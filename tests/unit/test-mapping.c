@@ -368,7 +368,7 @@ static void a_buffer_costs_each_handle_one_of_its_own(void **state)
 
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i++)
                 (void)lend(ALICE, fd, 0, PAGE);
-        refused(ALICE, fd, 0, PAGE, WIRE_INVALID, "as many regions");
+        refused(ALICE, fd, 0, PAGE, WIRE_INVALID, "maximum number of registered buffers");
         (void)lend(ALICE_2, fd, 0, PAGE);
         assert_int_equal(world.users[ALICE].client.holds.used[QUOTA_REGIONS], WIRE_MAX_REGIONS);
         assert_int_equal(charged(), PAGE);

@@ -443,7 +443,7 @@ static void a_damaged_state_file_is_as_none(void **state)
         close(fd);
         rig.r = remote_free(rig.r);
         make_bare();
-        assert_non_null(strstr(status().reason, "is not used: it is damaged"));
+        assert_non_null(strstr(status().reason, "is not used: the file is damaged"));
         rig.r = remote_free(rig.r);
         make_again();
         assert_int_equal(rig.purged, 2);

@@ -58,10 +58,10 @@ static void what_is_no_file_costs_its_volume_only(void **state)
                 for (unsigned kind = 0; kind < 4; kind++) {
                         copy_dir(1, 2);
                         replace_file(2, names[i], kind);
-                        refused("2", -EMEDIUMTYPE, "it is not a regular file");
+                        refused("2", -EMEDIUMTYPE, "not a regular file");
                         start("02");
                         assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
-                        assert_non_null(strstr(stats_of(1).reason, "it is not a regular file"));
+                        assert_non_null(strstr(stats_of(1).reason, "not a regular file"));
                         assert_true(count_hits(0, MANY) > 0);
                         assert_int_equal(device(store_resume, 1), -EMEDIUMTYPE);
                         stop();

@@ -94,10 +94,10 @@ const struct option_row kvbench_profile_options[] = {
         PLACE_OPTIONS,
         { OPTION_IO, "io", "HOW", "uring or posix (default: the best that works here)",
           "uring posix" },
-        { OPTION_COLD, "cold", NULL, "drop what is cached before it is read" },
+        { OPTION_COLD, "cold", NULL, "drop cached blocks before reading them" },
         { OPTION_NO_RAW, "no_raw", NULL, "do not measure RAW beside the daemon" },
         { OPTION_LAYOUT, "layout", "LAYOUT",
-          "how blocks lie in GPU memory: contiguous, block-first\n"
+          "layout of blocks in GPU memory: contiguous, block-first\n"
           "or outer-first (default: outer-first)",
           "contiguous block-first outer-first" },
         { OPTION_GPU, "gpu", "N", "which GPU (default: 0)" },
@@ -167,8 +167,8 @@ static int parse_truth(const char *text)
 static bool wrong_word(struct ctl *ctl, const struct command *self, int id, const char *text,
                        const char *words)
 {
-        ctl->exit_status =
-                usage_error(self, "--%s: '%s' is none of %s", option_name(self, id), text, words);
+        ctl->exit_status = usage_error(self, "--%s: '%s' is not one of %s", option_name(self, id),
+                                       text, words);
         return false;
 }
 
@@ -184,7 +184,8 @@ static bool parse_format(struct ctl *ctl, const char *text, struct kvbench_optio
                  (ret->which == KVBENCH_KVCACHE || ret->which == KVBENCH_IOSIZE))
                 ret->format = KVBENCH_TABLE;
         else if (ret->which == KVBENCH_PLAN) { /* as KVBench does, but not in silence */
-                complain(0, "warning: --format: '%s' is none of text, json, csv: it is text", text);
+                complain(0, "warning: --format: '%s' is not one of text, json, csv; using text",
+                         text);
                 ret->format = KVBENCH_TEXT;
         } else
                 return wrong_word(ctl, ret->self, OPTION_FORMAT, text,
@@ -326,8 +327,8 @@ static bool check_operands(struct ctl *ctl, int argc, char **argv, int first,
         }
         if (first < argc && ret->n_model_configs == 0) {
                 ctl->exit_status = usage_error(ret->self,
-                                               "what is '%s'? Files of deployments come "
-                                               "after --model_config or --model_configs",
+                                               "unexpected argument '%s'; deployment files follow "
+                                               "--model_config or --model_configs",
                                                argv[first]);
                 return false;
         }

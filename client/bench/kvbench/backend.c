@@ -243,7 +243,7 @@ static int find_place(struct kvbench_workload *w, const char *key, enum kvbench_
         *ret = given;
         if (given != KVBENCH_PLACE_UNSET || *word == '\0' || kvbench_place_parse(word, ret) == 0)
                 return EXIT_OK;
-        return complain(KVBENCH_FAILED, "%s: system.%s: '%s' is none of file, memory, gpu",
+        return complain(KVBENCH_FAILED, "%s: system.%s: '%s' is not one of file, memory, gpu",
                         w->shown, key, word);
 }
 

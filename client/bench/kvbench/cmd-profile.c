@@ -294,11 +294,13 @@ const struct command command_profile = {
         .arguments = "",
         .summary = "run the planned I/O through the daemon, in turns with RAW",
         .help = "Moves the blocks of a model and a deployment through the daemon, and reports\n"
-                "bandwidth (10^9 bytes a second) and latencies. --source memory writes them;\n"
-                "--source file reads what a write has left. Every byte that is read is compared,\n"
-                "outside of the measured time; a write is read back from disk at the end. In\n"
-                "turns with each pass, the same I/O goes directly to or from a file on the same\n"
-                "disk: RAW.\n"
+                "bandwidth (10^9 bytes a second) and latencies. --source memory writes them; "
+                "--source\n"
+                "file reads the blocks of an earlier write. Every byte that is read is compared,\n"
+                "outside of the measured time; a write is read back from disk at the end. In "
+                "turns\n"
+                "with each pass, the same I/O goes directly to or from a file on the same disk: "
+                "RAW.\n"
                 "\n"
                 "If a block is missing, short or wrong, or the daemon ends, the run ends with\n"
                 "status 1. If no daemon answers, one is started on a store in a temporary\n"

@@ -115,7 +115,7 @@ static int read_section(struct yaml_file *f, const yaml_node_t *key_node, const 
         if (yaml_file_is_null(value))
                 return 0;
         if (value->type != YAML_MAPPING_NODE) {
-                yaml_file_warn(f, value, "%s: is no mapping of keys to values, not used", name);
+                yaml_file_warn(f, value, "%s: not a mapping of keys to values; ignored", name);
                 return 0;
         }
         return yaml_file_each(f, value, read_key, &reading);

@@ -369,8 +369,10 @@ int embedded_start(struct embedded *e, const struct embedded_options *o)
 
         *e = (struct embedded){ .lock_fd = -1, .alive_fd = -1 };
         if (!find_binary(binary, sizeof(binary)))
-                return complain(1, "no daemon answers, and there is no kvcache-daemon to start: it "
-                                   "is neither beside kvcache-bench nor in PATH");
+                return complain(
+                        1,
+                        "no daemon answers, and kvcache-daemon is found neither in the directory "
+                        "of kvcache-bench nor in $PATH; start a daemon, or install kvcache-daemon");
         status = make_directories(e, o);
         if (status != EXIT_OK) {
                 embedded_stop(e);

@@ -61,9 +61,10 @@ int formula_compute(const struct kvbench_model *m, const struct kvbench_deployme
         struct kvbench_figures f;
 
         if (precision_bytes(d->strategy.kvcache_quant_mode, &precision) < 0) {
-                snprintf(ret_why, FORMULA_WHY_BYTES,
-                         "strategy.kvcache_quant_mode: '%s' is none of fp8, int8, fp16, bfloat16",
-                         d->strategy.kvcache_quant_mode);
+                snprintf(
+                        ret_why, FORMULA_WHY_BYTES,
+                        "strategy.kvcache_quant_mode: '%s' is not one of fp8, int8, fp16, bfloat16",
+                        d->strategy.kvcache_quant_mode);
                 return -EINVAL;
         }
         per_token = m->family->bytes(m, precision, 1);

@@ -73,7 +73,7 @@ static int find_family(struct yaml_file *f, struct reading *reading)
                 model->family = family_by_name(reading->family);
                 if (!model->family)
                         return yaml_file_error(f, reading->family_node,
-                                               "family: '%s' is none of %s", reading->family,
+                                               "family: '%s' is not one of %s", reading->family,
                                                family_names());
                 return 0;
         }
@@ -106,7 +106,7 @@ static int check_pair(struct yaml_file *f, const yaml_node_t *key_node, const ch
         if (is_one_of(key, (const char *[]){ "model_name", "model", "family", NULL }) ||
             is_one_of(key, family->keys) || is_one_of(key, family->optional))
                 return 0;
-        return yaml_file_error(f, key_node, "%s: is no key of a model of family %s",
+        return yaml_file_error(f, key_node, "%s: not a key of a model of family %s",
                                yaml_file_shown(key, word, sizeof(word)), family->name);
 }
 

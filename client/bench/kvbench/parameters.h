@@ -11,7 +11,7 @@ enum kvbench_kind { KVBENCH_COUNT, KVBENCH_FLAG, KVBENCH_WORD };
 
 /* id, name, kind, default number, default text, was it there in 2025-06, argument, help */
 #define KVBENCH_PARAMETERS(X)                                                                      \
-        X(BACKEND, "backend", WORD, 0, "UCX", 1, "NAME", "what moves the bytes")                   \
+        X(BACKEND, "backend", WORD, 0, "UCX", 1, "NAME", "transfer backend")                       \
         X(CHECK_CONSISTENCY, "check_consistency", FLAG, 0, NULL, 1, "[BOOL]",                      \
           "verify the contents")                                                                   \
         X(DEVICE_LIST, "device_list", WORD, 0, "all", 1, "NAMES", "devices, by commas")            \

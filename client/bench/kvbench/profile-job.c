@@ -254,8 +254,8 @@ static int check_daemon(struct run *run)
                 units_bytes(need, need_text);
                 units_bytes(run->facts.limit_bytes, limit_text);
                 return complain(KVBENCH_FAILED,
-                                "%s: the workload is %s, and the daemon's store may take %s "
-                                "(store.limit): it would evict what it is to read",
+                                "%s: the workload is %s, but store.limit of the daemon is %s: the "
+                                "store would evict blocks before they are read",
                                 run->workload->shown, need_text, limit_text);
         }
         return EXIT_OK;
@@ -332,17 +332,16 @@ static int find_blocks(struct run *run)
         if (r <= 0)
                 return r;
         if (run->own_daemon && !filepath(run)) {
-                complain(EXIT_OK, "the store is new: what is to be read is written first, "
-                                  "and that is not measured");
-                r = write_first(run, &run->through.side, "writing what is to be read");
+                complain(EXIT_OK,
+                         "the store is new: the blocks are written first, which is not measured");
+                r = write_first(run, &run->through.side, "writing the blocks to read");
                 through_forget_counts(&run->through);
                 return r;
         }
         if (r == THROUGH_NOTHING)
                 return profile_fail(&run->profile,
-                                    "there is nothing to read: no write of this workload has been "
-                                    "here. Run the write first: the same command with --source "
-                                    "%s",
+                                    "there is nothing to read: this workload has not been written. "
+                                    "Run the same command with --source %s first",
                                     write_source(run));
         return profile_fail(&run->profile,
                             "only %" PRIu64 " of %" PRIu64
@@ -360,11 +359,11 @@ static int fill_raw(struct run *run, struct raw *raw, bool beside)
         if (!beside && !run->job.write) {
                 if (filepath(run))
                         return profile_fail(&run->profile,
-                                            "there is nothing to read in %s: run the write first: "
-                                            "the same command with --source memory",
+                                            "there is nothing to read in %s: run the same command "
+                                            "with --source memory first",
                                             raw->path);
-                complain(EXIT_OK, "RAW's file is new: what is to be read is written first, "
-                                  "and that is not measured");
+                complain(EXIT_OK,
+                         "RAW's file is new: the blocks are written first, which is not measured");
         }
         return write_first(run, &raw->side, "writing RAW's file");
 }
@@ -459,8 +458,8 @@ static void prepare_gpu(struct run *run)
                      run->job.io_size);
         (void)gpu_memory_probe(run->gpu.device, run->gpu_name);
         if (run->gpu.shape.whole && run->options->layout != KVCACHE_LAYOUT_CONTIGUOUS)
-                add_note(run,
-                         "a block is no whole number of layers: it is one piece of GPU memory");
+                add_note(run, "a block is not a whole number of layers; it is treated as one piece "
+                              "of GPU memory");
 }
 
 static int run_through(struct run *run)
@@ -478,7 +477,7 @@ static int run_through(struct run *run)
                 struct report_entry entry = {
                         .workload = run->workload,
                         .job = &run->job,
-                        .error = "it could not begin: standard error says why",
+                        .error = "the pass could not begin; see standard error for the reason",
                 };
 
                 embedded_died(&run->embedded, ENDING_MS);

@@ -114,7 +114,7 @@ static int find_files(const struct kvbench_options *options, struct names *names
                 memmove(names->names, names->names + 1, names->n * sizeof(*names->names));
         }
         if (names->n == 0)
-                return complain(KVBENCH_FAILED, "there is no configuration to look at");
+                return complain(KVBENCH_FAILED, "no configuration is given");
         return EXIT_OK;
 }
 

@@ -151,8 +151,7 @@ int yaml_file_open(struct yaml_file *ret, const char *path)
         r = read_file(path, &text, &bytes);
         if (r == -EFBIG) {
                 yaml_file_error(ret, NULL,
-                                "larger than %d KiB: this is no description of a model "
-                                "or a deployment",
+                                "larger than %d KiB: not a description of a model or a deployment",
                                 YAML_FILE_MAX_BYTES / 1024);
                 return r;
         }

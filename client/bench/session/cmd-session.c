@@ -66,8 +66,8 @@ static const struct option_row session_options[] = {
         { OPTION_SESSION, "session", "NAME",
           "the session, or, of status, report and export, a file; run: the one that must\n"
           "be active, or, with --snapshot, the name in the file (default: run)" },
-        { OPTION_RESUME, "resume", NULL, "init: one that exists goes on with what it has" },
-        { OPTION_FORCE, "force", NULL, "init: one that exists begins anew, at zero" },
+        { OPTION_RESUME, "resume", NULL, "init: continue an existing session with its counters" },
+        { OPTION_FORCE, "force", NULL, "init: restart an existing session at zero" },
         { OPTION_FORMAT, "format", "FORMAT",
           "report, run: text, json, csv, svg or html; export: json, csv or jsonl;\n"
           "compare: text or json (default: the first of them)",
@@ -75,8 +75,8 @@ static const struct option_row session_options[] = {
         { OPTION_PATH, "path", "PATH", "report: this path only, such as host_to_disk" },
         { OPTION_LAYOUT, "layout", "LAYOUT", "report: this layout only, such as fully_contiguous" },
         { OPTION_NO_CLOCK, "no-clock", NULL,
-          "report: leave out what changes while nothing is moved: two reports on\n"
-          "an idle session are the same, byte for byte" },
+          "report: leave out figures that change while nothing is moved, so that two\n"
+          "reports on an idle session are equal byte for byte" },
         { 'o', "output", "FILE",
           "report, export, compare, run: into FILE, which appears complete or not at\n"
           "all; - is standard output (the default)" },
@@ -327,7 +327,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         for (unsigned i = 0; action >= 0 && session_options[i].id; i++)
                 if (given & UINT64_C(1) << i &&
                     !(actions_of(session_options[i].id) & 1u << action)) {
-                        ctl->exit_status = usage_error(self, "--%s is no option of %s",
+                        ctl->exit_status = usage_error(self, "--%s is not an option of %s",
                                                        name_of_option(session_options[i].id),
                                                        action_names[action]);
                         return -1;
@@ -357,7 +357,7 @@ static int format_of(struct ctl *ctl, const struct command *self, const struct s
                         return i;
                 snprintf(all + used, sizeof(all) - used, "%s%s", i == 0 ? "" : ", ", names[i]);
         }
-        ctl->exit_status = usage_error(self, "--format: '%s' is none of %s", wanted, all);
+        ctl->exit_status = usage_error(self, "--format: '%s' is not one of %s", wanted, all);
         return -1;
 }
 
@@ -498,7 +498,7 @@ static int run_run(struct ctl *ctl, const struct command *self, struct session_a
                 return ctl->exit_status;
         for (unsigned i = 0; i < a->sweep.n_regions; i++)
                 if (a->sweep.regions[i] % 32 != 0)
-                        return usage_error(self, "--regions: %llu is no multiple of 32",
+                        return usage_error(self, "--regions: %llu is not a multiple of 32",
                                            (unsigned long long)a->sweep.regions[i]);
         if (a->session && live_check_name("--session", a->session) != SESSION_OK)
                 return SESSION_WRONG_USAGE;
@@ -562,21 +562,24 @@ static int run_session(struct ctl *ctl, const struct command *self, int argc, ch
 const struct command command_session = {
         .name = "session",
         .arguments = "ACTION [SESSION...]",
-        .summary = "which memory layout costs what: transfers by path and layout",
-        .help = "Benchmark sessions: counters of the transfers by path (host_to_disk,\n"
-                "disk_to_host, host_to_host, ...), by the layout of the blocks in memory (fully\n"
-                "contiguous, or a buffer for each layer) and by what moved them.\n"
+        .summary = "compare the costs of memory layouts: transfers by path and layout",
+        .help = "Benchmark sessions: counters of the transfers by path (host_to_disk, "
+                "disk_to_host,\n"
+                "host_to_host, ...), by the layout of the blocks in memory (fully contiguous, or "
+                "a\n"
+                "buffer for each layer) and by transfer technology.\n"
                 "\n"
-                "  init NAME          the daemon counts into a session of that name from now on\n"
-                "  status [SESSION]   how much it has counted, in a few lines\n"
-                "  report [SESSION]   the figures, as text, JSON, CSV, a chart, or a page with "
-                "one\n"
-                "  export [SESSION]   the counters as they are\n"
-                "  compare A B        two sessions, by key or by layout\n"
+                "  init NAME          create a session of that name, and count into it from now "
+                "on\n"
+                "  status [SESSION]   print a summary of the counters\n"
+                "  report [SESSION]   print the figures as text, JSON, CSV, a chart, or a page "
+                "with a chart\n"
+                "  export [SESSION]   print the raw counters\n"
+                "  compare A B        compare two sessions, by key or by layout\n"
                 "  reset [NAME]       to zero\n"
-                "  disable, enable    stop counting, and go on; what there is stays [NAME]\n"
-                "  list, delete NAME  the sessions of the daemon; one of them, and its file\n"
-                "  test               is the arithmetic right, and, with --io, the data?\n"
+                "  disable, enable    stop and continue counting; the counters stay [NAME]\n"
+                "  list, delete NAME  list the daemon's sessions; delete one, and its file\n"
+                "  test               verify the arithmetic and, with --io, the data\n"
                 "  run                put and get blocks in each layout through the daemon, or "
                 "one\n"
                 "                     of its own if none answers, and report what each costs\n"

@@ -54,8 +54,8 @@ static int refused(struct ctl *ctl, int r, enum kvcache_bench_action action, con
                                 "\"session list\" shows those that there are");
         case -EEXIST:
                 return complain(SESSION_FAILED,
-                                "there is a session %s already: --resume goes on with it, --force "
-                                "begins it anew",
+                                "session %s already exists: --resume continues it, --force "
+                                "restarts it at zero",
                                 name);
         case -EOPNOTSUPP:
                 return complain(SESSION_FAILED, "%s: this daemon is too old to keep sessions",

@@ -84,7 +84,7 @@ bool session_names_option(struct ctl *ctl, const char *option, const char *text,
                 while (names[i] && strcmp(names[i], item) != 0)
                         i++;
                 if (!names[i])
-                        return wrong_list(ctl, option, item, "there is none of that name");
+                        return wrong_list(ctl, option, item, "no session has that name");
                 ret[i] = true;
         }
         return true;
@@ -161,7 +161,7 @@ static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
         if (wanted && strcmp(wanted, name) != 0)
                 return complain(SESSION_NONE_ACTIVE,
                                 "session %s is not active, but %s is: \"session init --resume %s\" "
-                                "goes on with it",
+                                "continues it",
                                 wanted, name, wanted);
         if (active)
                 snprintf(h->where + used, sizeof(h->where) - used, ", in its session %s", name);

@@ -141,7 +141,7 @@ int dir_open_buffered(const struct dir *d, const char *name)
 
 const char *dir_strerror(int r)
 {
-        return r == -EMEDIUMTYPE ? "it is not a regular file" : strerror(-r);
+        return r == -EMEDIUMTYPE ? "not a regular file" : strerror(-r);
 }
 
 int dir_sync(const struct dir *d)
@@ -409,11 +409,12 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
                         best = sb;
         }
         if (!best)
-                return store_error(ret_error, -EPROTO,
-                                   "%s/" NAME_SUPERBLOCK
-                                   ": none of its four copies is whole: not a kvcache store, or "
-                                   "damaged beyond use; move the directory away to start anew",
-                                   d->path);
+                return store_error(
+                        ret_error, -EPROTO,
+                        "%s/" NAME_SUPERBLOCK
+                        ": none of its four copies is intact: not a kvcache store, or damaged "
+                        "beyond use; move the directory away to start with an empty store",
+                        d->path);
         *ret_best = best;
         return 0;
 }
@@ -436,7 +437,7 @@ int dir_check_format(const char *path, const struct disk_superblock *sb,
         if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
                                    "%s/" NAME_SUPERBLOCK
-                                   ": says that it is volume %u of a store of %u: damaged",
+                                   ": claims to be volume %u of a store of %u: damaged",
                                    path, sb->volume_index + 1u, sb->volume_count);
         return 0;
 }
@@ -565,7 +566,7 @@ int dir_make(struct dir *d, const uint8_t *set, unsigned index, unsigned count,
         int r = make_superblock(d, set, index, count);
 
         if (r < 0)
-                return store_error(ret_error, r, "%s: cannot make a store: %s", d->path,
+                return store_error(ret_error, r, "%s: cannot create a store: %s", d->path,
                                    dir_strerror(r));
         r = open_superblock(d, ret_error);
         d->half_made = r < 0;
@@ -591,7 +592,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
 
         r = make_directories(d->path);
         if (r < 0)
-                return store_error(ret_error, r, "%s: cannot make the directory: %s", d->path,
+                return store_error(ret_error, r, "%s: cannot create the directory: %s", d->path,
                                    strerror(-r));
         d->fd = open(d->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
         if (d->fd < 0) {

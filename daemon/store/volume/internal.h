@@ -319,7 +319,7 @@ void put_table_is_void(struct volume *v, int r);
 void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
-/* To the watch: it can be found from here on, or not any more. */
+/* Reports to the watch that a chunk has become visible or has been removed. */
 void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* It lies in the table, and can be found from here on: counts it. */
 void chunk_publish(struct volume *v, uint32_t i);

@@ -26,11 +26,12 @@ int volume_check_namespaces(const struct volume *v, const struct volume_join *jo
                 if (same_id == same_name &&
                     (!same_id || strcmp(same_id->seen.fingerprint, other->fingerprint) == 0))
                         continue;
-                return store_error(ret_error, -EUCLEAN,
-                                   "%s: its namespaces contradict those of the other volumes: the "
-                                   "name \"%.100s\" or its number %u is another one's here; these "
-                                   "are not the volumes of one store, or they were used apart",
-                                   v->path, other->name, other->id);
+                return store_error(
+                        ret_error, -EUCLEAN,
+                        "%s: its namespaces contradict those of the other volumes: the name "
+                        "\"%.100s\" or its number %u belongs to another namespace here; these are "
+                        "not volumes of one store, or were used separately",
+                        v->path, other->name, other->id);
         }
         return 0;
 }

@@ -15,7 +15,7 @@
  *
  * Failures: a failed write or sync is the answer to the requests that waited for it. What the file
  * holds is then not known, whatever the device said, so that file is the next to be written, with
- * the next change or, by and by less often, without one. A generation that may be on the disk is
+ * the next change or, at growing intervals, without one. A generation that may be on the disk is
  * not used again for other contents. */
 #include <assert.h>
 #include <errno.h>

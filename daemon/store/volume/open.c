@@ -221,8 +221,9 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         if (v->n_segments == 0 && !v->params.as_is) {
                 r = segments_format_now(v);
                 if (r < 0)
-                        return store_error(ret_error, r, "%s: cannot make the first data file: %s",
-                                           v->path, strerror(-r));
+                        return store_error(ret_error, r,
+                                           "%s: cannot create the first data file: %s", v->path,
+                                           strerror(-r));
         }
         v->max_chunk = largest_chunk(v);
         v->dir->superblock.limit = v->params.limit;

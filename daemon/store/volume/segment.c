@@ -224,7 +224,7 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
                 v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
                 segment_free(seg);
                 if (v->open)
-                        volume_note_error(v, "making a data file", r);
+                        volume_note_error(v, "creating a data file", r);
                 return;
         }
         if (v->full && v->params.prewrite) /* else nothing was taken of the file system */

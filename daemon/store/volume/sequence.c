@@ -54,9 +54,9 @@ void sequence_iterate(struct volume *v)
         /* Of what one iteration of the loop can begin RESERVE leaves a thousand times as much. */
         if (v->seq + reserve / 16 > v->seq_ceiling || page + reserve / 16 > v->page_ceiling) {
                 volume_bypass(v, v->seq_ceiling == CHUNK_SEQ_MAX
-                                         ? "no sequence numbers are left: make the store anew"
-                                         : "the superblock cannot be written: no sequence numbers "
-                                           "are left that it knows of");
+                                         ? "no sequence numbers are left; create a new store"
+                                         : "the superblock cannot be written, and the sequence "
+                                           "numbers that it reserves are used up");
                 return;
         }
         if ((v->seq + reserve / 2 <= v->seq_ceiling && page + reserve / 2 <= v->page_ceiling) ||

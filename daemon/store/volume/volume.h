@@ -23,7 +23,7 @@ struct volume_ops {
         void (*bypassed)(void *userdata, struct volume *v);
         /* Its table may hold what no record knows of, and that could not be marked. The same. */
         void (*doubtful)(void *userdata, struct volume *v);
-        /* Its file system is full, or not any more. The same. */
+        /* The volume's file system has become full or has room again. Called as bypassed() is. */
         void (*full)(void *userdata, struct volume *v, bool full);
         /* The volume a chunk is looked for first; NULL: there is only one. Any thread. */
         unsigned (*placement)(const void *userdata, uint32_t namespace_id, const struct key *key);

@@ -223,13 +223,14 @@ int recovery_open_ring(struct recovery *rec)
                 return recovery_fail(rec, v->table_fd,
                                      "cannot open the file \"" RECOVERY_TABLE "\"");
         if (fstat(v->table_fd, &st) < 0)
-                return recovery_fail(rec, -errno, "cannot look at the file \"" RECOVERY_TABLE "\"");
+                return recovery_fail(rec, -errno, "cannot examine the file \"" RECOVERY_TABLE "\"");
         /* A ring has never been larger than the slots of a whole store need. What lies behind that
          * is no table's, and would be allocated. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);
         if ((uint64_t)st.st_size > most * DISK_PAGE && !v->params.as_is &&
             ftruncate(v->table_fd, (off_t)(most * DISK_PAGE)) < 0)
-                return recovery_fail(rec, -errno, "cannot cut the file \"" RECOVERY_TABLE "\"");
+                return recovery_fail(rec, -errno,
+                                     "cannot truncate the file \"" RECOVERY_TABLE "\"");
         rec->pages = (uint32_t)MIN(
                 MAX((uint64_t)st.st_size / DISK_PAGE, (uint64_t)STORE_RING_MIN_PAGES), most);
         r = dir_allocate(v->table_fd, (uint64_t)rec->pages * DISK_PAGE);

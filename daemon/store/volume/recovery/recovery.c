@@ -72,7 +72,7 @@ static int new_table(struct recovery *rec)
         int r = table_new(&v->table, v->dir->superblock.uuid, rec->pages, index_max(v->index),
                           &volume_table_ops, v);
 
-        return r < 0 ? recovery_fail(rec, r, "making the table") : 0;
+        return r < 0 ? recovery_fail(rec, r, "creating the table") : 0;
 }
 
 static int add_slabs(struct recovery *rec)
@@ -282,8 +282,7 @@ static int recovery_all(struct recovery *rec)
         if (v->seq > CHUNK_SEQ_MAX - RECOVERY_UNREAD_GAP ||
             rec->max_sequence > RECOVERY_PAGE_SEQUENCE_MAX - RECOVERY_UNREAD_GAP)
                 return store_error(rec->error, -EOVERFLOW,
-                                   "%s: no sequence numbers are left: make the store anew",
-                                   v->path);
+                                   "%s: no sequence numbers are left; create a new store", v->path);
         if (rec->names_lost) {
                 /* One id stays without a namespace for good: see has_other_tenants(). */
                 namespaces_reserve_id(v->namespaces, namespaces_next_id(v->namespaces));
@@ -300,7 +299,7 @@ static int recovery_all(struct recovery *rec)
         if (rec->new_pages) {
                 r = rewrite_ring(rec);
                 if (r < 0)
-                        return recovery_fail(rec, r, "cannot make a smaller table");
+                        return recovery_fail(rec, r, "cannot shrink the table");
         }
         return start_ring(rec);
 }
