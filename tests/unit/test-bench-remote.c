@@ -97,7 +97,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
         } cases[] = {
                 { { NULL }, "ENGINE is missing, or there are several" },
                 { { "directory", "s3" }, "ENGINE is missing, or there are several" },
-                { { "nfs" }, "'nfs' is no engine; there are: directory, rados, s3" },
+                { { "nfs" }, "'nfs' is not an engine; use one of: directory, rados, s3" },
                 { { "directory", "-b", "0" }, "--block-bytes: 1 byte to 64MiB" },
                 { { "directory", "-b", "65MiB" }, "--block-bytes: 1 byte to 64MiB" },
                 { { "directory", "-b", "x" }, "--block-bytes: 'x' is not a size" },

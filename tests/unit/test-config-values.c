@@ -67,11 +67,11 @@ static void a_secret_is_in_a_file_that_no_other_user_reads_or_changes(void **sta
                 { 0600, NULL },
                 { 0640, NULL },
                 { 0400, NULL },
-                { 0644, "its mode is 0644, and other users may read it: chmod 0640" },
-                { 0604, "may read it" },
-                { 0660, "may change it" },
-                { 0602, "may change it" },
-                { 0601, "may change it" },
+                { 0644, "mode 0644 lets other users read the file: chmod 0640" },
+                { 0604, "lets other users read the file" },
+                { 0660, "lets other users change the file" },
+                { 0602, "lets other users change the file" },
+                { 0601, "lets other users change the file" },
         };
         char path[256], why[256];
 

@@ -26,7 +26,7 @@ static void device_ls_shows_each_volume_and_what_is_wrong_with_it(void **state)
                    "/mnt/a  up        1 KiB     2 KiB  1 MiB   1,234       7  2023-11-14 22:13:20\n"
                    "1       bypassed    0 B       0 B    0 B       0       0  1970-01-01 00:00:00\n"
                    "1: write: EIO\n"
-                   "1: its file system is full: it does not grow\n",
+                   "1: the file system is full: the volume does not grow\n",
                    "", "device");
         assert_int_equal(fake.request_timeout_ms, LONG_CALL_MS);
         assert_int_equal(ctl("device", "ls", "-j"), EXIT_OK);
@@ -106,7 +106,7 @@ static void device_texts_cannot_steer_the_terminal(void **state)
                    "VOLUME  STATE  LIVE  RESERVED  LIMIT  CHUNKS  ERRORS  SINCE\n"
                    "/a?[2J  ?c      0 B       0 B    0 B       0       0  1970-01-01 00:00:00\n"
                    "/a?[2J: EIO??2J\n"
-                   "/a?[2J: its file system is full: it does not grow\n",
+                   "/a?[2J: the file system is full: the volume does not grow\n",
                    "", "device");
         ctl_expect(EXIT_OK, "/a?[2J: suspended\n", "", "device", "suspend", "0");
 }
@@ -327,10 +327,10 @@ static void stats_passes_json_and_prometheus_text_through(void **state)
                    "-j"); /* not rounded */
         fake.metrics = "# HELP a A.\na_total 1\n";
         ctl_expect(EXIT_OK, "# HELP a A.\na_total 1\n", "", "stats", "--prometheus");
-        ctl_expect(
-                EXIT_WRONG_USAGE, "",
-                "{\"error\":{\"message\":\"--prometheus is text: it does not go with --json\"}}\n",
-                "stats", "-p", "-j");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "{\"error\":{\"message\":\"--prometheus prints text; it cannot be combined with "
+                   "--json\"}}\n",
+                   "stats", "-p", "-j");
         fake.scripts[FAKE_REPORT_METRICS] = (struct fake_script){ -EPIPE, "cut" };
         ctl_expect(EXIT_UNREACHABLE, "", "kvcachectl: stats: the daemon went away: cut\n", "stats",
                    "-p");

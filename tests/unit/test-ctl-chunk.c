@@ -270,7 +270,8 @@ static void get_from_a_missing_namespace_lists_those_that_exist(void **state)
 
         fake.missing_namespace = "gone";
         ctl_expect(EXIT_NOT_FOUND, "",
-                   "kvcachectl: no namespace 'gone'\nThere is none yet: the first put makes it.\n",
+                   "kvcachectl: no namespace 'gone'\n"
+                   "The namespace does not exist yet; the first put creates it.\n",
                    "get", "k", "-n", "gone");
         for (unsigned i = 0; i < ARRAY_SIZE(list); i++)
                 snprintf(list[i].name, sizeof(list[i].name), "a\033[2J%u", i);

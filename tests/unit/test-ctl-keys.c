@@ -269,9 +269,8 @@ static void pin_counts_keys_by_their_answer(void **state)
 {
         answer(4, KVCACHE_OK, KVCACHE_MISS, KVCACHE_BUSY, KVCACHE_QUOTA);
         ctl_expect(EXIT_REFUSED,
-                   "1 pinned, 1 missing, 1 not pinned: they are being written, try again, 1 not "
-                   "pinned: over the "
-                   "tenant's limit (tenants.pinned_bytes)\n",
+                   "1 pinned, 1 missing, 1 not pinned because they are being written; try again, 1 "
+                   "not pinned: over the tenant's limit (tenants.pinned_bytes)\n",
                    "", "pin", "a", "b", "c", "d");
         assert_int_equal(fake.request.op, KVCACHE_OP_PIN);
         answer(1, KVCACHE_QUOTA);

@@ -295,11 +295,11 @@ static void purge_of_the_shared_tier_says_how_long_other_hosts_may_serve(void **
 {
         fake_admin.dropped = 1234;
         fake_admin.other_hosts_seconds = 60;
-        ctl_expect(EXIT_OK,
-                   "1,234 chunks purged here\n"
-                   "The shared tier is purged: other hosts may serve what they have of it for up "
-                   "to 60 s.\n",
-                   "", "purge", "--remote", "ns");
+        ctl_expect(
+                EXIT_OK,
+                "1,234 chunks purged here\n"
+                "The shared tier is purged; other hosts may serve their copies for up to 60 s.\n",
+                "", "purge", "--remote", "ns");
         assert_true(fake_admin.purged_remote);
         assert_false(fake_admin.purged_all);
         ctl_expect(EXIT_OK, "{\"dropped\":1234,\"other_hosts_seconds\":60}\n", "", "purge",

@@ -98,7 +98,7 @@ static void store_of_a_killed_daemon_is_reported_as_such(void **state)
 
         in_killed_process(put_some);
         ctl_expect(ALL_GOOD, NULL, "", "verify", "--store", t.dir);
-        snprintf(expected, sizeof(expected), "%s: it was not closed properly\n", t.dir);
+        snprintf(expected, sizeof(expected), "%s: the store was not closed cleanly\n", t.dir);
         has(ctl_out, expected);
         has(ctl_out, "350 chunks in ");
 }

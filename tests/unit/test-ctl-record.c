@@ -139,7 +139,7 @@ static void record_refuses_a_malformed_entry(void **state)
                 sizeof(struct wire_record_entry));
         ctl_compare(ctl_in_child("record", "-o-"), EXIT_REFUSED,
                     "{\"timestamp\": 1, \"hash_ids\": [1]}\n",
-                    "kvcachectl: record: what the daemon sent is malformed\n", __FILE__, __LINE__);
+                    "kvcachectl: record: the daemon sent malformed data\n", __FILE__, __LINE__);
 }
 
 static void record_passes_over_entries_of_a_later_version(void **state)

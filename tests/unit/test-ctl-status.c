@@ -257,7 +257,8 @@ static void memory_section_shows_pool_kept_memory_and_index(void **state)
         assert_int_equal(ctl("status", "memory"), EXIT_OK);
         has(ctl_out, "\n  huge pages        off\n");
         has(ctl_out, "\n  pool index        none: no client has asked for it\n");
-        has(ctl_out, "\n  at restart        the memory is lost: it cannot be handed on\n");
+        has(ctl_out, "\n"
+                     "  at restart        the memory is lost: the pool cannot be handed over\n");
         has(ctl_out, "\n  lookup index      none: no client has asked for it\n");
 }
 

@@ -53,7 +53,8 @@ static void help_of_a_command_explains_its_options(void **state)
         ctl_expect(EXIT_OK, first, "", "put", "--help");
         ctl_expect(EXIT_OK, first, "", "put", "k", "-h");
         ctl_expect(EXIT_OK, NULL, "", "status", "--help");
-        has(ctl_out, "\n  -w, --watch[=SECONDS]     again every so many seconds");
+        has(ctl_out, "\n"
+                     "  -w, --watch[=SECONDS]     refresh every SECONDS");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
 }
 

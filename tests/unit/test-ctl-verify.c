@@ -205,7 +205,8 @@ static void verify_explains_wrong_usage(void **state)
         const char *many[2 + STORE_MAX_VOLUMES + 2] = { "kvcachectl", "verify" };
 
         ctl_expect(EXIT_WRONG_USAGE, "",
-                   "kvcachectl: '/a': what to verify is named by --volume or --store\n" SEE,
+                   "kvcachectl: unexpected argument '/a'; name a volume with --volume, or a store "
+                   "with --store\n" SEE,
                    "verify", "/a");
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: --volume is of a running daemon, --store of one that is not "

@@ -206,7 +206,7 @@ static void a_configuration_that_is_missing_is_left_out_when_there_are_others(vo
                 bench(&command_iosize, "--model", model(), "--model_configs", bench_path("none*")),
                 FAILED);
         assert_err("no such file");
-        assert_err("there is no configuration to look at");
+        assert_err("no configuration is given");
 }
 
 static void files_are_found_by_name_in_the_data_directory(void **state)
@@ -372,7 +372,7 @@ static void what_a_backend_cannot_do_is_refused(void **state)
         assert_int_equal(bench(&command_plan, "--model", model(), "--model_config",
                                bench_file("tape.yaml", "system:\n  source: tape\n")),
                          FAILED);
-        assert_err("system.source: 'tape' is none of file, memory, gpu");
+        assert_err("system.source: 'tape' is not one of file, memory, gpu");
         assert_int_equal(bench(&command_plan, "--model", model(), "--model_config",
                                bench_file("gpu.yaml", "system:\n  source: memory\n  destination: "
                                                       "gpu\n"),
@@ -390,7 +390,7 @@ static void options_that_are_overruled_are_named(void **state)
                 { "--target_seg_type", "VRAM", "warning: --target_seg_type VRAM: " },
                 { "--max_batch_size", "3", "warning: --max_batch_size 3: the model and " },
                 { "--total_buffer_size", "3", "make it 351387648" },
-                { "--format", "yaml", "warning: --format: 'yaml' is none of text, json, csv" },
+                { "--format", "yaml", "warning: --format: 'yaml' is not one of text, json, csv" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
@@ -476,19 +476,19 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
         } cases[] = {
                 { { NULL }, "--model is missing" },
                 { { "--model", "x" }, "--model_config or --model_configs is missing" },
-                { { "--model", "x", "y" }, "what is 'y'? Files of deployments come after" },
+                { { "--model", "x", "y" }, "unexpected argument 'y'; deployment files follow" },
                 { { "--model", "x", "--model_config" },
                   "option '--model-config' needs an argument" },
                 { { "--no_such_option" }, "unknown option" },
-                { { "--target", "fio" }, "--target: 'fio' is none of nixlbench, " },
-                { { "--source", "tape" }, "--source: 'tape' is none of file, memory, gpu" },
-                { { "--destination", "" }, "--destination: '' is none of" },
+                { { "--target", "fio" }, "--target: 'fio' is not one of nixlbench, " },
+                { { "--source", "tape" }, "--source: 'tape' is not one of file, memory, gpu" },
+                { { "--destination", "" }, "--destination: '' is not one of" },
                 { { "--num_iter", "x" }, "--num_iter: 'x' is not a whole number from 0 to 2^53" },
                 { { "--isl", "0" }, "--isl: '0' is not a whole number from 1 to 2^53" },
                 { { "--isl", "_1" }, "--isl: '_1' is not" },
                 { { "--isl", "1_" }, "--isl: '1_' is not" },
                 { { "--isl", "9007199254740993" }, "--isl: '9007199254740993' is not" },
-                { { "--enable_vmm=maybe" }, "--enable_vmm: 'maybe' is none of true, false" },
+                { { "--enable_vmm=maybe" }, "--enable_vmm: 'maybe' is not one of true, false" },
                 { { "--access_pattern",
                     "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx" },
                   "--access_pattern: 'xxxx" },
@@ -501,7 +501,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 assert_err(cases[i].message);
         }
         assert_int_equal(kvcache("--format", "xml"), EXIT_WRONG_USAGE);
-        assert_err("--format: 'xml' is none of text, table, json, csv");
+        assert_err("--format: 'xml' is not one of text, table, json, csv");
 }
 
 static void help_has_the_options_of_the_command(void **state)

@@ -225,7 +225,8 @@ static void what_comes_to_nothing_or_too_much_is_refused(void **state)
                 double isl, requests;
                 const char *mode, *why;
         } cases[] = {
-                { 1, 16, 61, 576, 1000, 10, "FP8", "'FP8' is none of fp8, int8, fp16, bfloat16" },
+                { 1, 16, 61, 576, 1000, 10, "FP8",
+                  "'FP8' is not one of fp8, int8, fp16, bfloat16" },
                 { 1, 16, 61, 576, 1000, 10, "", "strategy.kvcache_quant_mode: ''" },
                 { 1, 1, 1 << 30, UINT64_C(1) << 40, 1, 1, "fp8",
                   "the KV cache of a token comes to more than 2^53 bytes" },

@@ -169,7 +169,7 @@ static void nothing_wrong_passes_for_a_figure(void **state)
 static void blocks_that_are_missing_are_asked_for(void **state)
 {
         assert_int_equal(profile("--source", "file", "--no_raw"), FAILED);
-        assert_err("there is nothing to read: no write of this workload has been here");
+        assert_err("there is nothing to read: this workload has not been written");
         fake.capacity = 40;
         assert_int_equal(profile("--source", "memory", "--no_raw"), FAILED);
         reset(state);
@@ -182,7 +182,7 @@ static void a_daemon_that_cannot_do_it_is_refused(void **state)
 {
         set_status(100000, "posix");
         assert_int_equal(profile("--source", "memory"), FAILED);
-        assert_err("the workload is 256 KiB, and the daemon's store may take 97.7 KiB");
+        assert_err("the workload is 256 KiB, but store.limit of the daemon is 97.7 KiB");
         set_status(1 << 30, "posix");
         assert_int_equal(profile("--source", "memory", "--io", "uring"), FAILED);
         assert_err("--io uring: the daemon does its I/O with posix (its setting io.backend)");
@@ -331,9 +331,9 @@ static void what_one_process_on_one_host_cannot_do_is_refused(void **state)
         }
         assert_int_equal(profile("--format", "table"), EXIT_WRONG_USAGE);
         assert_int_equal(profile("--io", "aio"), EXIT_WRONG_USAGE);
-        assert_err("--io: 'aio' is none of uring, posix");
+        assert_err("--io: 'aio' is not one of uring, posix");
         assert_int_equal(profile("--layout", "diagonal"), EXIT_WRONG_USAGE);
-        assert_err("--layout: 'diagonal' is none of contiguous, block-first, outer-first");
+        assert_err("--layout: 'diagonal' is not one of contiguous, block-first, outer-first");
 }
 
 static void options_that_have_no_effect_are_named(void **state)

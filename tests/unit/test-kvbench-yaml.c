@@ -133,16 +133,17 @@ static void wrong_model_files_are_refused_with_their_place(void **state)
                 { "model_name: QWEN3\nmodel: QWEN3\n",
                   "model.yaml:2:1: model and model_name are the same key: give one" },
                 { "model_name: QWEN3\nfamily: nothing\n",
-                  "model.yaml:2:9: family: 'nothing' is none of llama3.1, deepseek_r1, gpt_oss" },
+                  "model.yaml:2:9: family: 'nothing' is not one of llama3.1, deepseek_r1, "
+                  "gpt_oss" },
                 { "model_name: x\nfamily: [generic]\n", "family: is a list" },
                 { "model_name: DEEPSEEK_R1\nnum_layers: 61\n",
                   "num_query_heads: is missing; a model of family deepseek_r1 has it" },
                 { "model_name: x\nfamily: generic\nnum_layers: 1\nnum_kv_heads: 1\n",
                   "head_dimension: is missing" },
                 { "model_name: x\nfamily: generic\nnum_layers: 1\nvocab: 1\n",
-                  "model.yaml:4:1: vocab: is no key of a model of family generic" },
+                  "model.yaml:4:1: vocab: not a key of a model of family generic" },
                 { "model_name: x\nfamily: generic\nlatent_dimension: 1\n",
-                  "latent_dimension: is no key of a model of family generic" },
+                  "latent_dimension: not a key of a model of family generic" },
                 { "num_layers: 1\nnum_layers: 1\n",
                   "model.yaml:2:1: num_layers: is there twice, first in line 1" },
         };
@@ -216,10 +217,9 @@ static void a_deployment_has_defaults_for_everything(void **state)
 static void unused_parts_of_a_deployment_are_warnings(void **state)
 {
         assert_int_equal(with_deployment("strategy: [1, 2]\n"), 0);
-        assert_err(
-                "config.yaml:1:11: warning: strategy: is no mapping of keys to values, not used");
+        assert_err("config.yaml:1:11: warning: strategy: not a mapping of keys to values; ignored");
         assert_int_equal(with_deployment("runtime: 5\n"), 0);
-        assert_err("config.yaml:1:10: warning: runtime: is no mapping");
+        assert_err("config.yaml:1:10: warning: runtime: not a mapping");
         assert_int_equal(with_deployment("extra:\n  a: 1\nstrategy:\n  nonsense: 12\n"), 0);
         assert_err("config.yaml:1:1: warning: extra: unknown section, not used");
         assert_err("config.yaml:4:3: warning: strategy.nonsense: unknown key, not used");
@@ -239,7 +239,7 @@ static void wrong_deployments_are_refused_with_their_place(void **state)
                 { "strategy:\n  tp_size: 1\nstrategy:\n  pp_size: 1\n",
                   "config.yaml:3:1: strategy: is there twice" },
                 { "strategy:\n  kvcache_quant_mode: FP8\n",
-                  "strategy.kvcache_quant_mode: 'FP8' is none of fp8, int8, fp16, bfloat16" },
+                  "strategy.kvcache_quant_mode: 'FP8' is not one of fp8, int8, fp16, bfloat16" },
                 { "strategy:\n  kvcache_quant_mode:\n",
                   "strategy.kvcache_quant_mode: has no value; it must be a text" },
                 { "strategy:\n  kvcache_quant_mode: [fp8]\n", "kvcache_quant_mode: is a list" },

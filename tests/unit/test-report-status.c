@@ -436,7 +436,7 @@ static void each_thing_that_is_degraded_is_named(void **state)
 
         set_config("io.backend=io_uring");
         connect_as(&root, ROOT);
-        assert_true(says(status_is_ready, "degraded: I/O goes through threads, not io_uring"));
+        assert_true(says(status_is_ready, "degraded: I/O uses threads instead of io_uring"));
         assert_true(says(status_is_ready, "degraded: nothing is served over HTTP: "));
         assert_int_equal(call(&root, &suspend, sizeof(suspend))->status, WIRE_OK);
         assert_false(says(status_is_ready, "not ready: no volume of the store is in use"));
@@ -501,7 +501,7 @@ static void the_shared_tier_says_how_it_is(void **state)
                 if (strstr(text, "the shared tier ("))
                         break;
         }
-        assert_true(says(status_is_ready, "is not used since"));
+        assert_true(says(status_is_ready, "has been offline for"));
         s = report(&root, WIRE_REPORT_STATUS);
         assert_string_equal(words(s, "remote/breaker"), "open");
         assert_true(number(s, "remote/errors") > 0);

@@ -391,7 +391,7 @@ static void a_recording_has_puts_and_the_keys_that_gets_found(void **state)
         connect_as(&c, ALICE);
         enter(&c, "a");
         call_for_fd(&root, &record, sizeof(record), &fd);
-        assert_says(call(&root, &record, sizeof(record)), WIRE_EXISTS_ALREADY, "under way already");
+        assert_says(call(&root, &record, sizeof(record)), WIRE_EXISTS_ALREADY, "already running");
         put_some(&c, 1, 1);
         e = read_entry(fd, ids, ARRAY_SIZE(ids));
         assert_int_equal(e.kind, WIRE_RECORD_PUT);
@@ -483,7 +483,7 @@ static void a_staging_area_is_made_once_and_within_its_limit(void **state)
         msg.bytes = 1;
         assert_int_equal(call_for_fd(&c, &msg, sizeof(msg), &fd)->value64, 4096);
         close(fd);
-        assert_says(call(&c, &msg, sizeof(msg)), WIRE_INVALID, "has its staging area already");
+        assert_says(call(&c, &msg, sizeof(msg)), WIRE_INVALID, "already has a staging area");
         hang_up(&c);
 }
 

@@ -144,8 +144,7 @@ static void refusals_have_statuses_of_their_own(void **state)
         }
         fake_bench.session_error = -EEXIST;
         assert_int_equal(session("init", "x"), SESSION_FAILED);
-        assert_err(
-                "there is a session x already: --resume goes on with it, --force begins it anew");
+        assert_err("session x already exists: --resume continues it, --force restarts it at zero");
         fake_bench.session_error = 0;
         fake_bench.session = "{}";
         assert_int_equal(session("report", "x"), SESSION_FAILED);

@@ -373,7 +373,7 @@ static void wrong_usage_is_refused_with_its_reason(void **state)
                 { { "TRACE", "--hosts", "1", "--remote-write", "x" },
                   "--remote-write: 'x' is not known; there are: never, reused, all\n" },
                 { { "TRACE", "--hosts", "1", "--remote-latency", "x" },
-                  "--remote-latency: 'x' is no number of milliseconds up to 1000000" },
+                  "--remote-latency: 'x' is not a number of milliseconds up to 1000000" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -84,7 +84,7 @@ bool session_names_option(struct ctl *ctl, const char *option, const char *text,
                 while (names[i] && strcmp(names[i], item) != 0)
                         i++;
                 if (!names[i])
-                        return wrong_list(ctl, option, item, "no session has that name");
+                        return wrong_list(ctl, option, item, "unknown name");
                 ret[i] = true;
         }
         return true;
