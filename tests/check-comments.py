@@ -233,21 +233,21 @@ connect consider consolidate continue convert copy correct count cover create cu
 define delay delete deny deprecate derive describe detach detect determine disable discard disconnect distinguish divide document double
 downgrade drain draw drive drop dump duplicate edit emit enable encode end enforce enlarge ensure enter enumerate escape establish
 estimate evaluate evict examine exclude exempt exercise exit expand expect explain export expose extend extract fail fall feed fetch fill
-filter find finish fit fix flush fold follow forbid force format forward free freeze gather generate get give group grow guard handle have
-hide hold ignore implement import improve include increase index inform inherit initialize inject inline insert inspect install interpret
-introduce invalidate invert isolate join judge keep kill label lay lead learn leave lend let lift limit link list load lock log look lower
-make map mark match measure mention merge migrate modernize monitor move name narrow negotiate normalize note notify observe offer omit
-open order overlap own pack pad parse pass patch pause permit pick pin place plan point poison poll populate port postpone prefer prefetch
-prepare preserve prevent print probe process produce prohibit promote protect prove provide prune publish pull purge push put query quote
-raise randomize read rearrange rebuild receive recognize recommend reconnect record recover recycle redo reduce refer refine refresh
-refuse regenerate register reject relax release reload rely remember remove rename render reopen reorder repair repeat replace replay
-reply report reproduce request require rerun reserve reset resize resolve respect respond restart restore restrict resume retain retire
-retry return reuse revert review revise revoke rewind reword rework rewrite rotate round route run sample sanitize save say scale scan
-schedule search see select send separate serve set settle shard share shift shorten show shrink shuffle shut sign silence simplify
-simulate skip sleep sort specify speed spell split spread stabilize start state stay stop store strengthen strip submit subtract suggest
-support suppress suspend swap switch sync synchronize tag take teach tell terminate test throttle tidy tie tighten time tolerate trace
-track translate treat trigger trim truncate trust try tune turn unify unlink unlock unmap unpin unregister untangle update upgrade use
-validate vary verify wait wake walk warm warn watch weaken wipe withdraw wrap write yield zero""".split())
+filter find finish fit fix flush fold follow forbid force format forward free freeze gather generate get give group grow guard hand handle
+have hide hold ignore implement import improve include increase index inform inherit initialize inject inline insert inspect install
+interpret introduce invalidate invert isolate join judge keep kill label lay lead learn leave lend lengthen let lift limit link list load
+lock log look lower make map mark match measure mention merge migrate modernize monitor move name narrow negotiate normalize note notify
+observe offer omit open order overlap own pack pad parse pass patch pause permit pick pin place plan plant point poison poll populate port
+postpone prefer prefetch prepare preserve prevent print probe process produce prohibit promote protect prove provide prune publish pull
+purge push put query quote raise randomize read rearrange rebuild receive recognize recommend reconnect record recover recycle redo reduce
+refer refine refresh refuse regenerate register reject relax release reload rely remember remove rename render reopen reorder repair
+repeat replace replay reply report reproduce request require rerun reserve reset resize resolve respect respond restart restore restrict
+resume retain retire retry return reuse revert review revise revoke rewind reword rework rewrite rotate round route run sample sanitize
+save say scale scan schedule search see seed select send separate serve set settle shard share shift shorten show shrink shuffle shut sign
+silence simplify simulate skim skip sleep sort spare specify speed spell split spoil spread stabilize start state stay stop store
+strengthen strip submit subtract suggest support suppress suspend swap switch sync synchronize tag take teach tell terminate test throttle
+tidy tie tighten time tolerate trace track translate treat trigger trim truncate trust try tune turn unify unlink unlock unmap unpin
+unregister untangle update upgrade use validate vary verify wait wake walk warm warn watch weaken wipe withdraw wrap write yield zero""".split())
 FINITE = set("is are was were has have had may must can cannot does do will would should that which who whose of".split())
 WITH_THAT = set("assert check confirm document ensure explain mention note prove require say see show state tell test verify".split())
 AREA = re.compile(r"(?:[\w./+*@%{},-]+(?: [\w./+*@-]+){0,3}: )+")
