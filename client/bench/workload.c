@@ -65,7 +65,7 @@ static int workload_add(struct workload *w, uint64_t timestamp_ms, uint64_t inpu
                 .first_id = w->n_ids,
                 .n_ids = n_ids,
         };
-        *ret_ids = w->ids + w->n_ids;
+        *ret_ids = n_ids > 0 ? w->ids + w->n_ids : NULL;
         w->n_ids += n_ids;
         return 0;
 }

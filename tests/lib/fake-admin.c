@@ -60,7 +60,7 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
         int r = begin_namespace(kv, FAKE_NAMESPACE_REMOVE, name, tenant);
 
         fake_admin.remove_flags = flags;
-        if (r == 0)
+        if (r == 0 && ret_dropped)
                 *ret_dropped = fake_admin.dropped;
         return r;
 }

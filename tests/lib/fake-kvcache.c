@@ -508,7 +508,8 @@ static int answer(struct kvcache *kv, const struct kvcache_request *request, uin
         }
         if (request->op == KVCACHE_OP_HINT) {
                 fake.hints++;
-                return 0;
+                if (!request->results)
+                        return 0;
         }
         for (size_t i = 0; i < request->count; i++) {
                 struct kvcache_result *result = &request->results[i];

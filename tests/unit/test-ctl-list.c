@@ -233,6 +233,7 @@ static void evict_passes_the_tiers(void **state)
         assert_int_equal(fake.request.tiers, KVCACHE_TIER_MEMORY);
         ctl_expect(EXIT_OK, "k  evicted\n", "", "evict", "--tier", "all", "k");
         assert_int_equal(fake.request.tiers, KVCACHE_TIER_ALL);
+        ctl_store("k", "x");
         ctl_expect(EXIT_NOT_FOUND, "absent  missing\nk  evicted\n", "", "evict", "absent", "k");
 }
 
@@ -244,8 +245,10 @@ static void evict_of_all_takes_every_page_of_the_namespace(void **state)
         assert_int_equal(fake.most_keys, 4096);
         assert_int_equal(fake.keys_answered, 4700);
         assert_string_equal(fake.opened_name, "ns");
+        store_many(4700);
         ctl_expect(EXIT_OK, "{\"evicted\":4700,\"missing\":0,\"unwritten\":0}\n", "", "-j", "evict",
                    "--all");
+        store_many(4700);
         fake.scripts[FAKE_LIST] =
                 (struct fake_script){ -ECONNRESET, "cut", .after = fake.made[FAKE_LIST] + 1 };
         ctl_expect(EXIT_UNREACHABLE, "", "kvcachectl: evict: the daemon went away: cut\n", "evict",

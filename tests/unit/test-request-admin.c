@@ -93,8 +93,8 @@ static void requests_of_admins_are_denied_to_users(void **state)
         connect_as(&c, ALICE);
         enter(&c, "a");
         assert_int_equal(put(&c, 1, WIRE_WRITTEN), WIRE_OK);
-        assert_says(call(&c, &config, sizeof(config)), WIRE_DENIED, "for admins");
-        assert_says(call(&c, &stages, sizeof(stages)), WIRE_DENIED, "for admins");
+        assert_says(call(&c, &config, sizeof(config)), WIRE_DENIED, "needs an admin");
+        assert_says(call(&c, &stages, sizeof(stages)), WIRE_DENIED, "needs an admin");
         assert_says(call(&c, &record, sizeof(record)), WIRE_DENIED, "needs an admin");
         assert_says(call_bare(&c, WIRE_RELOAD), WIRE_DENIED, "needs an admin");
         assert_int_equal(rig.reloads, 0);
@@ -120,7 +120,7 @@ static void an_admin_has_the_rights_of_its_own_connection_only(void **state)
         text = call_for_text(&root, &config, sizeof(config));
         assert_non_null(strstr(text, "store:"));
         free(text);
-        assert_says(call(&user, &config, sizeof(config)), WIRE_DENIED, "for admins");
+        assert_says(call(&user, &config, sizeof(config)), WIRE_DENIED, "needs an admin");
         hang_up(&root);
         hang_up(&user);
 }
