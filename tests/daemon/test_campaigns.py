@@ -60,7 +60,7 @@ def test_a_long_run_counts_its_campaigns(directory, statuses, failed, skipped, n
     program(root / "tests/campaigns/fuzz.sh", ends.replace("$1", "fuzz"))
     for name in ("store-campaigns", "store-campaigns-threads"):
         program(root / "build/tests/campaigns" / name, ends)
-    program(root / "tests/lib/sum-up.py", 'print("unit tests\\n10 passed, 0 failed, 1 skipped")')
+    program(root / "tests/suite/suite.py", 'print("unit tests\\n10 passed, 0 failed, 1 skipped")')
     for name in ("meson", "ninja"):
         program(tools / name, "#!/bin/sh\nexit 0\n")
     (root / "build/build.ninja").touch()

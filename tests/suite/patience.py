@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures how slow this machine is at the moment: the factor for all limits of the tests.
+
+A process that has a processor to itself takes one second of wall time for one second of processor time. One process per
+processor burns a second here, and the slowest ratio of the two is the factor, between 1 and 10. Tests read it from
+KVCACHE_TEST_SLOW and multiply their limits by it."""
+
+import multiprocessing
+import os
+import time
+
+LEAST, MOST = 1.0, 10.0
+CPU_S = 1.0
+ENVIRONMENT = "KVCACHE_TEST_SLOW"
+
+
+def clamp(factor):
+    return min(max(factor, LEAST), MOST)
+
+
+def from_environment():
+    """Returns the factor that the caller has set; 1 if it is absent or not a number."""
+    try:
+        return clamp(float(os.environ[ENVIRONMENT]))
+    except (KeyError, ValueError):
+        return LEAST
+
+
+def _burn(cpu_s):
+    """Returns the wall time that this process needs for cpu_s seconds of processor time."""
+    wall, cpu = time.monotonic(), time.process_time()
+    while time.process_time() - cpu < cpu_s:
+        sum(range(10000))
+    return time.monotonic() - wall
+
+
+def measure(cpu_s=CPU_S, processes=None):
+    """Returns wall time over processor time of a fixed job in one process per processor, clamped."""
+    processes = processes or len(os.sched_getaffinity(0))
+    with multiprocessing.Pool(processes) as pool:
+        slowest = max(pool.map(_burn, [cpu_s] * processes, chunksize=1))
+    return round(clamp(slowest / cpu_s), 2)
