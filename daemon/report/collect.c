@@ -177,7 +177,8 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->sessions_ended[METRICS_ENDED_BAD_FRAME] = (double)sessions.ended_bad_frame;
         s->sessions_ended[METRICS_ENDED_TIMEOUT] = (double)sessions.ended_timeout;
         s->sessions_ended[METRICS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
-        s->log_held_back = (double)sessions.lines_held_back;
+        s->log_held_back =
+                (double)(sessions.lines_held_back + from->service->audit_lines_held_back);
 
         quotas_get_total(from->service->quotas, &usage);
         s->leases = (double)usage.used[QUOTA_LEASES];
