@@ -34,6 +34,18 @@ static int device_volumes(struct ctl *ctl, cJSON **ret)
         return r < 0 ? complain_call(ctl, r, "device") : EXIT_OK;
 }
 
+static void print_checksums(const cJSON *volume)
+{
+        const cJSON *errors = cJSON_GetObjectItemCaseSensitive(volume, "errors");
+        uint64_t chunks = answer_count_of(errors, "checksum");
+        char counted[UNITS_TEXT];
+
+        if (chunks > 0)
+                printf("%s: %s did not match their checksums and were dropped; run kvcachectl "
+                       "verify, and look at the device\n",
+                       answer_text(volume, "volume"), units_count(chunks, "chunk", counted));
+}
+
 static int device_ls(struct ctl *ctl)
 {
         _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
@@ -64,7 +76,8 @@ static int device_ls(struct ctl *ctl)
                 units_bytes(answer_count_of(volume, "limit_bytes"), limit);
                 human_count(answer_count_of(volume, "chunks"), chunks);
                 human_count(answer_count_of(errors, "read") + answer_count_of(errors, "write") +
-                                    answer_count_of(errors, "sync"),
+                                    answer_count_of(errors, "sync") +
+                                    answer_count_of(errors, "checksum"),
                             failed);
                 text_table_row(table, answer_text(volume, "volume"), answer_text(volume, "state"),
                                live, reserved, limit, chunks, failed, since);
@@ -79,6 +92,7 @@ static int device_ls(struct ctl *ctl)
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
                         printf("%s: its file system is full: it does not grow\n",
                                answer_text(volume, "volume"));
+                print_checksums(volume);
         }
         return EXIT_OK;
 }

@@ -470,6 +470,7 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
                 s->volume_read_errors[i] = (double)p.stats.read_errors;
                 s->volume_write_errors[i] = (double)p.stats.write_errors;
                 s->volume_sync_errors[i] = (double)p.stats.sync_errors;
+                s->volume_checksum_errors[i] = (double)p.stats.crc_failures;
                 s->volume_full[i] = p.full;
                 s->volume_full_refusals[i] = (double)p.full_refusals;
                 s->volume_limit_bytes[i] = (double)p.stats.limit;
