@@ -16,6 +16,7 @@
  *   lend.c        data files and slots that clients read by themselves
  *   segment.c     data files: format ahead, prewrite, retire; what the limit allows
  *   handover.c    data files that pass from tenant to tenant
+ *   identity.c    whether its directory and files are still its own
  *   ring.c        the ring's file: growth
  *   sequence.c    how far sequences may go before the superblock says so
  *   sync.c        durability: one pass of fdatasync for all waiters
@@ -93,6 +94,19 @@ struct segment {
         struct table_work record;     /* of the hand-over */
         struct list_node record_node; /* in records_waiting or records_flying */
         struct kio_request sync, handover_io;
+};
+
+/* identity.c: the check that is under way, or the next one. */
+enum { IDENTITY_SEGMENTS = 64 /* of a check */ };
+struct identity {
+        struct kio_request io;
+        bool checking;
+        unsigned failed; /* checks in a row */
+        uint32_t at;     /* the first segment of it */
+        uint32_t segments[IDENTITY_SEGMENTS];
+        unsigned n;
+        uint64_t checked_ns;
+        char reason[STORE_ERROR_BYTES]; /* the worker's while it is under way */
 };
 
 enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
@@ -212,6 +226,7 @@ struct volume {
                                                       table */
         struct list_node done_puts, done_gets;     /* complete() is due */
 
+        struct identity identity;
         struct kio_request nudge_io; /* does nothing, and completes */
         bool nudged;
 
@@ -274,6 +289,10 @@ static inline struct chunk *volume_chunk_of(const struct volume *v, struct store
 /* A request came after the stop: its completion may not be called from here, and perhaps nothing
  * else will come. */
 void volume_nudge(struct volume *v);
+
+/* identity.c */
+/* Has the check made, if it is due. */
+void identity_tick(struct volume *v);
 
 /* errors.c */
 /* An operation of the volume has failed: counts against its budget, if the device is to blame. A
