@@ -202,6 +202,18 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "needs a name in it" },
                 { "store.path: ~/x", "t:1:13: store.path: \"~\" in \"~/x\" is not replaced here; "
                                      "write the whole path" },
+                { "store.path: $HOME/x", "t:1:13: store.path: \"$\" in \"$HOME/x\" is not replaced "
+                                         "here; write the whole path" },
+                { "store.path: [/a, '/b/${X}']",
+                  "t:1:13: store.path: \"$\" in \"/b/${X}\" is not replaced here; write the whole "
+                  "path" },
+                { "store.path: file:///x", "t:1:13: store.path: \"file:///x\" is a URL; write the "
+                                           "path alone, as in /srv/x" },
+                { "store.path: file:/x",
+                  "t:1:13: store.path: \"file:/x\" is a URL; write the path alone, as in /srv/x" },
+                { "listen.socket: unix:///run/x",
+                  "t:1:16: listen.socket: \"unix:///run/x\" is a URL; write the path alone, as in "
+                  "/srv/x" },
                 { "store.path: ''", "t:1:13: store.path: a path cannot be empty" },
                 { "store.path: []", "t:1:13: store.path: the list is empty; give a path, or auto" },
                 { "store.path: [/a, auto]", "t:1:13: store.path: auto stands alone; write "

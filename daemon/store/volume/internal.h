@@ -257,7 +257,7 @@ static inline bool volume_is_loss(int64_t r)
 
 static inline bool volume_is_no_space(int64_t r)
 {
-        return r == -ENOSPC || r == -EDQUOT;
+        return r == -ENOSPC || r == -EDQUOT || r == -EFBIG;
 }
 
 static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
