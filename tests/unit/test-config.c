@@ -406,6 +406,8 @@ static void variables_are_read_reserved_ones_left_and_unknown_ones_reported(void
                 (char *)"KVCACHE_STORE_PATH=/a,/b",
                 (char *)"KVCACHE_LIMITS_HTTP_CONNECTIONS=7",
                 (char *)"KVCACHE_SOCKET=/x",
+                (char *)"KVCACHE_LIBRARY=/x",
+                (char *)"KVCACHE_DATA_DIR=/x",
                 (char *)"KVCACHE_BENCH_SESSION=1",
                 (char *)"KVCACHE_MEMORY_POOL=",
                 (char *)"KVCACHE_STORE_LIMTI=1",
