@@ -17,6 +17,7 @@
 #include "benchmark/benchmark.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "request/audit.h"
 #include "snapshot.h"
 #include "tenant/ids.h"
 
@@ -422,6 +423,7 @@ int server_start_service(struct server *s)
         s->service.wait_ms = c->limits.wait_ms;
         server_apply_gds(s);
         server_apply_stages(s);
+        audit_init(&s->service);
         s->service.report = status_report;
         s->service.reload = server_print_reload;
         s->service.server_userdata = s;

@@ -28,6 +28,7 @@
 #include "remote/remote.h"
 #include "report/sums.h"
 #include "request/hits.h"
+#include "request/audit.h"
 #include "request/recorder.h"
 #include "checked.h"
 #include "cleanup.h"
@@ -165,6 +166,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         bench_tick(s->service.bench, clock_mono_ns());
         learned_tick(s->learned, clock_mono_ns(), s->config->eviction.save_interval_ms);
         recorder_tick(&s->service, clock_mono_ns());
+        audit_tick(&s->service, clock_mono_ns());
         history_tick(&s->history, &s->sources, clock_mono_ns());
         if (s->service.lookups)
                 lookups_tick(s->service.lookups, clock_mono_ns());
@@ -550,7 +552,8 @@ static int start(struct server *s)
         s->staging_bytes_auto = config_available_memory("", &limited) / 2;
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
-        signal(SIGIO, SIG_IGN); /* of file leases: store/volume/lend.c */
+        signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE fails with EFBIG */
+        signal(SIGIO, SIG_IGN);   /* of file leases: store/volume/lend.c */
         r = notify_inherit(&s->inherited);
         if (r < 0)
                 return server_fail(r, "inherited sockets", NULL);

@@ -43,6 +43,22 @@ static void print_about(const char *volume, const char *text)
         putchar('\n');
 }
 
+static void print_checksums(const cJSON *volume)
+{
+        const cJSON *errors = cJSON_GetObjectItemCaseSensitive(volume, "errors");
+        uint64_t chunks = answer_count_of(errors, "checksum");
+        char counted[UNITS_TEXT], text[256];
+
+        if (chunks > 0) {
+                snprintf(text, sizeof(text),
+                         "%s did not match their checksums and were dropped; run kvcachectl "
+                         "verify, and "
+                         "check the device",
+                         units_count(chunks, "chunk", counted));
+                print_about(answer_text(volume, "volume"), text);
+        }
+}
+
 static int device_ls(struct ctl *ctl)
 {
         _cleanup_(cJSON_Deletep) cJSON *volumes = NULL, *object = NULL;
@@ -73,7 +89,8 @@ static int device_ls(struct ctl *ctl)
                 units_bytes(answer_count_of(volume, "limit_bytes"), limit);
                 human_count(answer_count_of(volume, "chunks"), chunks);
                 human_count(answer_count_of(errors, "read") + answer_count_of(errors, "write") +
-                                    answer_count_of(errors, "sync"),
+                                    answer_count_of(errors, "sync") +
+                                    answer_count_of(errors, "checksum"),
                             failed);
                 text_table_row(table, answer_text(volume, "volume"), answer_text(volume, "state"),
                                live, reserved, limit, chunks, failed, since);
@@ -87,6 +104,7 @@ static int device_ls(struct ctl *ctl)
                 if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(volume, "full")))
                         print_about(answer_text(volume, "volume"),
                                     "the file system is full: the volume does not grow");
+                print_checksums(volume);
         }
         return EXIT_OK;
 }

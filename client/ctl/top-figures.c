@@ -132,7 +132,8 @@ static cJSON *volume_row(const struct interval *t, const char *volume, struct ra
         double written = rate(t, "kvcache_volume_written_bytes_total", volume);
         double errors = rate(t, "kvcache_volume_read_errors_total", volume) +
                         rate(t, "kvcache_volume_write_errors_total", volume) +
-                        rate(t, "kvcache_volume_sync_errors_total", volume);
+                        rate(t, "kvcache_volume_sync_errors_total", volume) +
+                        known(rate(t, "kvcache_volume_checksum_errors_total", volume));
         cJSON *o = cJSON_CreateObject();
 
         ret->traffic = known(read) + known(written);

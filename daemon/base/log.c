@@ -33,7 +33,7 @@
 #include "checked.h"
 #include "text.h"
 
-enum { LOG_MAX_LINE = 2048, LOG_MAX_CLIENT = 64 };
+enum { LOG_MAX_LINE = 2048, LOG_MAX_CLIENT = 64, LOG_MAX_NAME = 256 };
 
 static const char *const level_names[] = {
         [LOG_LEVEL_ERROR] = "error", [LOG_LEVEL_WARNING] = "warning", [LOG_LEVEL_NOTICE] = "notice",
@@ -66,6 +66,8 @@ static __thread struct {
         unsigned uid;
         char client[LOG_MAX_CLIENT];
 } context;
+
+static __thread const struct log_operation *operation;
 
 #if HAVE_LIBSYSTEMD
 /* Is stderr the very stream that the service manager made? It tells by device and inode; a daemon
@@ -149,6 +151,11 @@ void log_set_context(const struct log_context *c)
         context.uid = c->uid;
         snprintf(context.client, sizeof(context.client), "%s", c->client ? c->client : "");
         text_clean(context.client);
+}
+
+void log_set_operation(const struct log_operation *o)
+{
+        operation = o;
 }
 
 __attribute__((format(printf, 4, 5))) static size_t append(char *line, size_t size, size_t used,
@@ -256,9 +263,21 @@ static size_t append_string(char *line, size_t size, size_t used, const char *na
         return append(line, size, used, "\"");
 }
 
+/* Names come from clients: they are cut, so that a line has room for all fields. */
+static size_t append_cleaned(char *line, size_t size, size_t used, const char *name,
+                             const char *text)
+{
+        char clean[LOG_MAX_NAME];
+
+        if (!text)
+                return used;
+        snprintf(clean, sizeof(clean), "%s", text);
+        return append_string(line, size, used, name, text_clean(clean));
+}
+
 static void write_json(enum log_level level, const struct place *at, const char *message)
 {
-        char line[6 * (LOG_MAX_LINE + LOG_MAX_CLIENT) + 1024];
+        char line[6 * (LOG_MAX_LINE + LOG_MAX_CLIENT + 3 * LOG_MAX_NAME) + 1024];
         size_t size = sizeof(line) - 2, n;
 
         n = append(line, size, 0, "{\"time\":\"");
@@ -271,6 +290,13 @@ static void write_json(enum log_level level, const struct place *at, const char 
                            (unsigned long long)context.session, context.pid, context.uid);
                 n = append_string(line, size, n, "client", context.client);
         }
+        if (operation) {
+                n = append_cleaned(line, size, n, "operation", operation->operation);
+                n = append_cleaned(line, size, n, "namespace", operation->namespace_name);
+                n = append_cleaned(line, size, n, "tenant", operation->tenant);
+                n = append(line, size, n, ",\"chunks\":%llu",
+                           (unsigned long long)operation->chunks);
+        }
         n = append_string(line, size, n, "id", at->id);
         n = append_string(line, size, n, "file", at->file);
         n = append(line, size, n, ",\"line\":%d", at->line);
@@ -282,8 +308,8 @@ static void write_json(enum log_level level, const struct place *at, const char 
 #if HAVE_LIBSYSTEMD
 static int write_journal(enum log_level level, const struct place *at, const char *message)
 {
-        struct iovec iov[11];
-        char fields[11][LOG_MAX_LINE + 32];
+        struct iovec iov[15];
+        char fields[15][LOG_MAX_LINE + 32];
         int n = 0;
 
 #define FIELD(...)                                                                                 \
@@ -305,6 +331,14 @@ static int write_journal(enum log_level level, const struct place *at, const cha
                 FIELD("KVCACHE_PEER_UID=%u", context.uid);
                 if (*context.client)
                         FIELD("KVCACHE_CLIENT=%s", context.client);
+        }
+        if (operation) {
+                FIELD("KVCACHE_OPERATION=%s", operation->operation);
+                if (operation->namespace_name)
+                        FIELD("KVCACHE_NAMESPACE=%s", operation->namespace_name);
+                if (operation->tenant)
+                        FIELD("KVCACHE_TENANT=%s", operation->tenant);
+                FIELD("KVCACHE_CHUNKS=%llu", (unsigned long long)operation->chunks);
         }
 #undef FIELD
         return sd_journal_sendv(iov, n);

@@ -45,6 +45,15 @@ struct log_context {
 };
 void log_set_context(const struct log_context *c);
 
+/* Fields of this thread's next lines that describe an operation on stored data: journal fields
+ * KVCACHE_OPERATION, KVCACHE_NAMESPACE, KVCACHE_TENANT and KVCACHE_CHUNKS. A NULL name or tenant is
+ * left out. `o` is not copied and must stay valid until NULL ends it. */
+struct log_operation {
+        const char *operation, *namespace_name, *tenant;
+        uint64_t chunks;
+};
+void log_set_operation(const struct log_operation *o);
+
 void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt,
                ...) __attribute__((format(printf, 5, 6)));
 

@@ -71,7 +71,8 @@ static const struct {
 };
 
 /* Variables that belong to the client's side. */
-static const char *const reserved_variables[] = { "KVCACHE_SOCKET", "KVCACHE_BENCH_SESSION" };
+static const char *const reserved_variables[] = { "KVCACHE_SOCKET", "KVCACHE_BENCH_SESSION",
+                                                  "KVCACHE_LIBRARY", "KVCACHE_DATA_DIR" };
 
 int config_fail(struct config_error *ret_error, int r, const char *fmt, ...)
 {

@@ -252,12 +252,19 @@ static void print_tenant(const struct config_tenant *t, FILE *out)
         }
 }
 
+/* A mode stands in quotes in YAML: tools that read it as a number write it in decimal. */
+static const char *quote_of(const struct config_row *row)
+{
+        return row->type == CONFIG_MODE ? "\"" : "";
+}
+
 void config_print(const struct config *c, FILE *out)
 {
         for (unsigned i = 0; i < config_n_rows; i++) {
                 print_section(i, "", out);
-                fprintf(out, "  %s: ", key_of(&config_rows[i]));
+                fprintf(out, "  %s: %s", key_of(&config_rows[i]), quote_of(&config_rows[i]));
                 print_value(c, &config_rows[i], out);
+                fputs(quote_of(&config_rows[i]), out);
                 if (config_bit(c->automatic, i))
                         fputs("  # chosen (auto)", out);
                 else if (!config_bit(c->given, i))
@@ -309,7 +316,8 @@ void config_print_template(FILE *out)
                 snprintf(line, sizeof(line), "(%s%s)", range,
                          row->flags & CONFIG_RELOAD ? "; changes with a reload" : "");
                 print_wrapped("  # ", line, out);
-                fprintf(out, "  #%s: %s\n\n", key_of(row), row->initial);
+                fprintf(out, "  #%s: %s%s%s\n\n", key_of(row), quote_of(row), row->initial,
+                        quote_of(row));
         }
         print_wrapped(
                 "# ",

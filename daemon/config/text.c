@@ -50,6 +50,13 @@ static int check_path(const struct config_row *row, const char *text, char why[s
                 return config_refuse(why,
                                      "%s: \"~\" in %s is not replaced here; write the whole path",
                                      row->name, quoted);
+        if (strstr(text, "://") || strncmp(text, "file:", 5) == 0)
+                return config_refuse(why, "%s: %s is a URL; write the path alone, as in /srv/x",
+                                     row->name, quoted);
+        if (strchr(text, '$'))
+                return config_refuse(why,
+                                     "%s: \"$\" in %s is not replaced here; write the whole path",
+                                     row->name, quoted);
         if (strlen(text) >= PATH_MAX - 64) /* file names are put behind it */
                 return config_refuse(why, "%s: %s is longer than a path can be", row->name, quoted);
         return 0;

@@ -229,6 +229,14 @@ void config_note_given(struct config *c, unsigned row)
         config_bit_set(c->automatic, row, false);
 }
 
+/* Is it a number that a YAML tool may change to another one? */
+static bool has_leading_zero(const char *text)
+{
+        size_t n = strlen(text);
+
+        return n > 1 && *text == '0' && strspn(text, "0123456789") == n;
+}
+
 int config_assign_list_to(void *object, const struct config_row *row, char *const *items,
                           unsigned n, char why[static CONFIG_WHY])
 {
@@ -253,6 +261,11 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                                              "%s: auto stands alone; write \"./auto\" for a "
                                              "directory of that name",
                                              row->name);
+                if (row->type == CONFIG_NAMES && has_leading_zero(items[i]))
+                        return config_refuse(why,
+                                             "%s: %s begins with a zero, which YAML tools take for "
+                                             "octal: write the number without",
+                                             row->name, config_quote(items[i], quoted));
                 for (unsigned j = 0; j < i; j++)
                         if (strcmp(items[i], items[j]) == 0)
                                 return config_refuse(why, "%s: %s is listed twice", row->name,
@@ -314,6 +327,11 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
         int r;
 
         if (row->type == CONFIG_COUNT) {
+                if (has_leading_zero(text))
+                        return config_refuse(why,
+                                             "%s: %s begins with a zero, which YAML tools take for "
+                                             "octal: write it without",
+                                             row->name, config_quote(text, quoted));
                 r = units_parse_count(text, &value);
                 if (r == -EINVAL)
                         return config_refuse(why, "%s: %s is not a whole number%s", row->name,
@@ -333,15 +351,32 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
         return 0;
 }
 
+/* YAML tools that know numbers read 0660 as octal and write 432. So a mode without a leading zero
+ * is octal only if it cannot be a mode in decimal. */
 static int assign_mode(uint32_t *member, const struct config_row *row, const char *text,
                        char why[static CONFIG_WHY])
 {
+        enum { MODE_MOST = 0777 };
         size_t n = strlen(text);
         char quoted[CONFIG_QUOTED];
 
+        if (n > 0 && n <= 3 && strspn(text, "0123456789") == n && strspn(text, "01234567") != n &&
+            strtoul(text, NULL, 10) <= MODE_MOST)
+                return config_refuse(why,
+                                     "%s: %s is not a mode in octal; if a tool has rewritten it in "
+                                     "decimal, write \"%04lo\"",
+                                     row->name, config_quote(text, quoted),
+                                     strtoul(text, NULL, 10));
         if (n < 3 || n > 4 || strspn(text, "01234567") != n || (n == 4 && *text != '0'))
                 return config_refuse(why, "%s: %s is not a mode in octal, as in 0660", row->name,
                                      config_quote(text, quoted));
+        if (n == 3 && strtoul(text, NULL, 10) <= MODE_MOST)
+                return config_refuse(why,
+                                     "%s: %s may be a mode that a tool has rewritten in decimal: "
+                                     "write \"%04lo\" "
+                                     "if it is, or \"0%s\"",
+                                     row->name, config_quote(text, quoted), strtoul(text, NULL, 10),
+                                     text);
         *member = (uint32_t)strtoul(text, NULL, 8);
         return 0;
 }

@@ -177,7 +177,8 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->sessions_ended[METRICS_ENDED_BAD_FRAME] = (double)sessions.ended_bad_frame;
         s->sessions_ended[METRICS_ENDED_TIMEOUT] = (double)sessions.ended_timeout;
         s->sessions_ended[METRICS_ENDED_SHUTDOWN] = (double)sessions.ended_shutdown;
-        s->log_held_back = (double)sessions.lines_held_back;
+        s->log_held_back =
+                (double)(sessions.lines_held_back + from->service->audit_lines_held_back);
 
         quotas_get_total(from->service->quotas, &usage);
         s->leases = (double)usage.used[QUOTA_LEASES];
@@ -469,6 +470,7 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
                 s->volume_read_errors[i] = (double)p.stats.read_errors;
                 s->volume_write_errors[i] = (double)p.stats.write_errors;
                 s->volume_sync_errors[i] = (double)p.stats.sync_errors;
+                s->volume_checksum_errors[i] = (double)p.stats.crc_failures;
                 s->volume_full[i] = p.full;
                 s->volume_full_refusals[i] = (double)p.full_refusals;
                 s->volume_limit_bytes[i] = (double)p.stats.limit;

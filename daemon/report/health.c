@@ -20,6 +20,9 @@
 #include "report/sums.h"
 #include "cache/populate.h"
 
+/* A volume is degraded for so long after bytes did not match their checksum. */
+#define CHECKSUMS_NS (UINT64_C(3600) * 1000000000)
+
 /* --- volumes --- */
 
 const char *status_volume_state(const struct store_volume_stats *p)
@@ -71,6 +74,21 @@ add(struct status_health *h, enum metrics_degradation reason, const char *fmt, .
         va_end(args);
 }
 
+static void check_checksums(const struct store_volume_stats *p, uint64_t now_ns,
+                            struct status_health *h)
+{
+        uint64_t failed_ns = p->stats.crc_failed_ns;
+        char chunks[UNITS_TEXT], since[UNITS_TEXT];
+
+        if (failed_ns == 0 || now_ns - MIN(now_ns, failed_ns) > CHECKSUMS_NS)
+                return;
+        add(h, METRICS_DEGRADED_VOLUME_CHECKSUMS,
+            "volume %.200s returned wrong bytes for %s since startup, most recently %s ago; they "
+            "are dropped: run kvcachectl verify, and look at the device",
+            p->path, units_count(p->stats.crc_failures, "chunk", chunks),
+            units_ms((now_ns - MIN(now_ns, failed_ns)) / 1000000, since));
+}
+
 static void check_volumes(const struct store *store, struct status_health *h)
 {
         static const enum metrics_degradation of_state[STORE_VOLUME_STATE_END] = {
@@ -80,6 +98,7 @@ static void check_volumes(const struct store *store, struct status_health *h)
         };
         struct store_volume_stats p;
         char text[STATUS_TEXT];
+        uint64_t now_ns = clock_mono_ns();
 
         for (unsigned i = 0; store_get_volume_stats(store, i, &p); i++) {
                 if (p.state == STORE_VOLUME_UP) {
@@ -88,6 +107,7 @@ static void check_volumes(const struct store *store, struct status_health *h)
                                     "volume %.200s does not grow: its file system has no free "
                                     "space above store.reserve",
                                     p.path);
+                        check_checksums(&p, now_ns, h);
                         continue;
                 }
                 describe_volume(&p, text);

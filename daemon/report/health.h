@@ -6,7 +6,7 @@
 
 struct store_volume_stats;
 
-enum { STATUS_TEXT = 512, STATUS_DEGRADED_MAX = 24 };
+enum { STATUS_TEXT = 512, STATUS_DEGRADED_MAX = 48 };
 
 struct status_health {
         const char *state; /* "starting", "ready", "offline": no volume of the store is in use,

@@ -102,6 +102,11 @@ const char *page_advice(const char *reason)
                   "It serves what it has, and evicts to make room. Remove what does not belong on "
                   "that file system (<code>df</code>), or set <code>store.limit</code> to what it "
                   "can hold." },
+                { "volume_checksums",
+                  "The chunks were dropped, and no client saw the bytes. <code>kvcachectl "
+                  "verify</code> finds all others; <code>smartctl -a</code> and "
+                  "<code>dmesg</code> have what is known of the device. If more come, suspend the "
+                  "volume and replace the disk." },
                 { "io_fallback",
                   "All works, and costs more CPU. Permit io_uring (<code>sysctl "
                   "kernel.io_uring_disabled=0</code>; in a container, its seccomp profile), or set "
@@ -280,7 +285,7 @@ static void print_pool(FILE *out, const cJSON *pool)
 
 static void print_errors(FILE *out, const cJSON *errors)
 {
-        static const char *const kinds[] = { "read", "write", "sync" };
+        static const char *const kinds[] = { "read", "write", "sync", "checksum" };
         bool any = false;
         double all = 0;
 

@@ -211,6 +211,7 @@ static void add_volumes(cJSON *o, const struct status_sources *from)
                 cJSON_AddNumberToObject(errors, "read", (double)p.stats.read_errors);
                 cJSON_AddNumberToObject(errors, "write", (double)p.stats.write_errors);
                 cJSON_AddNumberToObject(errors, "sync", (double)p.stats.sync_errors);
+                cJSON_AddNumberToObject(errors, "checksum", (double)p.stats.crc_failures);
                 cJSON_AddBoolToObject(one, "direct", p.stats.direct);
                 cJSON_AddNumberToObject(one, "pending", (double)p.pending);
                 cJSON_AddNumberToObject(one, "oldest_operation_seconds", (double)p.oldest_ns / 1e9);

@@ -19,6 +19,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "remote/remote.h"
+#include "request/audit.h"
 #include "snapshot.h"
 
 /* A text as a sealed memfd: however long it is, the message stays small. */
@@ -259,12 +260,32 @@ struct purge {
         struct forgetting others[]; /* ALL: in the pools of the other tenants */
 };
 
+static void audit_purge(const struct purge *p)
+{
+        const struct store_purge *store = &p->cache.store;
+        const struct service *service = p->request.client->tenant->service;
+        const struct store_namespace *ns =
+                store->all ? NULL : store_namespace_get(service->store, store->namespace_id);
+        const char *detail = p->remote ? ", and what the shared tier had" : "";
+
+        if (store->result != 0)
+                detail = ", not synced to disk";
+        else if (p->remote_result != 0)
+                detail = ", but not on the shared tier";
+        audit_log(p->request.client, store->all ? "purge of everything" : "purge",
+                  ns           ? ns->name
+                  : store->all ? NULL
+                               : "(removed)",
+                  ns ? tenant_name_in_store(service, ns->tenant) : NULL, store->dropped, detail);
+}
+
 static void purge_end(struct purge *p)
 {
         const struct store_purge *store = &p->cache.store;
         const struct service *service = p->request.client->tenant->service;
         char text[256];
 
+        audit_purge(p);
         for (unsigned i = 0; i < p->n_remote && store->result == 0; i++)
                 if (p->remote[i].remote.result == 0)
                         remote_purged(service->remote, p->remote[i].remote.namespace_id);
@@ -460,6 +481,9 @@ static void on_swept(struct remote_sweep *remote)
                 },
         };
 
+        if (!remote->dry_run && remote->deleted > 0)
+                audit_log(s->request.client, "sweep of the shared tier", NULL, NULL,
+                          remote->deleted, "");
         switch (remote->result) {
         case 0:
                 request_reply(s->request, &out.reply, sizeof(out));

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "request/audit.h"
 #include "request/internal.h"
 
 enum {
@@ -124,6 +125,34 @@ static void record_stages(const struct batch *b)
         stages_add(&b->request.client->tenant->service->stages, &event);
 }
 
+/* The operation on stored data that the message is, for the log; NULL if it is another one. */
+static const char *audited_operation(const struct wire_batch *head)
+{
+        static const char evict[] = "evict", evict_memory[] = "evict from memory", pin[] = "pin",
+                          unpin[] = "unpin";
+
+        if (head->hdr.op == WIRE_EVICT)
+                return head->tiers == WIRE_TIER_MEMORY ? evict_memory : evict;
+        if (head->hdr.op == WIRE_HINT && head->hint == WIRE_HINT_PIN)
+                return pin;
+        if (head->hdr.op == WIRE_HINT && head->hint == WIRE_HINT_UNPIN)
+                return unpin;
+        return NULL;
+}
+
+static void audit_batch(const struct batch *b)
+{
+        const char *operation = audited_operation(&b->head);
+        const uint16_t *results = batch_result(b, 0);
+        uint64_t chunks = 0;
+
+        if (!operation)
+                return;
+        for (uint32_t i = 0; i < b->head.count; i++)
+                chunks += results[i] == WIRE_OK;
+        audit_add(b->request.client, operation, b->head.namespace_id, chunks);
+}
+
 static void batch_end(struct batch *b)
 {
         struct client *client = b->request.client;
@@ -142,6 +171,7 @@ static void batch_end(struct batch *b)
         client->keys_inflight -= b->head.count;
         buffers_unuse(client, b->regions);
         quota_uncharge(&client->holds, QUOTA_KEYS, b->head.count);
+        audit_batch(b);
         request_reply(b->request, reply, b->reply_bytes);
         if (stages_on(&client->tenant->service->stages) && b->started_ns > 0)
                 record_stages(b);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "benchmark/benchmark.h"
+#include "request/audit.h"
 #include "request/buffers.h"
 #include "request/chain.h"
 #include "request/hits.h"
@@ -17,6 +18,7 @@
 void client_abandon(struct client *client)
 {
         client->ended = client->abandoned = true;
+        audit_flush(client);
         recorder_stop(client);
         chain_close(client);
         while (!list_empty(&client->lookups))
@@ -43,6 +45,7 @@ void client_fini(struct client *client)
         uint32_t all = UINT32_MAX;
 
         assert(client->inflight == 0);
+        audit_flush(client);
         recorder_stop(client);
         client_count_lookups(client, clock_mono_ns());
         tally_page_close(&client->page);

@@ -36,12 +36,22 @@ struct buffers {
 
 struct chain;
 
+/* The keys of EVICTs, or of HINTs that pin or unpin, that audit.c has still to log. */
+struct audit {
+        struct list_node node; /* in service.audits */
+        const char *operation; /* NULL: none */
+        uint32_t namespace_id;
+        uint64_t chunks, since_ns;
+};
+
 struct client {
         struct tenant *tenant;
         uint64_t id;
         struct quota_holder holds; /* opened, and closed after client_fini(), by the session */
         uint64_t readable_ns;      /* when the message that is dispatched could be read; 0: now */
         uid_t uid;
+        pid_t pid;
+        const char *name; /* for the log, "" until the client has given one */
         bool admin;
         bool ended; /* nothing is sent any more, nothing is leased any more */
 
@@ -54,6 +64,7 @@ struct client {
         unsigned n_namespaces;                      /* places that are, or were, in use */
         unsigned open_namespaces;                   /* that are */
         unsigned opening;                           /* NAMESPACE messages that are not answered */
+        struct audit audit;                         /* evicted or pinned keys not logged yet */
         struct tally_page page;                     /* what it has looked up by itself */
         struct pool_client hits;                    /* what it gets by itself */
         struct bench_page *transfers;               /* what it has moved; NULL: there is no page */

@@ -16,6 +16,7 @@
 
 #include "units.h"
 #include "checked.h"
+#include "request/audit.h"
 #include "request/hits.h"
 #include "tenant/ids.h"
 
@@ -177,13 +178,22 @@ struct removal {
         struct request request;
         struct tenant *of; /* of the namespace's tenant; NULL: it is not configured */
         uint32_t id;
+        uint16_t store_tenant;
         uint64_t dropped;
+        char name[WIRE_MAX_NAME + 1]; /* which the store forgets */
 };
 
 /* With what the store keeps for its purge, and then for the removal itself. */
 static size_t removal_bytes(const struct client *client)
 {
         return sizeof(struct removal) + store_fan_out_bytes(client->tenant->service->store);
+}
+
+static void audit_removal(const struct removal *op, const char *operation, const char *detail)
+{
+        audit_log(op->request.client, operation, op->name,
+                  tenant_name_in_store(op->request.client->tenant->service, op->store_tenant),
+                  op->dropped, detail);
 }
 
 /* It stands against a removal: answered, and the removal is over. */
@@ -247,6 +257,7 @@ static void on_removed(struct store_namespace_remove *store)
         switch (store->result) {
         case 0:
                 forget(op);
+                audit_removal(op, "removal of a namespace", "");
                 request_ok_value(op->request, 0, op->dropped);
                 request_operation_free(op->request, op, removal_bytes(op->request.client));
                 return;
@@ -264,6 +275,7 @@ static void on_removed(struct store_namespace_remove *store)
         default:
                 if (!store_namespace_get(op->request.client->tenant->service->store, op->id))
                         forget(op);
+                audit_removal(op, "removal of a namespace", ", not written to disk");
                 snprintf(text, sizeof(text),
                          "the removal could not be written, and the namespace may be back after a "
                          "restart: %s",
@@ -286,6 +298,7 @@ static void removal_purged(struct removal *op)
         char text[160];
 
         op->dropped = purge->dropped;
+        audit_removal(op, "purge", purge->result == 0 ? "" : ", not synced to disk");
         if (purge->result == 0) {
                 remove_now(op);
                 return;
@@ -357,6 +370,8 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         op->request = req;
         op->of = tenant_in_store(tenant->service, store_tenant);
         op->id = ns->id;
+        op->store_tenant = store_tenant;
+        snprintf(op->name, sizeof(op->name), "%s", ns->name);
         if (refuse_open(op))
                 return;
         if (msg->hdr.flags & WIRE_F_PURGE) {
@@ -391,6 +406,24 @@ struct lifetime_set {
         size_t charged;
 };
 
+static void audit_lifetime(const struct client *client, uint32_t id, uint32_t lifetime_s,
+                           int result)
+{
+        const struct store_namespace *ns = store_namespace_get(client->tenant->service->store, id);
+        char detail[96] = ": none from now on", lasts[UNITS_TEXT];
+
+        if (!ns)
+                return;
+        if (lifetime_s > 0)
+                snprintf(detail, sizeof(detail), ": %s from now on",
+                         units_ms(UINT64_C(1000) * lifetime_s, lasts));
+        if (result != 0)
+                snprintf(detail + strlen(detail), sizeof(detail) - strlen(detail),
+                         ", not written to disk");
+        audit_log(client, "lifetime", ns->name,
+                  tenant_name_in_store(client->tenant->service, ns->tenant), ns->chunks, detail);
+}
+
 static void on_lifetime_set(struct store_namespace_open *store)
 {
         struct lifetime_set *op = container_of(store, struct lifetime_set, store);
@@ -400,6 +433,8 @@ static void on_lifetime_set(struct store_namespace_open *store)
         const struct service *service = req.client->tenant->service;
         char text[160];
 
+        if (store->namespace)
+                audit_lifetime(req.client, store->namespace->id, store->lifetime_s, result);
         for (unsigned i = 0; store->namespace && i < service->n_tenants; i++)
                 hits_allow_all(&service->tenants[i], store->namespace->id);
         request_operation_free(req, op, op->charged);

@@ -478,6 +478,8 @@ void session_begin(struct session *s, struct tenant *tenant, const struct quota_
         r = client_init(&s->client, tenant, holds);
         s->client.id = id;
         s->client.uid = s->peer.uid;
+        s->client.pid = s->peer.pid;
+        s->client.name = s->name;
         s->client.admin = admin;
         s->client.send = session_send;
         s->client.idle = session_idle;

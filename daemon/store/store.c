@@ -513,6 +513,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(syncs);
         ADD(crc_failures);
         ADD(crc_rereads);
+        sum->crc_failed_ns = MAX(sum->crc_failed_ns, one->crc_failed_ns);
         ADD(read_errors);
         ADD(write_errors);
         ADD(sync_errors);

@@ -45,6 +45,8 @@ struct hits_pace { /* request/hits.c's */
         unsigned turn; /* of the tenants */
 };
 
+enum { SERVICE_AUDIT_USERS = 64 /* uids that share a limit of lines, by remainder */ };
+
 struct service {
         struct tenant *tenants; /* by their number in quota.h */
         unsigned n_tenants;
@@ -60,6 +62,9 @@ struct service {
         struct admission *admission; /* of the writes of all tenants */
         struct remote *remote;       /* the shared tier; NULL: there is none */
         uint64_t generation_interval_ms;
+        struct list_node audits; /* request/audit.c's: of clients with lines still to be written */
+        struct log_ratelimit audit_lines[SERVICE_AUDIT_USERS];
+        uint64_t audit_lines_held_back;
         struct recorder *recorder; /* NULL: nothing is recorded */
         struct recorded recorded;
         uint64_t staging_max;

@@ -239,6 +239,7 @@ static void fill(void)
 {
         world_wipe();
         world.max_length = DISK_PAGE;
+        world.error_budget = UINT32_MAX; /* a volume of wrong bytes goes on here */
         reopen();
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
                 world_open_namespace(n);

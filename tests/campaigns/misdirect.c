@@ -31,6 +31,7 @@ static void fill(void)
         if (sim_start(world.dir, sim_draw(&world.random)) < 0)
                 campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
         world.max_length = chance(2) ? 4096 : 16384;
+        world.error_budget = UINT32_MAX; /* a volume of wrong bytes goes on here */
         if (world_open(error) < 0)
                 campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)

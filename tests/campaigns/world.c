@@ -143,6 +143,7 @@ int world_open(char error[static 512])
                 .entries = 2048,
                 .prewrite = world.prewrite,
                 .direct = world.direct,
+                .error_budget = world.error_budget,
                 .policy = "lru",
                 .pool_slab_bytes = CAMPAIGN_ROOM,
                 .secret = { { 1, 2 } },

@@ -140,6 +140,23 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "t:1:17: store.prewrite: \"maybe\" is not one of on, off" },
                 { "listen.mode: 999",
                   "t:1:14: listen.mode: \"999\" is not a mode in octal, as in 0660" },
+                { "listen.mode: 432", "t:1:14: listen.mode: \"432\" may be a mode that a tool has "
+                                      "rewritten in decimal: "
+                                      "write \"0660\" if it is, or \"0432\"" },
+                { "listen.mode: '432'", "t:1:14: listen.mode: \"432\" may be a mode that a tool "
+                                        "has rewritten in decimal: "
+                                        "write \"0660\" if it is, or \"0432\"" },
+                { "listen.mode: 438", "t:1:14: listen.mode: \"438\" is not a mode in octal; if a "
+                                      "tool has rewritten it in decimal, write \"0666\"" },
+                { "listen.mode: 9", "t:1:14: listen.mode: \"9\" is not a mode in octal; if a tool "
+                                    "has rewritten it in decimal, write \"0011\"" },
+                { "listen.mode: 0x1b0",
+                  "t:1:14: listen.mode: \"0x1b0\" is not a mode in octal, as in 0660" },
+                { "io.depth: 010", "t:1:11: io.depth: \"010\" begins with a zero, which YAML tools "
+                                   "take for octal: write it without" },
+                { "access.users: [a, 01000]",
+                  "t:1:15: access.users: \"01000\" begins with a zero, which YAML tools take for "
+                  "octal: write the number without" },
                 { "listen.mode: 4755",
                   "t:1:14: listen.mode: \"4755\" is not a mode in octal, as in 0660" },
                 { "listen.http: 9750", "t:1:14: listen.http: \"9750\" names no address; did you "
@@ -185,6 +202,18 @@ static void errors_name_place_fault_and_remedy(void **state)
                   "needs a name in it" },
                 { "store.path: ~/x", "t:1:13: store.path: \"~\" in \"~/x\" is not replaced here; "
                                      "write the whole path" },
+                { "store.path: $HOME/x", "t:1:13: store.path: \"$\" in \"$HOME/x\" is not replaced "
+                                         "here; write the whole path" },
+                { "store.path: [/a, '/b/${X}']",
+                  "t:1:13: store.path: \"$\" in \"/b/${X}\" is not replaced here; write the whole "
+                  "path" },
+                { "store.path: file:///x", "t:1:13: store.path: \"file:///x\" is a URL; write the "
+                                           "path alone, as in /srv/x" },
+                { "store.path: file:/x",
+                  "t:1:13: store.path: \"file:/x\" is a URL; write the path alone, as in /srv/x" },
+                { "listen.socket: unix:///run/x",
+                  "t:1:16: listen.socket: \"unix:///run/x\" is a URL; write the path alone, as in "
+                  "/srv/x" },
                 { "store.path: ''", "t:1:13: store.path: a path cannot be empty" },
                 { "store.path: []", "t:1:13: store.path: the list is empty; give a path, or auto" },
                 { "store.path: [/a, auto]", "t:1:13: store.path: auto stands alone; write "

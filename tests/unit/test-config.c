@@ -406,6 +406,8 @@ static void variables_are_read_reserved_ones_left_and_unknown_ones_reported(void
                 (char *)"KVCACHE_STORE_PATH=/a,/b",
                 (char *)"KVCACHE_LIMITS_HTTP_CONNECTIONS=7",
                 (char *)"KVCACHE_SOCKET=/x",
+                (char *)"KVCACHE_LIBRARY=/x",
+                (char *)"KVCACHE_DATA_DIR=/x",
                 (char *)"KVCACHE_BENCH_SESSION=1",
                 (char *)"KVCACHE_MEMORY_POOL=",
                 (char *)"KVCACHE_STORE_LIMTI=1",
@@ -647,6 +649,56 @@ static void reload_takes_what_may_change_and_tells_the_rest(void **state)
         config_fini(&next);
 }
 
+enum { MODE_FORMS = 7 };
+
+static const char *format_mode(char ret[static 16], unsigned form, unsigned mode)
+{
+        switch (form) {
+        case 0:
+                snprintf(ret, 16, "%04o", mode);
+                break;
+        case 1:
+                snprintf(ret, 16, "\"%04o\"", mode);
+                break;
+        case 2:
+                snprintf(ret, 16, "%u", mode);
+                break;
+        case 3:
+                snprintf(ret, 16, "\"%u\"", mode);
+                break;
+        case 4:
+                snprintf(ret, 16, "%o", mode);
+                break;
+        case 5:
+                snprintf(ret, 16, "0x%x", mode);
+                break;
+        default:
+                snprintf(ret, 16, "0o%o", mode);
+                break;
+        }
+        return ret;
+}
+
+/* YAML tools make decimal of an octal number, or drop its zero. */
+static void no_form_of_a_mode_is_taken_for_another_mode(void **state)
+{
+        unsigned taken = 0;
+
+        for (unsigned mode = 0; mode <= 0777; mode++)
+                for (unsigned i = 0; i < MODE_FORMS; i++) {
+                        char value[16], text[64];
+
+                        snprintf(text, sizeof(text), "listen.mode: %s",
+                                 format_mode(value, i, mode));
+                        if (load(text) < 0)
+                                continue;
+                        taken++;
+                        if (config.listen.mode != mode)
+                                fail_msg("\"%s\" is taken for %04o", text, config.listen.mode);
+                }
+        assert_true(taken >= 2 * 512);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -672,6 +724,7 @@ int main(void)
                 CASE(keys_that_contradict_each_other_are_refused),
                 CASE(an_address_that_other_hosts_reach_must_be_allowed),
                 CASE(reload_takes_what_may_change_and_tells_the_rest),
+                CASE(no_form_of_a_mode_is_taken_for_another_mode),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

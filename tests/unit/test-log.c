@@ -388,6 +388,37 @@ static void lines_of_threads_do_not_mix(void **state)
         assert_int_equal(lines, 2000);
 }
 
+/* Fields of an operation are members of each JSON line until they are ended; a name is cut. */
+static void an_operations_fields_are_in_json_until_they_are_ended(void **state)
+{
+        char name[1000], cut[256];
+        struct log_operation o = { .operation = "purge", .namespace_name = name, .chunks = 7 };
+        cJSON *one, *other;
+
+        memset(name, 'n', sizeof(name));
+        memcpy(name, "a\"b\n", 4);
+        name[sizeof(name) - 1] = '\0';
+        memcpy(cut, name, sizeof(cut));
+        cut[3] = '?';
+        cut[sizeof(cut) - 1] = '\0';
+        assert_int_equal(log_set_format("json"), 0);
+        log_set_operation(&o);
+        say_so(1);
+        log_set_operation(NULL);
+        say_so(2);
+
+        one = object_of(0);
+        other = object_of(1);
+        assert_member(one, "operation", "purge");
+        assert_member(one, "namespace", cut);
+        assert_null(cJSON_GetObjectItem(one, "tenant"));
+        assert_int_equal(cJSON_GetObjectItem(one, "chunks")->valueint, 7);
+        assert_null(cJSON_GetObjectItem(other, "operation"));
+        assert_null(cJSON_GetObjectItem(other, "chunks"));
+        cJSON_Delete(one);
+        cJSON_Delete(other);
+}
+
 int main(void)
 {
 #define CASE(f) cmocka_unit_test_setup_teardown(f, begin, end)
@@ -402,6 +433,7 @@ int main(void)
                 CASE(another_stream_than_the_journals_gets_text),
                 CASE(line_is_not_lost_without_a_journal),
                 CASE(an_object_has_text_place_and_who),
+                CASE(an_operations_fields_are_in_json_until_they_are_ended),
                 CASE(the_longest_object_is_one_line),
                 CASE(formats_have_names),
                 CASE(names_are_levels_and_back),

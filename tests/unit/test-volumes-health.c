@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* store/ with several volumes: what one costs that fails, hangs, is suspended or is missing, and
  * how it comes back. */
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -240,6 +241,113 @@ static void a_failing_volume_is_bypassed_when_its_budget_is_spent(void **state)
         assert_int_equal(device(store_resume, 1), 0);
         assert_int_equal(count_hits(MANY, 50), 50);
         assert_true(count_hits(0, MANY) >= MANY - 6);
+        stop();
+}
+
+/* Flips a bit in each page of all data files of a volume. */
+static void damage(unsigned volume)
+{
+        DIR *dir = opendir(t.dirs[volume]);
+        unsigned files = 0;
+
+        assert_non_null(dir);
+        for (struct dirent *e; (e = readdir(dir));) {
+                struct stat st;
+                int fd;
+
+                if (strncmp(e->d_name, "segment", 7) != 0)
+                        continue;
+                fd = openat(dirfd(dir), e->d_name, O_RDWR);
+                assert_true(fd >= 0 && fstat(fd, &st) == 0);
+                for (off_t at = 100; at < st.st_size; at += 4096) {
+                        uint8_t byte;
+
+                        assert_int_equal(pread(fd, &byte, 1, at), 1);
+                        byte ^= 4;
+                        assert_int_equal(pwrite(fd, &byte, 1, at), 1);
+                }
+                assert_int_equal(fsync(fd), 0);
+                close(fd);
+                files++;
+        }
+        closedir(dir);
+        assert_true(files > 0);
+}
+
+static unsigned count_wrong(uint64_t from, uint64_t n)
+{
+        unsigned missing = 0;
+
+        for (uint64_t i = from; i < from + n; i++) {
+                int r = get(i);
+
+                assert_true(r == 0 || r == STORE_MISS);
+                missing += r == STORE_MISS;
+        }
+        return missing;
+}
+
+/* A device that returns other bytes than were written to it, and no error. */
+static void a_volume_that_returns_wrong_bytes_is_bypassed_when_its_budget_is_spent(void **state)
+{
+        uint64_t on_first, on_second;
+
+        t.error_budget = 5;
+        start("01");
+        put_range(0, MANY);
+        settle();
+        on_first = stats_of(0).stats.chunks;
+        on_second = stats_of(1).stats.chunks;
+        damage(1);
+        assert_int_equal(count_wrong(0, MANY), on_second);
+        assert_int_equal(stats_of(0).state, STORE_VOLUME_UP);
+        assert_int_equal(stats_of(0).stats.crc_failures, 0);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(stats_of(1).stats.crc_failures, 6);
+        assert_int_not_equal(stats_of(1).stats.crc_failed_ns, 0);
+        assert_non_null(strstr(stats_of(1).reason, "error_budget"));
+        assert_non_null(strstr(stats_of(1).reason, "checksum"));
+        assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
+        assert_int_equal(count_hits(0, MANY), on_first);
+        stop();
+}
+
+static void chunks_found_after_a_clean_stop_count_against_the_budget(void **state)
+{
+        t.error_budget = 5;
+        start("01");
+        put_range(0, MANY);
+        settle();
+        stop();
+        damage(1);
+        start("01");
+        assert_true(count_wrong(0, MANY) > 6);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
+        assert_int_equal(stats_of(1).stats.crc_failures, 6);
+        stop();
+}
+
+/* A power loss may tear what was not synced. So after a kill, only chunks that this process has
+ * written or verified count. */
+static void chunks_that_a_power_loss_may_have_torn_do_not_bypass_their_volume(void **state)
+{
+        t.error_budget = 5;
+        start("01");
+        put_range(0, MANY);
+        settle();
+        copy_dir(0, 2); /* in use, as a killed daemon leaves them */
+        copy_dir(1, 3);
+        stop();
+        damage(3);
+        start("23");
+        assert_true(count_wrong(0, MANY) > 6);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
+        assert_true(stats_of(1).stats.crc_failures > 6);
+        put_range(MANY, MANY);
+        settle();
+        damage(3);
+        assert_true(count_wrong(MANY, MANY) > 6);
+        assert_int_equal(stats_of(1).state, STORE_VOLUME_BYPASSED);
         stop();
 }
 
@@ -545,6 +653,9 @@ int main(int argc, char **argv)
                 TEST(what_is_counted_of_a_volume_goes_on_when_it_is_resumed),
                 TEST(suspending_waits_for_what_was_begun),
                 TEST(a_failing_volume_is_bypassed_when_its_budget_is_spent),
+                TEST(a_volume_that_returns_wrong_bytes_is_bypassed_when_its_budget_is_spent),
+                TEST(chunks_found_after_a_clean_stop_count_against_the_budget),
+                TEST(chunks_that_a_power_loss_may_have_torn_do_not_bypass_their_volume),
                 TEST(test_R2_what_a_client_cut_off_is_tried_on_one_volume_only),
                 TEST(a_put_that_fails_on_one_volume_is_written_to_another),
                 TEST(a_table_that_cannot_be_written_bypasses_the_volume_at_once),

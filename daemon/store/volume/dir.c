@@ -36,8 +36,6 @@
 #include "cleanup.h"
 #include "store/volume/types.h"
 
-#define NAME_LOCK           "LOCK"
-#define NAME_SUPERBLOCK     "superblock"
 #define NAME_SUPERBLOCK_NEW "superblock.new"
 #define NAME_PROBE          "probe"
 
@@ -131,6 +129,11 @@ static int open_regular(const struct dir *d, const char *name, int flags)
 
 int dir_open_file(const struct dir *d, const char *name, int flags)
 {
+        /* A data file that is made in a directory that was emptied would be the only one there, and
+         * the next start would take it for what is left of a damaged store. */
+        if (flags & O_CREAT && d->superblock_fd >= 0 &&
+            faccessat(d->fd, DIR_SUPERBLOCK, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+                return -ESTALE;
         return open_regular(d, name, flags | (d->direct ? O_DIRECT : 0));
 }
 
@@ -184,9 +187,10 @@ enum content { CONTENT_EMPTY, CONTENT_STORE, CONTENT_HEADLESS, CONTENT_FOREIGN }
 static int look(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
-                ".", "..", NAME_LOCK, NAME_SUPERBLOCK_NEW, NAME_PROBE, "lost+found", "bench"
-        }; /* of benchmark sessions */
-        static const char *const ours[] = { "table", "table.new", "namespaces.0", "namespaces.1" };
+                ".",        "..",          DIR_LOCK,     NAME_SUPERBLOCK_NEW,
+                NAME_PROBE, "lost+found",  "bench",      /* of benchmark sessions */
+                "learned",  "learned.new", "kept-memory" /* of the rooms above */
+        };
         _cleanup_(closedirp) DIR *dir = NULL;
         enum content content = CONTENT_EMPTY;
         int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -200,23 +204,21 @@ static int look(const struct dir *d, enum content *ret)
         }
         for (;;) {
                 struct dirent *e;
-                bool known = false, mine = false;
+                bool known = false;
 
                 errno = 0;
                 e = readdir(dir);
                 if (!e)
                         break;
-                if (strcmp(e->d_name, NAME_SUPERBLOCK) == 0) {
+                if (strcmp(e->d_name, DIR_SUPERBLOCK) == 0) {
                         *ret = CONTENT_STORE;
                         return 0;
                 }
                 for (size_t i = 0; i < ARRAY_SIZE(leftovers); i++)
                         known = known || strcmp(e->d_name, leftovers[i]) == 0;
-                for (size_t i = 0; i < ARRAY_SIZE(ours); i++)
-                        mine = mine || strcmp(e->d_name, ours[i]) == 0;
-                if (mine || dir_segment_number(e->d_name) >= 0)
+                if (strcmp(e->d_name, DIR_TABLE) == 0 || dir_segment_number(e->d_name) >= 0)
                         content = content == CONTENT_EMPTY ? CONTENT_HEADLESS : content;
-                else if (!known)
+                else if (!known && !dir_is_leftover(e->d_name))
                         content = CONTENT_FOREIGN;
         }
         if (errno != 0)
@@ -231,8 +233,18 @@ static bool is_our_lock(const struct dir *d, int fd)
         struct stat held, here;
 
         return fd >= 0 && fstat(fd, &held) == 0 &&
-               fstatat(d->fd, NAME_LOCK, &here, AT_SYMLINK_NOFOLLOW) == 0 &&
+               fstatat(d->fd, DIR_LOCK, &here, AT_SYMLINK_NOFOLLOW) == 0 &&
                held.st_dev == here.st_dev && held.st_ino == here.st_ino;
+}
+
+/* Two locks: the file, which the rings of a dead daemon keep until its I/O is over, and the
+ * directory itself, which no one can take away by removing the file. Some file systems do not lock
+ * directories; there the file is all that there is. */
+static int lock_both(const struct dir *d)
+{
+        if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)
+                return -errno;
+        return flock(d->fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK ? -errno : 0;
 }
 
 static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
@@ -244,14 +256,14 @@ static int take_lock(struct dir *d, int held_fd, uint32_t wait_ms)
                 d->lock_fd = fcntl(held_fd, F_DUPFD_CLOEXEC, 3);
                 return d->lock_fd < 0 ? -errno : 0;
         }
-        d->lock_fd = open_regular(d, NAME_LOCK, O_RDWR | O_CREAT);
+        d->lock_fd = open_regular(d, DIR_LOCK, O_RDWR | O_CREAT);
         if (d->lock_fd < 0)
                 return d->lock_fd;
-        while (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0) {
+        for (int r; (r = lock_both(d)) < 0;) {
                 uint64_t now = clock_mono_ns();
 
-                if (errno != EWOULDBLOCK && errno != EINTR)
-                        return -errno;
+                if (r != -EWOULDBLOCK && r != -EINTR)
+                        return r;
                 if (now >= deadline)
                         return -EBUSY;
                 nanosleep(&(struct timespec){ .tv_nsec = (long)MIN((uint64_t)pause_ns,
@@ -378,9 +390,9 @@ static int make_superblock(struct dir *d, const uint8_t *set, unsigned index, un
                 r = -EIO;
         if (r < 0)
                 return r;
-        r = renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, NAME_SUPERBLOCK) < 0 ? -errno : dir_sync(d);
+        r = renameat(d->fd, NAME_SUPERBLOCK_NEW, d->fd, DIR_SUPERBLOCK) < 0 ? -errno : dir_sync(d);
         if (r < 0)
-                d->half_made = (unlinkat(d->fd, NAME_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
+                d->half_made = (unlinkat(d->fd, DIR_SUPERBLOCK, 0) < 0 && errno != ENOENT) ||
                                dir_sync(d) < 0;
         return r;
 }
@@ -390,7 +402,7 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
                        const struct disk_superblock **ret_best,
                        char ret_error[static STORE_ERROR_BYTES])
 {
-        _cleanup_(closep) int fd = dir_open_buffered(d, NAME_SUPERBLOCK);
+        _cleanup_(closep) int fd = dir_open_buffered(d, DIR_SUPERBLOCK);
         const struct disk_superblock *best = NULL;
         int r;
 
@@ -398,7 +410,7 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
                 posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
         r = fd < 0 ? fd : read_some(fd, copies, DISK_SUPERBLOCKS * DISK_PAGE);
         if (r < 0)
-                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot read: %s", d->path,
+                return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot read: %s", d->path,
                                    dir_strerror(r));
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++) {
                 const struct disk_superblock *sb = &copies[i];
@@ -411,7 +423,7 @@ static int read_copies(const struct dir *d, struct disk_superblock *copies,
         if (!best)
                 return store_error(
                         ret_error, -EPROTO,
-                        "%s/" NAME_SUPERBLOCK
+                        "%s/" DIR_SUPERBLOCK
                         ": none of its four copies is intact: not a kvcache store, or damaged "
                         "beyond use; move the directory away to start with an empty store",
                         d->path);
@@ -436,7 +448,7 @@ int dir_check_format(const char *path, const struct disk_superblock *sb,
                                    (unsigned long long)(sb->ro_compat & ~DISK_RO_COMPAT));
         if (sb->volume_index >= sb->volume_count || sb->volume_count > VOLUMES_SET_MAX)
                 return store_error(ret_error, -EPROTO,
-                                   "%s/" NAME_SUPERBLOCK
+                                   "%s/" DIR_SUPERBLOCK
                                    ": claims to be volume %u of a store of %u: damaged",
                                    path, sb->volume_index + 1u, sb->volume_count);
         return 0;
@@ -461,7 +473,7 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
         r = read_copies(&(struct dir){ .fd = fd, .path = (char *)path }, copies, &best, ret_error);
         if (r == -ENOENT)
                 return store_error(ret_error, -EPROTO,
-                                   "%s: not a kvcache store: there is no file \"" NAME_SUPERBLOCK
+                                   "%s: not a kvcache store: there is no file \"" DIR_SUPERBLOCK
                                    "\" in it",
                                    path);
         if (r == 0)
@@ -546,15 +558,15 @@ static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
 {
         int r;
 
-        d->superblock_fd = dir_open_file(d, NAME_SUPERBLOCK, O_RDWR);
+        d->superblock_fd = dir_open_file(d, DIR_SUPERBLOCK, O_RDWR);
         if (d->superblock_fd < 0)
                 return store_error(ret_error, d->superblock_fd,
-                                   "%s/" NAME_SUPERBLOCK ": cannot open: %s", d->path,
+                                   "%s/" DIR_SUPERBLOCK ": cannot open: %s", d->path,
                                    dir_strerror(d->superblock_fd));
         r = d->superblock_good == 3 ? 0 : write_newest_half(d);
         if (r < 0)
-                return store_error(ret_error, r, "%s/" NAME_SUPERBLOCK ": cannot write: %s",
-                                   d->path, strerror(-r));
+                return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot write: %s", d->path,
+                                   strerror(-r));
         if (d->superblock.ceiling_generation != d->superblock.generation)
                 d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
         return 0;
@@ -613,7 +625,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                 return store_error(ret_error, r, "%s: another kvcache-daemon has this store open",
                                    d->path);
         if (r < 0)
-                return store_error(ret_error, r, "%s/" NAME_LOCK ": cannot lock: %s", d->path,
+                return store_error(ret_error, r, "%s/" DIR_LOCK ": cannot lock: %s", d->path,
                                    dir_strerror(r));
         /* Another daemon may have made the store between the first look and the lock. */
         r = look(d, &content);
@@ -622,10 +634,14 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (content == CONTENT_FOREIGN || content == CONTENT_HEADLESS)
                 return store_error(
                         ret_error, -EPROTO,
-                        "%s: not a kvcache store and not empty (the file \"" NAME_SUPERBLOCK
+                        "%s: not a kvcache store and not empty (the file \"" DIR_SUPERBLOCK
                         "\" is missing)",
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
+        r = d->fresh ? dir_remove_leftovers(d) : 0;
+        if (r < 0)
+                return store_error(ret_error, r, "%s: cannot remove what a store has left: %s",
+                                   d->path, strerror(-r));
         /* Where the process that made the superblock, or failed to and removed it, was killed
          * before its sync, the name may be in memory alone. A power loss must not take it back when
          * other files have been made beside it, nor bring it back. */

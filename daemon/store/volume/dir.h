@@ -10,6 +10,10 @@
 
 enum { STORE_ERROR_BYTES = 512 };
 
+#define DIR_LOCK       "LOCK"
+#define DIR_SUPERBLOCK "superblock"
+#define DIR_TABLE      "table"
+
 struct dir {
         char *path;
         int fd;
@@ -60,8 +64,17 @@ int dir_open_file(const struct dir *d, const char *name, int flags);
 int dir_open_buffered(const struct dir *d, const char *name);
 /* strerror(), which does not know what these functions mean by -EMEDIUMTYPE. */
 const char *dir_strerror(int r);
+/* Returns whether a file of this name says nothing without a superblock, table or data file. A
+ * daemon whose directory was emptied may leave such files. */
+bool dir_is_leftover(const char *name);
+int dir_remove_leftovers(const struct dir *d);
 /* Makes names durable. */
 int dir_sync(const struct dir *d);
+/* Compares the directory with the one that store.path names, and its lock, superblock, table and
+ * these data files with their names. 0; -ESTALE, with a sentence, if something was removed or
+ * replaced. A comparison that fails otherwise counts as equal. Any thread. */
+int dir_check_identity(const struct dir *d, const uint32_t *segments, unsigned n,
+                       char ret_reason[static STORE_ERROR_BYTES]);
 
 /* Writes d->superblock, with its generation raised: two copies, synced, then the other two; first
  * those that are not known to be whole. 0: it is on stable storage, in two copies at least. */

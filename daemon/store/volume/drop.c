@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "checked.h"
 #include "store/volume/internal.h"
 
@@ -100,8 +101,10 @@ void chunk_condemn(struct volume *v, uint32_t i, int error)
         const struct chunk *c = volume_chunk_at(v, i);
         struct store_chunk chunk = volume_describe(c);
 
-        if (error == 0)
+        if (error == 0) {
                 v->stats.crc_failures++;
+                v->stats.crc_failed_ns = clock_mono_ns();
+        }
         if (v->params.on_finding)
                 v->params.on_finding(v->params.userdata, &(struct store_finding){
                                                                  .path = v->path,

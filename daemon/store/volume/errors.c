@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A volume in trouble: its device fails or hangs, or its file system is full.
  *
- * Errors of the device count against a budget a minute. When that is used up, or at once on a
+ * Errors of the device, and chunks whose bytes are not those that were written, count against a
+ * budget a minute. When that is used up, or at once on a
  * read-only file system, the volume bypasses itself for good. It notifies the store when this, or
  * whether its file system is full, changes. Requests that wait for a hung device are answered, but
  * their buffers and slots stay reserved until it returns them.
@@ -63,6 +64,25 @@ int volume_check_space(const struct volume *v, uint64_t bytes)
         return (uint64_t)fs.f_bavail * fs.f_frsize < bytes + reserve ? -ENOSPC : 0;
 }
 
+/* Counts an error against the budget, and bypasses the volume if that is used up. */
+static void spend_budget(struct volume *v, const char *what, const char *why)
+{
+        uint64_t budget = v->params.error_budget ? v->params.error_budget : DEFAULT_ERROR_BUDGET;
+        uint64_t now = clock_mono_ns();
+        char reason[sizeof(v->reason)];
+
+        if (v->window_errors == 0 || now - v->window_ns > ERROR_WINDOW_NS) {
+                v->window_ns = now;
+                v->window_errors = 0;
+        }
+        if (++v->window_errors <= budget)
+                return;
+        snprintf(reason, sizeof(reason),
+                 "more than %llu error%s in a minute (store.error_budget), the last one %s: %s",
+                 (unsigned long long)budget, budget == 1 ? "" : "s", what, why);
+        volume_bypass(v, reason);
+}
+
 /* The device's fault, as far as an errno can tell: not ours, not memory's, not a queue's. */
 static bool is_device_error(int64_t r)
 {
@@ -72,8 +92,6 @@ static bool is_device_error(int64_t r)
 
 void volume_note_error(struct volume *v, const char *what, int64_t r)
 {
-        uint64_t budget = v->params.error_budget ? v->params.error_budget : DEFAULT_ERROR_BUDGET;
-        uint64_t now = clock_mono_ns();
         char reason[sizeof(v->reason)];
 
         if (volume_is_no_space(r))
@@ -85,16 +103,18 @@ void volume_note_error(struct volume *v, const char *what, int64_t r)
                 volume_bypass(v, reason);
                 return;
         }
-        if (v->window_errors == 0 || now - v->window_ns > ERROR_WINDOW_NS) {
-                v->window_ns = now;
-                v->window_errors = 0;
-        }
-        if (++v->window_errors <= budget)
-                return;
-        snprintf(reason, sizeof(reason),
-                 "more than %llu error%s in a minute (store.error_budget), the last one %s: %s",
-                 (unsigned long long)budget, budget == 1 ? "" : "s", what, strerror((int)-r));
-        volume_bypass(v, reason);
+        spend_budget(v, what, strerror((int)-r));
+}
+
+bool volume_was_whole(const struct volume *v, const struct chunk *c)
+{
+        return c->verified || c->seq > v->unsynced_seq;
+}
+
+void volume_note_mismatch(struct volume *v, const char *what)
+{
+        if (!v->bypassed)
+                spend_budget(v, what, "its bytes do not match its checksum");
 }
 
 bool volume_is_quiet(const struct volume *v)

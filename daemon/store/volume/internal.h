@@ -16,6 +16,7 @@
  *   lend.c        data files and slots that clients read by themselves
  *   segment.c     data files: format ahead, prewrite, retire; what the limit allows
  *   handover.c    data files that pass from tenant to tenant
+ *   identity.c    whether its directory and files are still its own
  *   ring.c        the ring's file: growth
  *   sequence.c    how far sequences may go before the superblock says so
  *   sync.c        durability: one pass of fdatasync for all waiters
@@ -95,6 +96,19 @@ struct segment {
         struct kio_request sync, handover_io;
 };
 
+/* identity.c: the check that is under way, or the next one. */
+enum { IDENTITY_SEGMENTS = 64 /* of a check */ };
+struct identity {
+        struct kio_request io;
+        bool checking;
+        unsigned failed; /* checks in a row */
+        uint32_t at;     /* the first segment of it */
+        uint32_t segments[IDENTITY_SEGMENTS];
+        unsigned n;
+        uint64_t checked_ns;
+        char reason[STORE_ERROR_BYTES]; /* the worker's while it is under way */
+};
+
 enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
 
 /* What a tenant has on a volume, in whole slots, and may have; 0: no limit. */
@@ -130,6 +144,7 @@ struct volume {
         int count_result; /* of the last write of it */
         struct kio_request mark_io;
 
+        uint64_t unsynced_seq; /* chunks up to it may have been lost before this start */
         uint64_t window_ns, window_errors; /* of the error budget: since when, how many */
         uint64_t names_errors;             /* of the namespaces files, seen so far */
         bool full;                         /* its file system is, as far as it was asked */
@@ -211,6 +226,7 @@ struct volume {
                                                       table */
         struct list_node done_puts, done_gets;     /* complete() is due */
 
+        struct identity identity;
         struct kio_request nudge_io; /* does nothing, and completes */
         bool nudged;
 
@@ -241,7 +257,7 @@ static inline bool volume_is_loss(int64_t r)
 
 static inline bool volume_is_no_space(int64_t r)
 {
-        return r == -ENOSPC || r == -EDQUOT;
+        return r == -ENOSPC || r == -EDQUOT || r == -EFBIG;
 }
 
 static inline struct chunk *volume_chunk_at(const struct volume *v, uint32_t i)
@@ -274,10 +290,21 @@ static inline struct chunk *volume_chunk_of(const struct volume *v, struct store
  * else will come. */
 void volume_nudge(struct volume *v);
 
+/* identity.c */
+/* Has the check made, if it is due. */
+void identity_tick(struct volume *v);
+
 /* errors.c */
 /* An operation of the volume has failed: counts against its budget, if the device is to blame. A
  * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
 void volume_note_error(struct volume *v, const char *what, int64_t r);
+/* Returns whether the chunk was certainly whole on the disk at some time: this process has written
+ * or verified it, or it was found after a clean stop. After a power loss others may be torn, which
+ * is not the device's fault. */
+bool volume_was_whole(const struct volume *v, const struct chunk *c);
+/* Counts a chunk that was whole, and whose bytes no longer match its checksum, against the budget
+ * of errors. The chunk has been dropped. */
+void volume_note_mismatch(struct volume *v, const char *what);
 /* Its file system took more, or refused to. */
 void volume_note_full(struct volume *v, bool full);
 /* What a file system must keep free when the volume grows by so much. Any thread. 0, -ENOSPC. */

@@ -123,6 +123,7 @@ void volume_tick(struct volume *v)
 {
         if (v->open && table_has_queued(v->table))
                 v->table_due = true;
+        identity_tick(v);
 }
 
 static void queue_entry(struct volume *v, struct store_put *req)

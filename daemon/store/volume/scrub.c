@@ -223,8 +223,14 @@ static void settle(struct scrub *s, unsigned n, int error)
                         found(s)->unreadable += error != 0 && error != -EBADMSG;
                 }
                 if (error != 0) {
+                        /* An admin who looks for damage is to find all of it. */
+                        bool counts = error == -EBADMSG && !s->job &&
+                                      volume_was_whole(v, volume_chunk_at(v, item.chunk));
+
                         s->failures++;
                         chunk_condemn(v, item.chunk, error == -EBADMSG ? 0 : error);
+                        if (counts)
+                                volume_note_mismatch(v, "reading a chunk back");
                 } else {
                         volume_chunk_at(v, item.chunk)->verified = true;
                 }

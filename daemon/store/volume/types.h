@@ -366,6 +366,7 @@ struct store_stats {
         uint64_t payload_bytes_written, table_bytes_written, prewrite_bytes_written, bytes_read;
         uint64_t payload_writes, table_writes, reads, syncs; /* operations */
         uint64_t crc_failures, crc_rereads, read_errors, write_errors, sync_errors;
+        uint64_t crc_failed_ns; /* when the latest was, CLOCK_MONOTONIC; 0: there was none */
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;

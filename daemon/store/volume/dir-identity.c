@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See dir.h: whether a directory is still the one that was opened, and the files that a daemon may
+ * leave in one that was emptied. Blocks; any thread. */
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "cleanup.h"
+#include "store/volume/dir.h"
+
+static inline void closedirp(DIR **d)
+{
+        if (*d)
+                closedir(*d);
+}
+
+bool dir_is_leftover(const char *name)
+{
+        static const char *const names[] = { "table.new", "namespaces.0", "namespaces.1" };
+
+        for (size_t i = 0; i < ARRAY_SIZE(names); i++)
+                if (strcmp(name, names[i]) == 0)
+                        return true;
+        return false;
+}
+
+int dir_remove_leftovers(const struct dir *d)
+{
+        _cleanup_(closedirp) DIR *dir = NULL;
+        int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        if (fd < 0)
+                return -errno;
+        dir = fdopendir(fd);
+        if (!dir) {
+                close(fd);
+                return -ENOMEM;
+        }
+        for (struct dirent *e; (e = readdir(dir));)
+                if (dir_is_leftover(e->d_name) && unlinkat(d->fd, e->d_name, 0) < 0 &&
+                    errno != ENOENT)
+                        return -errno;
+        return 0;
+}
+
+static bool is_same_file(const struct stat *a, const struct stat *b)
+{
+        return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+int dir_check_identity(const struct dir *d, const uint32_t *segments, unsigned n,
+                       char ret_reason[static STORE_ERROR_BYTES])
+{
+        static const char *const names[] = { DIR_LOCK, DIR_SUPERBLOCK };
+        const int fds[] = { d->lock_fd, d->superblock_fd };
+        struct stat opened, found;
+
+        /* A volume that was resumed could not lock it while the one before was open. */
+        (void)flock(d->fd, LOCK_EX | LOCK_NB);
+        if (fstat(d->fd, &opened) == 0) {
+                int r = stat(d->path, &found) < 0 ? -errno : 0;
+
+                if (r == -ENOENT || r == -ENOTDIR)
+                        return store_error(ret_reason, -ESTALE,
+                                           "its directory was moved or removed while the daemon "
+                                           "used it");
+                if (r == 0 && !is_same_file(&opened, &found))
+                        return store_error(ret_reason, -ESTALE,
+                                           "another directory is in the place of its own");
+        }
+        for (unsigned i = 0; i < ARRAY_SIZE(names); i++) {
+                int r;
+
+                if (fds[i] < 0 || fstat(fds[i], &opened) < 0)
+                        continue;
+                r = fstatat(d->fd, names[i], &found, AT_SYMLINK_NOFOLLOW) < 0 ? -errno : 0;
+                if (r == -ENOENT || (r == 0 && !is_same_file(&opened, &found)))
+                        return store_error(ret_reason, -ESTALE,
+                                           "its file \"%s\" was removed or replaced while the "
+                                           "daemon used it",
+                                           names[i]);
+        }
+        if (faccessat(d->fd, DIR_TABLE, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+                return store_error(ret_reason, -ESTALE,
+                                   "its file \"" DIR_TABLE
+                                   "\" was removed while the daemon used it");
+        for (unsigned i = 0; i < n; i++) {
+                char name[DIR_SEGMENT_NAME_BYTES];
+
+                dir_segment_name(segments[i], name);
+                if (fstatat(d->fd, name, &found, AT_SYMLINK_NOFOLLOW) < 0 && errno == ENOENT)
+                        return store_error(ret_reason, -ESTALE,
+                                           "its file \"%s\" was removed while the daemon used it",
+                                           name);
+        }
+        return 0;
+}

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The directory of a running store is moved, emptied or replaced: the daemon notices, reports it, and acknowledges nothing more."""
+
+import shutil
+
+import pytest
+
+from harness import KIB, ctl, get_all, items, put_all, wait_until
+from kvwire import Ack, Status
+
+
+def empty(path):
+    for name in path.iterdir():
+        shutil.rmtree(name) if name.is_dir() else name.unlink()
+
+
+def move(path):
+    path.rename(path.with_name("moved"))
+
+
+def replace(path):
+    move(path)
+    path.mkdir(mode=0o700)
+
+
+def copy(path):
+    """Another directory with the same files."""
+    move(path)
+    shutil.copytree(path.with_name("moved"), path)
+
+
+def replace_lock(path):
+    (path / "LOCK").unlink()
+    (path / "LOCK").touch()
+
+
+def remove(name):
+    def act(path):
+        found = sorted(path.glob(name))
+        assert found
+        for file in found:
+            file.unlink()
+
+    act.__name__ = f"remove {name}"
+    return act
+
+
+def volume(daemon, number=0):
+    return daemon.status()["store"]["volumes"][number]
+
+
+def written(daemon, pairs):
+    """The statuses of puts with the acknowledgement `written`."""
+    with daemon.client() as c:
+        return {r.status for r in put_all(c, c.namespace("n"), pairs, ack=Ack.WRITTEN).values()}
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    daemon = make_daemon(settings={"store.prewrite": "off"})
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    daemon.start()
+    assert written(daemon, items("before", 20, 20 * KIB)) == {Status.OK}
+    return daemon
+
+
+@pytest.mark.parametrize("act", [empty, move, replace, copy, replace_lock, remove("LOCK"), remove("superblock"), remove("table"),
+                                 remove("segment-*")], ids=lambda act: act.__name__)
+def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
+    """The volume is bypassed with a reason that says so: in the log, in health and in /readyz; a put is not answered `written`."""
+    act(daemon.store)
+    wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)
+    reason = volume(daemon)["reason"]
+    assert "lost: restart the daemon" in reason and ("removed" in reason or "in the place" in reason), reason
+    assert f"volume {daemon.store} is bypassed: {reason}" in daemon.log()
+    code, _, body = daemon.http("/readyz")
+    assert code == 503 and reason.encode() in body
+    assert reason in ctl("device", "ls", daemon=daemon, check=0).stdout
+    assert Status.OK not in written(daemon, items("after", 5, 20 * KIB))
+
+
+@pytest.mark.parametrize("act", [empty, move, replace, copy, replace_lock, remove("LOCK"), remove("segment-*")],
+                         ids=lambda act: act.__name__)
+@pytest.mark.parametrize("waits", [False, True], ids=["at once", "once noticed"])
+def test_the_next_start_is_not_refused_for_what_the_daemon_left(daemon, act, waits):
+    """The files that the daemon wrote after its directory was emptied do not stand in the way of the next start."""
+    act(daemon.store)
+    if waits:
+        wait_until(lambda: volume(daemon)["state"] == "bypassed", "the volume is bypassed", 20)
+    else:
+        with daemon.client() as c:
+            c.namespace("made after that")
+            put_all(c, c.namespace("n"), items("after", 40, 20 * KIB), ack=Ack.ACCEPTED)
+            c.purge(c.namespace("n"))
+    daemon.restart()
+    fresh = items("fresh", 20, 20 * KIB)
+    assert written(daemon, fresh) == {Status.OK}
+    with daemon.client() as c:
+        assert get_all(c, c.namespace("n"), [k for k, _ in fresh]) == dict(fresh)
+
+
+def test_another_volume_goes_on(make_daemon, directory):
+    paths = [directory / "v1", directory / "v2"]
+    daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)), "store.prewrite": "off"}).start()
+    assert written(daemon, items("before", 40, 20 * KIB)) == {Status.OK}
+    empty(paths[1])
+    wait_until(lambda: volume(daemon, 1)["state"] == "bypassed", "the volume is bypassed", 20)
+    assert volume(daemon, 0)["state"] == "up"
+    assert written(daemon, items("after", 40, 20 * KIB)) == {Status.OK}
+
+
+def test_R3_a_second_daemon_is_refused_though_the_lock_file_is_gone(daemon, make_daemon):
+    """The directory itself is locked, so that removing the file opens the store to no other daemon."""
+    (daemon.store / "LOCK").unlink()
+    second = make_daemon(store=daemon.store)
+    second.spawn()
+    assert second.wait_exit() == 75
+    assert "another kvcache-daemon has this store open" in second.log()
