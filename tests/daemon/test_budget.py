@@ -20,6 +20,7 @@ def written(daemon):
     return sum(daemon.metric(f'kvcache_store_written_bytes_total{{kind="{what}"}}') for what in ("payload", "table", "prewrite"))
 
 
+@pytest.mark.nightly
 @pytest.mark.figures
 @pytest.mark.parametrize("policy", ["cq"] + ["lru"] * LONG)
 def test_a_quarter_of_the_writes_keeps_most_of_the_hits(make_daemon, policy):

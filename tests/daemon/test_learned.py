@@ -250,6 +250,7 @@ def hits_without_a_restart():
     return []
 
 
+@pytest.mark.nightly
 @pytest.mark.figures
 @pytest.mark.parametrize("kill", [True] + [False] * LONG)
 def test_a_trace_is_hit_as_often_with_a_restart_in_its_middle(make_daemon, directory, hits_without_a_restart, kill):

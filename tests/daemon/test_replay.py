@@ -188,6 +188,7 @@ def test_replay_goes_on_over_a_restart(make_daemon, directory):
     assert said["requests"] == 1500 and said["wrong_bytes"] == 0 and said["reconnects"] >= 1
 
 
+@pytest.mark.nightly
 @pytest.mark.figures
 @pytest.mark.parametrize("backend", ["auto", "posix"])
 def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
@@ -203,6 +204,7 @@ def test_whole_real_trace_hits_as_often_as_promised(make_daemon, backend):
     assert said["hit_ratio"] >= 0.270
 
 
+@pytest.mark.nightly
 @pytest.mark.figures
 @pytest.mark.parametrize("part", [0.05] + [0.1] * LONG)
 def test_whole_real_trace_hits_as_often_as_the_policy_simulated(make_daemon, part):
@@ -231,6 +233,7 @@ def test_ends_are_announced(daemon, directory):
     assert said["wrong_bytes"] == 0 and said["errors"] == 0 and 0 < said["ends_announced"] < 60
 
 
+@pytest.mark.nightly
 @pytest.mark.figures
 def test_whole_real_trace_with_half_of_the_ends_announced(make_daemon):
     """The hint reaches the policy through library, protocol, pool and store. The study has 24.78 % for LRU at 5 %."""

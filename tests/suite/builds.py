@@ -81,7 +81,7 @@ class Builder:
                 targets = build.targets() if callable(build.targets) else build.targets or []
                 step = ["ninja", "-C", build.folder, *targets]
             build.child = children.Child(step, log, env=env, idle=not build.urgent)
-            if build.urgent:    # it became so meanwhile
+            if build.urgent:    # a leg began to wait meanwhile
                 children.set_policy(build.child.pid, os.SCHED_OTHER)
             status = build.child.wait(every_s=0.1)
             build.cpu_s += build.child.cpu_s

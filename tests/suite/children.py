@@ -50,7 +50,7 @@ class Child:
             self.cpu_s = usage.ru_utime + usage.ru_stime
         with _lock:
             _running.discard(self)
-        self._signal(signal.SIGKILL)    # what it left in its group
+        self._signal(signal.SIGKILL)    # ends the rest of its group
         return True
 
     def wait(self, limit_s=None, every_s=0.02, meanwhile=None):

@@ -5,7 +5,7 @@ import base64
 import dataclasses
 import pathlib
 
-ARTIFACT_BYTES = 3000    # of an input that fails: what a log can hold
+ARTIFACT_BYTES = 3000    # bytes of a failing input that are printed
 
 
 def of_programs(all_programs, seconds, work):

@@ -15,7 +15,7 @@ LIMIT_S = 60.0
 
 
 class Run:
-    """One run of pytest: what to run, on which build, how patiently."""
+    """Describes one run of pytest: the tests, the build and the patience."""
 
     def __init__(self, build, paths, tier, factor, *, sanitized=False, at_once=1, env=None, name="pytest", root=ROOT):
         self.build, self.paths, self.tier, self.factor = pathlib.Path(build), [str(path) for path in paths], tier, factor

@@ -203,7 +203,7 @@ int ctl_run(const char *const *argv)
 int ctl_run_in_child(const char *const *argv)
 {
         struct streams s;
-        int status;
+        int status = 0;
         pid_t pid;
 
         streams_replace(&s);
