@@ -85,7 +85,7 @@ struct world {
         const struct kio_backend *backend;
         uint64_t limit, random;
         uint32_t max_length;   /* of what is put */
-        uint32_t error_budget; /* of each volume; 0: the store's default */
+        uint32_t error_budget; /* each volume's; 0: the store's default */
         bool long_fingerprints;
         bool on_disk; /* files where they are not in memory, if there is such a place */
         bool direct;

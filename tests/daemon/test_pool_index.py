@@ -279,9 +279,9 @@ def test_a_client_that_holds_everything_is_ended(small):
                 more = items(os.urandom(4), 1, 256 * KIB)
                 return c.put(ns, more, nowait=True)[0].status == Status.BUSY
             assert refused(), "there is no room"
-            before = small.log().count("more of the pool than it may")
+            before = small.log().count("more of the pool than its share")
             wait_until(lambda: not refused(), "others get room", 20)
-            wait_until(lambda: small.log().count("more of the pool than it may") > before, "the session is ended")
+            wait_until(lambda: small.log().count("more of the pool than its share") > before, "the session is ended")
             with pytest.raises((kvwire.SessionEnded, OSError)):
                 hog.ping()
                 hog.ping()

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See dir.h: whether a directory is still the one that was opened, and the files that a daemon may
- * leave in one that was emptied. Blocks; any thread. */
+/* Identity checks of a directory; see dir.h. They compare a volume's directory and files with the
+ * ones that it has open, and remove the files that a daemon may leave in an emptied directory.
+ * Calls block; any thread. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -188,8 +188,8 @@ static int look(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
                 ".",        "..",          DIR_LOCK,     NAME_SUPERBLOCK_NEW,
-                NAME_PROBE, "lost+found",  "bench",      /* of benchmark sessions */
-                "learned",  "learned.new", "kept-memory" /* of the rooms above */
+                NAME_PROBE, "lost+found",  "bench",      /* files of benchmark sessions */
+                "learned",  "learned.new", "kept-memory" /* files of the rooms above */
         };
         _cleanup_(closedirp) DIR *dir = NULL;
         enum content content = CONTENT_EMPTY;
@@ -237,9 +237,9 @@ static bool is_our_lock(const struct dir *d, int fd)
                held.st_dev == here.st_dev && held.st_ino == here.st_ino;
 }
 
-/* Two locks: the file, which the rings of a dead daemon keep until its I/O is over, and the
- * directory itself, which no one can take away by removing the file. Some file systems do not lock
- * directories; there the file is all that there is. */
+/* Takes two locks. The rings of a dead daemon keep the lock of the file until its I/O is over. The
+ * lock of the directory stays when someone removes the file. Some file systems do not lock
+ * directories; the file alone is locked there. */
 static int lock_both(const struct dir *d)
 {
         if (flock(d->lock_fd, LOCK_EX | LOCK_NB) < 0)

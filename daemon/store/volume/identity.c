@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the directory of a volume, and the files in it, are still those that the volume has open.
+/* The identity check of a volume: do its directory and files still have the names that it opened?
  *
  * A directory that is moved, emptied or mounted over leaves the daemon with files that it can read
  * and write, and that the next start does not find: puts would be answered `written`, and lost. If

@@ -96,17 +96,17 @@ struct segment {
         struct kio_request sync, handover_io;
 };
 
-/* identity.c: the check that is under way, or the next one. */
-enum { IDENTITY_SEGMENTS = 64 /* of a check */ };
+/* The running identity check of identity.c, or the next one. */
+enum { IDENTITY_SEGMENTS = 64 }; /* segments per check */
 struct identity {
         struct kio_request io;
         bool checking;
         unsigned failed; /* checks in a row */
-        uint32_t at;     /* the first segment of it */
+        uint32_t at;     /* first segment of the check */
         uint32_t segments[IDENTITY_SEGMENTS];
         unsigned n;
         uint64_t checked_ns;
-        char reason[STORE_ERROR_BYTES]; /* the worker's while it is under way */
+        char reason[STORE_ERROR_BYTES]; /* written by the worker during the check */
 };
 
 enum { SEGMENT_ZERO = -1, SEGMENT_UNKNOWN = -2 };
@@ -291,7 +291,7 @@ static inline struct chunk *volume_chunk_of(const struct volume *v, struct store
 void volume_nudge(struct volume *v);
 
 /* identity.c */
-/* Has the check made, if it is due. */
+/* Starts an identity check if one is due. */
 void identity_tick(struct volume *v);
 
 /* errors.c */
@@ -302,8 +302,8 @@ void volume_note_error(struct volume *v, const char *what, int64_t r);
  * or verified it, or it was found after a clean stop. After a power loss others may be torn, which
  * is not the device's fault. */
 bool volume_was_whole(const struct volume *v, const struct chunk *c);
-/* Counts a chunk that was whole, and whose bytes no longer match its checksum, against the budget
- * of errors. The chunk has been dropped. */
+/* Counts a chunk against the error budget that was once intact and no longer matches its checksum.
+ * The chunk has been dropped. */
 void volume_note_mismatch(struct volume *v, const char *what);
 /* Its file system took more, or refused to. */
 void volume_note_full(struct volume *v, bool full);
