@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-import patience
+import slowness
 import children
 
 LIMIT_S = 60.0
@@ -59,7 +59,7 @@ class Plugin:
     def __init__(self, config):
         self.worker = hasattr(config, "workerinput")
         self.tier = os.environ.get("KVCACHE_TEST_TIER", "all")
-        self.base_s = float(os.environ.get("KVCACHE_TEST_LIMIT_S", LIMIT_S)) * patience.from_environment()
+        self.base_s = float(os.environ.get("KVCACHE_TEST_LIMIT_S", LIMIT_S)) * slowness.from_environment()
         path = os.environ.get("KVCACHE_TEST_RECORD")
         self.record = open(path, "a", encoding="utf-8") if path and not self.worker else None
         self.running = pathlib.Path(path + ".running") if path else None    # a file for each test that runs now
@@ -99,7 +99,7 @@ class Plugin:
     @pytest.hookimpl(hookwrapper=True, specname="pytest_runtest_protocol")
     def pytest_limit_of_a_test(self, item):
         marker = item.get_closest_marker("limit")
-        limit_s = max(self.base_s, marker.args[0] * patience.from_environment() if marker else 0)
+        limit_s = max(self.base_s, marker.args[0] * slowness.from_environment() if marker else 0)
 
         def late(number, frame):
             print(f"The limit of {limit_s:.0f} s is over. Threads of this process and its children:", file=sys.stderr)
@@ -149,7 +149,7 @@ class Plugin:
         parts.append(report)
         if report.when in ("setup", "call"):
             return
-        del self.reports[report.nodeid]    # teardown, or "???": the process that ran it is gone
+        del self.reports[report.nodeid]    # teardown, or "???": the process that ran it has ended
         bad = [part for part in parts if part.failed]
         skips = [part for part in parts if part.skipped]
         if bad:

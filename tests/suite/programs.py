@@ -27,13 +27,13 @@ class Program:
     priority: int = 0
     on_failure: object = None    # () -> text: what to print besides the output
 
-    def run(self, factor, *, env=None, patience=1.0):
-        """Runs the program once. The limit and its own patience are the measured factor times `patience`."""
+    def run(self, factor, *, env=None, times=1.0):
+        """Runs the program once. Its limit is multiplied by the measured factor and by `times`; KVCACHE_TEST_SLOW is the product."""
         environment = dict(os.environ, **{**self.env, **(env or {})})
-        environment["KVCACHE_TEST_SLOW"] = str(factor * patience)
+        environment["KVCACHE_TEST_SLOW"] = str(factor * times)
         with tempfile.NamedTemporaryFile(prefix="kvcache-test-output-") as output:
             child = children.Child(self.command, output.name, env=environment, cwd=self.cwd)
-            limit = self.limit_s * factor * patience
+            limit = self.limit_s * factor * times
             late = []
 
             def look():
@@ -97,7 +97,7 @@ def run_all(programs, at_once, factor, done, env=None):
                 program = waiting.pop(0)
             try:
                 result = program.run(factor, env=env)
-                result.again = lambda patience, program=program: program.run(factor, env=env, patience=patience)
+                result.again = lambda times, program=program: program.run(factor, env=env, times=times)
                 with lock:
                     done(result)
             except BaseException as problem:    # a fault of the suite itself: raised by the caller's thread

@@ -15,7 +15,7 @@ LIMIT_S = 60.0
 
 
 class Run:
-    """Describes one run of pytest: the tests, the build and the patience."""
+    """Describes one run of pytest: the tests, the build and the limits."""
 
     def __init__(self, build, paths, tier, factor, *, sanitized=False, at_once=1, env=None, name="pytest", root=ROOT):
         self.build, self.paths, self.tier, self.factor = pathlib.Path(build), [str(path) for path in paths], tier, factor
@@ -23,9 +23,9 @@ class Run:
         self.env, self.root = env or {}, root
         self.limit_s = LIMIT_S * (5 if sanitized else 1)
 
-    def environment(self, patience, record):
+    def environment(self, times, record):
         return dict(os.environ, **self.env, KVCACHE_BUILD=str(self.build), KVCACHE_TEST_TIER=self.tier, KVCACHE_TEST_RECORD=str(record),
-                    KVCACHE_TEST_SLOW=str(self.factor * patience), KVCACHE_TEST_LIMIT_S=str(self.limit_s))
+                    KVCACHE_TEST_SLOW=str(self.factor * times), KVCACHE_TEST_LIMIT_S=str(self.limit_s))
 
     def run(self, done, total=lambda count: None):
         """Runs pytest; done(result) is called for each test as it ends. Returns the processor time."""
@@ -57,7 +57,7 @@ class Run:
                         continue
                     seen.add(entry["name"])
                     result = results.Result(**entry)
-                    result.again = lambda patience, name=result.name: self.again(name, patience)
+                    result.again = lambda times, name=result.name: self.again(name, times)
                     counts["any"] += 1
                     counts["failed"] += result.outcome == "failed"
                     done(result)
@@ -71,10 +71,10 @@ class Run:
             done(results.Result(f"{self.name} ended with {status}", "failed", log.read_text(errors="replace"), final=True))
         return child.cpu_s
 
-    def again(self, name, patience):
+    def again(self, name, times):
         """Runs one test alone; it passes only if it is found and passes."""
         found = []
-        alone = Run(self.build, [name], "all", self.factor * patience, sanitized=self.sanitized, env=self.env, name=f"{self.name}-again",
+        alone = Run(self.build, [name], "all", self.factor * times, sanitized=self.sanitized, env=self.env, name=f"{self.name}-again",
                     root=self.root)
         alone.run(found.append)
         return found[0] if len(found) == 1 else results.Result(name, "failed", "the second try ran no such test")

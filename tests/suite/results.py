@@ -38,7 +38,7 @@ class Result:
     seconds: float = 0.0
     cpu_s: float = 0.0
     final: bool = False
-    again: object = None            # factor -> Result: runs it alone, with this patience
+    again: object = None            # factor -> Result: runs it alone, with limits that many times as long
 
     def __post_init__(self):
         if not self.passed + self.failed + self.skipped:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The second try: a test that failed runs once more, alone, with five times the patience. If it passes, it is flaky, and said to be."""
+"""The second try: a test that failed runs once more, alone, with limits five times as long. If it passes, it is flaky, and said to be."""
 
 import datetime
 import pathlib
 
 import results
 
-PATIENCE = 5.0
+FACTOR = 5.0
 MOST = 12          # a run with more failures than this is broken rather than unlucky
 LIST = pathlib.Path(__file__).resolve().parents[1] / "flaky.txt"
 
@@ -29,7 +29,7 @@ def again(sums, say=print):
         return
     known = listed()
     for result in candidates:
-        second = result.again(PATIENCE)
+        second = result.again(FACTOR)
         if second.outcome == "passed":
             since = f", listed since {known[result.name][0]}" if result.name in known else ""
             say(f"flaky: {result.name} ({results.first_line(result.text)}{since})")

@@ -11,7 +11,7 @@ import sys
 import time
 
 import builds
-import patience
+import slowness
 import children
 import programs
 import pytests
@@ -20,6 +20,7 @@ import retry
 import tiers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+DELAYS_FACTOR = 3    # what delays.so costs a test that waits for threads
 
 
 class Progress:
@@ -58,7 +59,9 @@ class Suite:
 
     def leg(self, name, work, budget_s=None):
         """Runs one leg: work(factor, done, progress) returns its CPU seconds and calls done(result) for each test."""
-        factor = patience.measure()
+        factor = slowness.measure()
+        if self.env.get("LD_PRELOAD"):    # delays.so: threads sleep besides
+            factor = slowness.clamp(factor * DELAYS_FACTOR)
         self.say(f"\n=== {name}" + (f" (this machine is slow: limits are times {factor})" if factor >= 1.5 else ""))
         began, progress, sums = time.monotonic(), Progress(), results.Sum()
 

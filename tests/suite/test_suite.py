@@ -14,7 +14,7 @@ import pytest
 
 import builds
 import children
-import patience
+import slowness
 import programs
 import pytests
 import results
@@ -82,7 +82,7 @@ def test_the_first_line_says_why():
 
 def failed(name, text="E   waited in vain", second="passed", final=False):
     def again(factor):
-        assert factor == retry.PATIENCE
+        assert factor == retry.FACTOR
         assert not final, "a final failure is not tried again"
         return results.Result(name, second, "" if second == "passed" else "E   waited again")
 
@@ -134,18 +134,18 @@ def test_the_list_of_flaky_tests_is_read(tmp_path, monkeypatch):
     assert said == ["flaky: b (waited in vain, listed since 2026-11-28)"]
 
 
-# --- patience ---
+# --- the factor ---
 
 def test_the_factor_is_measured_and_bounded(monkeypatch):
-    assert 1 <= patience.measure(0.05, 1) <= 10
+    assert 1 <= slowness.measure(0.05, 1) <= 10
     for value, factor in (("3.5", 3.5), ("0", 1), ("99", 10), ("slow", 1), ("", 1)):
-        monkeypatch.setenv(patience.ENVIRONMENT, value)
-        assert patience.from_environment() == factor
+        monkeypatch.setenv(slowness.ENVIRONMENT, value)
+        assert slowness.from_environment() == factor
 
 
 def test_more_processes_than_processors_are_slower():
     count = 4 * len(os.sched_getaffinity(0))
-    assert patience.measure(0.2, count) >= 2
+    assert slowness.measure(0.2, count) >= 2
 
 
 # --- programs ---
@@ -185,8 +185,8 @@ def test_a_check_of_the_tree_is_never_tried_again(tmp_path):
     assert program(tmp_path / "check", "exit 1\n", suites=["tree"]).run(1.0).final
 
 
-def test_a_program_knows_the_patience_of_its_try(tmp_path):
-    said = program(tmp_path / "says", 'echo "$KVCACHE_TEST_SLOW"; exit 1\n').run(2.0, patience=5.0)
+def test_a_program_knows_the_factor_of_its_try(tmp_path):
+    said = program(tmp_path / "says", 'echo "$KVCACHE_TEST_SLOW"; exit 1\n').run(2.0, times=5.0)
     assert said.text.strip() == "10.0"
 
 
