@@ -92,8 +92,8 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
                 return r;
         if (status >= 300 && status < 400)
                 snprintf(ret_error, 120,
-                         "the server redirects (%ld%s%s); set remote.endpoint and remote.region to "
-                         "those of the bucket",
+                         "the server redirects (%ld%s%.12s); set remote.endpoint and remote.region "
+                         "to those of the bucket",
                          status, *code ? " " : "", code);
         else
                 snprintf(ret_error, 120, "the server answered %ld%s%s", status, *code ? " " : "",

@@ -502,7 +502,7 @@ static void collect_series(const struct transfer_series *from, unsigned i, struc
         for (unsigned r = 0; r < TRANSFER_RESULTS; r++) {
                 unsigned op = i * TRANSFER_RESULTS + r;
 
-                snprintf(s->transfer_op_names[op], METRICS_TRANSFER_NAME, "%s,%s",
+                snprintf(s->transfer_op_names[op], METRICS_TRANSFER_NAME, "%.80s,%s",
                          s->transfer_names[i], transfer_result_name(r));
                 s->transfer_ops[op] = (double)from->ops[r];
         }

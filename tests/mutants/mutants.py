@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutants: bugs that are planted to see whether the tests catch them.
 
-    tests/mutants/run.sh [--keep] [--all-catches] [NAME...]     every mutant, or these
+    tests/mutants/run.sh [--keep] [--all-catches] [--submission] [NAME...]     every mutant, or these
     tests/mutants/run.sh --check                                do all of them still apply?
     tests/mutants/run.sh --list
 
@@ -20,13 +20,15 @@ Each NAME.mutant here says what the bug is, who ought to catch it, and which lin
 The tree is copied and built once; what a mutant lists must pass there. Then mutant by mutant: plant it, build what it
 needs, run its catches in order until one fails (--all-catches: all of them), take it out again. A test that fails,
 ends by a signal or does not end in time has caught the bug. A mutant that no longer applies, does not build or is
-not caught makes the exit status 1.
+not caught makes the exit status 1. With --submission a campaign has no more runs than every submission has
+(tests/campaigns/meson.build), and those against a daemon as many as tests/daemon/test_campaigns.py gives them.
 """
 
 import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -156,12 +158,24 @@ def passes(catch, tree, build, log, units):
     return None if status == 0 else f"signal {-status}" if status < 0 else f"status {status}"
 
 
+def limit_campaigns(mutants):
+    """Reduces the counts of campaigns to those of the submission tier."""
+    counts = {}
+    for name, count in re.findall(r"'([a-z-]+)' : '(\d+)',", (ROOT / "tests/campaigns/meson.build").read_text()):
+        counts.setdefault(name, int(count))    # the first table is the one without threads
+    for name, count in re.findall(r'\("([a-z]+)", (\d+), \d+\)', (ROOT / "tests/daemon/test_campaigns.py").read_text()):
+        counts[name] = int(count)
+    for catch in (catch for m in mutants for catch in m.catches if catch[0] == "campaign"):
+        catch[2] = str(min(int(catch[2]), counts[catch[1]]))
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tests/mutants/run.sh")
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--check", action="store_true", help="only see whether they apply")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--all-catches", action="store_true", help="run every test that a mutant names")
+    parser.add_argument("--submission", action="store_true", help="give campaigns the counts of the submission tier")
     parser.add_argument("--keep", action="store_true", help="keep the copy of the tree, and its logs")
     arguments = parser.parse_args()
     failed = 0
@@ -170,6 +184,8 @@ def main():
     except Broken as e:
         print(e)
         return 1
+    if arguments.submission:
+        limit_campaigns(mutants)
     if arguments.list:
         for m in mutants:
             print(f"{m.name}: {m.what}")

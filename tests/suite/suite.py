@@ -20,7 +20,7 @@ import retry
 import tiers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DELAYS_FACTOR = 3    # what delays.so costs a test that waits for threads
+DELAYS_FACTOR = 3    # measured for tests that wait for threads
 
 
 class Progress:
