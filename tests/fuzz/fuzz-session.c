@@ -36,6 +36,7 @@
 #include "lookup/pool-index.h"
 #include "lookup.h"
 #include "io/liveness.h"
+#include "request/audit.h"
 #include "request/hits.h"
 #include "request/memory.h"
 #include "session/session.h"
@@ -271,6 +272,7 @@ static void start(void)
                 .report = report,
                 .reload = reload,
         };
+        audit_init(&d.service);
         r = lookups_new(&d.service.lookups,
                         &(struct lookups_params){
                                 .store = t.store,

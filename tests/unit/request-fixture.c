@@ -28,6 +28,7 @@
 #include "remote/remote.h"
 #include "report/status.h"
 #include "request-shared.h"
+#include "request/audit.h"
 #include "request/hits.h"
 #include "request/memory.h"
 #include "request/request.h"
@@ -346,6 +347,7 @@ static void setup(bool with_remote)
                 .reload = reload,
                 .namespace_changed = namespace_changed,
         };
+        audit_init(&rig.service);
         open_quotas();
         assert_int_equal(admission_new(&rig.service.admission, 1024, 1, clock_mono_ns()), 0);
         if (with_remote)

@@ -171,7 +171,8 @@ static void each_field_holds_its_most_without_touching_its_neighbours(void **sta
         c->seq = CHUNK_SEQ_MAX;
         c->pins = CHUNK_PINS_MAX;
         c->reading = true;
-        c->created_ms = (UINT64_C(1) << 47) - 1;
+        c->created_ms = (UINT64_C(1) << 46) - 1;
+        c->own = true;
         c->slab = UINT16_MAX - 1;
         c->slot = (1u << CHUNK_SLOT_BITS) - 1;
         c->flags = CHUNK_USED | CHUNK_LINKED | CHUNK_PENDING | CHUNK_DISPLACED;
@@ -184,10 +185,10 @@ static void each_field_holds_its_most_without_touching_its_neighbours(void **sta
         c->reading = false;
         assert_true(c->seq == CHUNK_SEQ_MAX);
         assert_int_equal(c->pins, CHUNK_PINS_MAX - 1);
-        assert_true(c->created_ms == (UINT64_C(1) << 47) - 1);
+        assert_true(c->created_ms == (UINT64_C(1) << 46) - 1);
         assert_false(c->verified);
         c->verified = true;
-        assert_true(c->created_ms == (UINT64_C(1) << 47) - 1);
+        assert_true(c->created_ms == (UINT64_C(1) << 46) - 1);
         assert_int_equal(c->slab, UINT16_MAX - 2);
         assert_int_equal(c->slot, (1u << CHUNK_SLOT_BITS) - 1);
         assert_int_equal(c->flags, CHUNK_USED | CHUNK_LINKED | CHUNK_DISPLACED);

@@ -28,6 +28,7 @@
 #include "cleanup.h"
 #include "fdpass.h"
 #include "io/liveness.h"
+#include "request/audit.h"
 #include "request/memory.h"
 #include "session/session.h"
 #include "timeout.h"
@@ -196,6 +197,7 @@ static int setup(void **state)
                 .report = no_report,
                 .reload = reload,
         };
+        audit_init(&d.service);
         params.base = d.base;
         params.liveness_fd = d.liveness.handout_fd;
         assert_int_equal(sessions_new(&d.sessions, &params), 0);

@@ -242,6 +242,7 @@ static void put_abandoned(struct store_put *req)
 int put_begin(struct put *p, uint64_t i, char *buf)
 {
         *p = (struct put){ .req = { .namespace_id = t.ns,
+                                    .foreign = t.foreign,
                                     .key = key_of(i),
                                     .buf = buf,
                                     .length = LENGTH,
@@ -445,6 +446,7 @@ int set_up(void **state)
         t.limit = 64 * MIB;
         t.hang_ms = 0;
         t.error_budget = 0;
+        t.foreign = false;
         snprintf(t.root, sizeof(t.root), "%s/kvcache-paths-XXXXXX", base ? base : "/var/tmp");
         if (!mkdtemp(t.root))
                 return -1;

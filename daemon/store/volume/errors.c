@@ -106,9 +106,9 @@ void volume_note_error(struct volume *v, const char *what, int64_t r)
         spend_budget(v, what, strerror((int)-r));
 }
 
-bool volume_was_whole(const struct volume *v, const struct chunk *c)
+bool volume_was_whole(const struct chunk *c)
 {
-        return c->verified || c->seq > v->unsynced_seq;
+        return c->verified || c->own;
 }
 
 void volume_note_mismatch(struct volume *v, const char *what)

@@ -72,7 +72,7 @@ static void payload_read(struct kio_request *io)
                         v->stats.crc_rereads++;
                         get_read(v, req);
                 } else {
-                        bool was_whole = volume_was_whole(v, volume_chunk_at(v, i));
+                        bool was_whole = volume_was_whole(volume_chunk_at(v, i));
 
                         chunk_condemn(v, i, 0);
                         if (was_whole)

@@ -144,7 +144,6 @@ struct volume {
         int count_result; /* of the last write of it */
         struct kio_request mark_io;
 
-        uint64_t unsynced_seq; /* chunks up to it may have been lost before this start */
         uint64_t window_ns, window_errors; /* of the error budget: since when, how many */
         uint64_t names_errors;             /* of the namespaces files, seen so far */
         bool full;                         /* its file system is, as far as it was asked */
@@ -298,10 +297,10 @@ void identity_tick(struct volume *v);
 /* An operation of the volume has failed: counts against its budget, if the device is to blame. A
  * read-only file system bypasses it at once, a full one is noted. `what` is for the reason. */
 void volume_note_error(struct volume *v, const char *what, int64_t r);
-/* Returns whether the chunk was certainly whole on the disk at some time: this process has written
- * or verified it, or it was found after a clean stop. After a power loss others may be torn, which
- * is not the device's fault. */
-bool volume_was_whole(const struct volume *v, const struct chunk *c);
+/* Returns whether the chunk was certainly intact on the disk: this process wrote it from its own
+ * memory, or has verified it. A client may change its memory while a direct put reads it, and a
+ * power loss may tear chunks of an earlier process; neither is a fault of the device. */
+bool volume_was_whole(const struct chunk *c);
 /* Counts a chunk against the error budget that was once intact and no longer matches its checksum.
  * The chunk has been dropped. */
 void volume_note_mismatch(struct volume *v, const char *what);

@@ -245,7 +245,6 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         sequence_reserved(v);
         namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, v);
         /* What a process that was killed has written may be in the page cache alone. */
-        v->unsynced_seq = v->stats.clean_start ? v->dir->superblock.doubt_seq : v->seq;
         for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)
                 if (v->segments[i]->fd >= 0)
                         sync_mark_dirty(v->segments[i]);

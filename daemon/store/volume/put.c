@@ -375,6 +375,7 @@ int volume_put(struct volume *v, struct store_put *req)
                 return r;
         }
         c->seq = ++v->seq; /* what is refused takes none */
+        c->own = !req->foreign;
         req->ref = volume_ref(v, i);
         *private(req) = (struct put_private){ .volume = v, .class = (uint32_t) class };
         list_init(&private(req)->work.item.node);

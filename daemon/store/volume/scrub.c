@@ -225,7 +225,7 @@ static void settle(struct scrub *s, unsigned n, int error)
                 if (error != 0) {
                         /* An admin who looks for damage is to find all of it. */
                         bool counts = error == -EBADMSG && !s->job &&
-                                      volume_was_whole(v, volume_chunk_at(v, item.chunk));
+                                      volume_was_whole(volume_chunk_at(v, item.chunk));
 
                         s->failures++;
                         chunk_condemn(v, item.chunk, error == -EBADMSG ? 0 : error);
