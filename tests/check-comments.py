@@ -244,7 +244,7 @@ refer refine refresh refuse regenerate register reject relax release reload rely
 repeat replace replay reply report reproduce request require rerun reserve reset resize resolve respect respond restart restore restrict
 resume retain retire retry return reuse revert review revise revoke rewind reword rework rewrite rotate round route run sample sanitize
 save say scale scan schedule search see seed select send separate serve set settle shard share shift shorten show shrink shuffle shut sign
-silence simplify simulate skim skip sleep sort spare specify speed spell split spoil spread stabilize start state stay stop store
+silence simplify simulate skim skip sleep sort spare specify speed spell split spend spoil spread stabilize start state stay stop store
 strengthen strip submit subtract suggest support suppress suspend swap switch sync synchronize tag take teach tell terminate test throttle
 tidy tie tighten time tolerate trace track translate treat trigger trim truncate trust try tune turn unify unlink unlock unmap unpin
 unregister untangle update upgrade use validate vary verify wait wake walk warm warn watch weaken wipe withdraw wrap write yield zero""".split())

@@ -8,7 +8,9 @@ import shutil
 import sys
 
 import children
+import programs
 import results
+import slowness
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
@@ -76,6 +78,7 @@ class Run:
         found = []
         alone = Run(self.build, [name], "all", self.factor * times, sanitized=self.sanitized, env=self.env, name=f"{self.name}-again",
                     root=self.root)
+        alone.limit_s = programs.MOST_AGAIN_S / slowness.clamp(self.factor * times)
         alone.run(found.append)
         return found[0] if len(found) == 1 else results.Result(name, "failed", "the second try ran no such test")
 

@@ -190,6 +190,13 @@ def test_a_program_knows_the_factor_of_its_try(tmp_path):
     assert said.text.strip() == "10.0"
 
 
+def test_a_second_try_that_hangs_has_a_bounded_limit(tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "MOST_AGAIN_S", 2)
+    began = time.monotonic()
+    hung = program(tmp_path / "hung", "sleep 1000\n", limit_s=1).run(1.0, times=1000.0)
+    assert "no end after 2 s" in hung.text and time.monotonic() - began < 200
+
+
 def test_long_programs_start_first(tmp_path):
     order = []
     made = [program(tmp_path / "b", "", priority=0), program(tmp_path / "a", "", priority=1)]

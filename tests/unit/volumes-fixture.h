@@ -38,7 +38,7 @@ struct volumes_test {
         char *bufs[DEPTH];
         uint64_t limit, hang_ms;
         uint32_t error_budget;
-        bool foreign; /* puts are from a client's memory */
+        bool foreign;              /* puts are from a client's memory */
         unsigned events[16], told; /* by enum store_volume_event; all */
         char text[512];            /* of the last one */
 };
