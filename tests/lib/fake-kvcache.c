@@ -251,7 +251,7 @@ int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place)
 
         if (bytes > fake.staging_bytes)
                 return fails(kv, -E2BIG, "larger than the staging area");
-        p = malloc(sizeof(*p) + bytes);
+        p = aligned_alloc(_Alignof(struct place), sizeof(*p) + (bytes + 63) / 64 * 64);
         if (!p)
                 return -ENOMEM;
         p->next = kv->places;
