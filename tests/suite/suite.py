@@ -7,6 +7,7 @@ The output ends with `N passed, N failed, N skipped`. The exit status is 0 only 
 import argparse
 import os
 import pathlib
+import signal
 import sys
 import time
 
@@ -172,6 +173,10 @@ class Suite:
         return 0 if self.sum.good else 1
 
 
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tests/run.sh", description="Runs the tests of a tier.")
     parser.add_argument("--tier", choices=tiers.TIERS, default="default")
@@ -185,6 +190,7 @@ def main():
     for name, value in (("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"), ("TSAN_OPTIONS", "halt_on_error=1")):
         os.environ.setdefault(name, value)
     os.environ.pop("KVCACHE_SOCKET", None)    # tests see neither the caller's daemon nor its settings
+    signal.signal(signal.SIGTERM, interrupt)    # processes of the tests are in groups of their own: end them, too
     suite = Suite(options)
     began = time.monotonic()
     try:

@@ -377,15 +377,17 @@ def test_an_empty_run_fails(capsys):
     assert capsys.readouterr().out.endswith("0 passed, 0 failed, 0 skipped\n")
 
 
-def test_an_interrupt_prints_the_failures_so_far(tmp_path):
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM"])
+def test_an_interrupt_prints_the_failures_so_far(tmp_path, number):
     main = f"""
-import sys
+import os, signal, sys, time
 sys.path.insert(0, {str(SUITE)!r})
 import results, suite, tiers
 def run(suite, root):
     def work(factor, done, progress):
         done(results.Result("test_a", "failed", "E   why"))
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.{number})
+        time.sleep(100)
     suite.leg("leg", work)
 tiers.run = run
 sys.exit(suite.main())
