@@ -159,7 +159,7 @@ containers) other_tests sh "$root/tests/containers/run.sh" "$build/containers" ;
 esac
 
 export UBSAN_OPTIONS="${UBSAN_OPTIONS-halt_on_error=1:print_stacktrace=1}"
-export TSAN_OPTIONS="${TSAN_OPTIONS-halt_on_error=1}"
+export TSAN_OPTIONS="${TSAN_OPTIONS-halt_on_error=1:die_after_fork=0}"
 unset KVCACHE_SOCKET # tests see neither the caller's daemon nor its settings
 if [ -n "$other$campaign" ] || [ $long = 1 ]; then
         mkdir -p "$build" || die "$build cannot be made"

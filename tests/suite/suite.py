@@ -187,7 +187,7 @@ def main():
     parser.add_argument("--build-dir", type=pathlib.Path)
     options = parser.parse_args()
     options.budgets = options.tier == "submission" and not options.delays
-    for name, value in (("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"), ("TSAN_OPTIONS", "halt_on_error=1")):
+    for name, value in (("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"), ("TSAN_OPTIONS", "halt_on_error=1:die_after_fork=0")):
         os.environ.setdefault(name, value)
     os.environ.pop("KVCACHE_SOCKET", None)    # tests see neither the caller's daemon nor its settings
     signal.signal(signal.SIGTERM, interrupt)    # processes of the tests are in groups of their own: end them, too

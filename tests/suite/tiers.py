@@ -132,7 +132,7 @@ def submission(suite, root):
         chosen = [programs.with_share_of_seeds(p, 0.25) for p in programs.of_build(tsan.folder) if p.name in set(threaded)]
         if not chosen:
             suite.sum.add(results.Result("tsan", "failed", "no test program has a thread: nm failed, or pthread_create has another name", final=True))
-        suite.programs("tsan", chosen, 120)
+        suite.programs("tsan", chosen, 240)
 
 
 def everything(suite, root, kinds=(None, "asan")):
