@@ -55,7 +55,7 @@ void audit_log(const struct client *client, const char *operation, const char *n
                 log_notice("%s: namespace \"%s\" of tenant %s, %s%s%s", operation, name,
                            tenant ? tenant : "(unknown)", counted, detail, held);
         else
-                log_notice("%s: the whole store, %s%s%s", operation, counted, detail, held);
+                log_notice("%s: %s%s%s", operation, counted, detail, held);
         log_set_operation(NULL);
         log_set_context(NULL);
 }
@@ -101,7 +101,8 @@ void audit_tick(struct service *service, uint64_t now_ns)
         list_for_each_safe (&service->audits, n) {
                 struct audit *audit = container_of(n, struct audit, node);
 
-                if (now_ns - audit->since_ns >= AUDIT_KEYS_S * UINT64_C(1000000000))
-                        audit_flush(container_of(audit, struct client, audit));
+                if (now_ns - audit->since_ns < AUDIT_KEYS_S * UINT64_C(1000000000))
+                        break; /* the list is in order of since_ns */
+                audit_flush(container_of(audit, struct client, audit));
         }
 }
