@@ -553,7 +553,7 @@ static int start(struct server *s)
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE fails with EFBIG */
-        signal(SIGIO, SIG_IGN);   /* of file leases: store/volume/lend.c */
+        signal(SIGIO, SIG_IGN);   /* signals of file leases: store/volume/lend.c */
         r = notify_inherit(&s->inherited);
         if (r < 0)
                 return server_fail(r, "inherited sockets", NULL);

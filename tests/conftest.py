@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests by pytest share: the markers, and the suite's plugin (tests/suite/plugin.py) with tiers, limits and records."""
+"""Registers the markers that all tests share, and the plugin of the suite (tests/suite/plugin.py) with tiers, limits and records."""
 
 import pathlib
 import sys

@@ -84,7 +84,7 @@ struct world {
         struct world_known known[CAMPAIGN_VOLUMES];
         const struct kio_backend *backend;
         uint64_t limit, random;
-        uint32_t max_length;   /* of what is put */
+        uint32_t max_length;   /* the longest chunk's */
         uint32_t error_budget; /* each volume's; 0: the store's default */
         bool long_fingerprints;
         bool on_disk; /* files where they are not in memory, if there is such a place */
