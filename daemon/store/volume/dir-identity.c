@@ -2,7 +2,6 @@
 /* Identity checks of a directory; see dir.h. They compare a volume's directory and files with the
  * ones that it has open, and remove the files that a daemon may leave in an emptied directory.
  * Calls block; any thread. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -13,12 +12,6 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "store/volume/dir.h"
-
-static inline void closedirp(DIR **d)
-{
-        if (*d)
-                closedir(*d);
-}
 
 bool dir_is_leftover(const char *name)
 {
@@ -33,15 +26,10 @@ bool dir_is_leftover(const char *name)
 int dir_remove_leftovers(const struct dir *d)
 {
         _cleanup_(closedirp) DIR *dir = NULL;
-        int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int r = dir_open_entries(d, &dir);
 
-        if (fd < 0)
-                return -errno;
-        dir = fdopendir(fd);
-        if (!dir) {
-                close(fd);
-                return -ENOMEM;
-        }
+        if (r < 0)
+                return r;
         for (struct dirent *e; (e = readdir(dir));)
                 if (dir_is_leftover(e->d_name) && unlinkat(d->fd, e->d_name, 0) < 0 &&
                     errno != ENOENT)

@@ -42,11 +42,6 @@
 #define MAGIC_TMPFS 0x01021994
 #define MAGIC_RAMFS 0x858458f6
 
-static inline void closedirp(DIR **d)
-{
-        if (*d)
-                closedir(*d);
-}
 DEFINE_CLEANUP(struct dir *, dir_close);
 
 int store_error(char ret_error[static STORE_ERROR_BYTES], int r, const char *fmt, ...)
@@ -183,6 +178,20 @@ static int make_directories(const char *path)
 
 enum content { CONTENT_EMPTY, CONTENT_STORE, CONTENT_HEADLESS, CONTENT_FOREIGN };
 
+int dir_open_entries(const struct dir *d, DIR **ret)
+{
+        int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+        if (fd < 0)
+                return -errno;
+        *ret = fdopendir(fd);
+        if (!*ret) {
+                close(fd);
+                return -ENOMEM;
+        }
+        return 0;
+}
+
 /* What lies in the directory? Leftovers of a store that was being made count as nothing. */
 static int look(const struct dir *d, enum content *ret)
 {
@@ -193,15 +202,10 @@ static int look(const struct dir *d, enum content *ret)
         };
         _cleanup_(closedirp) DIR *dir = NULL;
         enum content content = CONTENT_EMPTY;
-        int fd = openat(d->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        int r = dir_open_entries(d, &dir);
 
-        if (fd < 0)
-                return -errno;
-        dir = fdopendir(fd);
-        if (!dir) {
-                close(fd);
-                return -ENOMEM;
-        }
+        if (r < 0)
+                return r;
         for (;;) {
                 struct dirent *e;
                 bool known = false;

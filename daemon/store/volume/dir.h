@@ -3,6 +3,7 @@
  * blocks: see dir.c. */
 #pragma once
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -64,9 +65,17 @@ int dir_open_file(const struct dir *d, const char *name, int flags);
 int dir_open_buffered(const struct dir *d, const char *name);
 /* strerror(), which does not know what these functions mean by -EMEDIUMTYPE. */
 const char *dir_strerror(int r);
+/* Opens the list of the directory's entries; the caller closes it. `*ret` is NULL on failure. */
+int dir_open_entries(const struct dir *d, DIR **ret);
+static inline void closedirp(DIR **d)
+{
+        if (*d)
+                closedir(*d);
+}
 /* Returns whether a file of this name says nothing without a superblock, table or data file. A
  * daemon whose directory was emptied may leave such files. */
 bool dir_is_leftover(const char *name);
+/* Removes such files. 0, -errno. */
 int dir_remove_leftovers(const struct dir *d);
 /* Makes names durable. */
 int dir_sync(const struct dir *d);
