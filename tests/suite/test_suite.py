@@ -5,6 +5,7 @@ import argparse
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -141,6 +142,21 @@ def test_the_factor_is_measured_and_bounded(monkeypatch):
     for value, factor in (("3.5", 3.5), ("0", 1), ("99", 10), ("slow", 1), ("", 1)):
         monkeypatch.setenv(slowness.ENVIRONMENT, value)
         assert slowness.from_environment() == factor
+
+
+def has_default_handler(cpu_s):
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    return cpu_s
+
+
+def test_measuring_processes_do_not_inherit_the_handler_of_SIGTERM(monkeypatch):
+    monkeypatch.setattr(slowness, "_burn", has_default_handler)
+    before = signal.signal(signal.SIGTERM, suite_module.interrupt)
+    try:
+        assert slowness.measure() == 1
+        assert signal.getsignal(signal.SIGTERM) is suite_module.interrupt
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_more_processes_than_processors_are_slower():
