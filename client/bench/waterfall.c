@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See waterfall.h. An operation belongs to a batch if it lies within the client's call: so nothing
- * else is to be under way, and what there is moves the times. */
+/* See waterfall.h. An operation belongs to a batch if it lies between the client's call and the
+ * batch's reply, unless the daemon ran it in the background. Other clients' operations move the
+ * times, so nothing else should be under way. */
 #include "waterfall.h"
 
 #include <errno.h>
@@ -12,7 +13,7 @@ enum { BATCH_STAMPS = 4, OPERATION_STAMPS = 5 };
 
 /* Of one batch: 0 where it has not passed. */
 struct passage {
-        uint64_t begin, end;
+        uint64_t begin, replied;
         uint64_t at[WATERFALL_POINTS];
 };
 
@@ -71,7 +72,7 @@ static void add_operation(struct passage *p, const char *name, uint64_t chunks, 
 {
         bool is_write = strcmp(name, "write") == 0;
 
-        if (at[0] < p->begin || at[4] > p->end)
+        if (at[0] < p->begin || at[4] > p->replied)
                 return;
         if (strcmp(name, "copy") == 0) {
                 first(&p->at[WATERFALL_COPY_BEGUN], at[1]);
@@ -100,35 +101,62 @@ static uint64_t number(const cJSON *event, const char *key)
         return cJSON_IsNumber(item) && item->valuedouble > 0 ? (uint64_t)item->valuedouble : 0;
 }
 
-int waterfall_add(struct waterfall *w, const cJSON *report, const char *operation, uint64_t keys,
-                  uint64_t begin_ns, uint64_t end_ns)
+/* Finds the batch of `keys` that was begun within the call. -EINVAL: the report is malformed. */
+static int find_batch(struct passage *p, const cJSON *events, const char *operation, uint64_t keys,
+                      uint64_t end_ns)
 {
-        const cJSON *events = cJSON_GetObjectItemCaseSensitive(report, "events"), *event;
-        struct passage p = { .begin = begin_ns, .end = end_ns };
-        uint64_t at[OPERATION_STAMPS];
+        const cJSON *event;
+        uint64_t at[BATCH_STAMPS];
 
-        if (!cJSON_IsArray(events))
-                return -EINVAL;
         cJSON_ArrayForEach(event, events)
         {
                 const cJSON *batch = cJSON_GetObjectItemCaseSensitive(event, "batch");
+
+                if (!cJSON_IsString(batch))
+                        continue;
+                if (!read_stamps(event, BATCH_STAMPS, at))
+                        return -EINVAL;
+                if (strcmp(batch->valuestring, operation) != 0 || number(event, "keys") != keys ||
+                    at[1] < p->begin || at[1] > end_ns)
+                        continue;
+                /* A loop that was awake says when it was so first. */
+                p->at[WATERFALL_RECEIVED] = MAX(at[0], p->begin);
+                p->at[WATERFALL_SUBMITTED] = at[2];
+                /* The client may have read the reply before the loop read the clock. */
+                p->at[WATERFALL_REPLIED] = MIN(at[3], end_ns);
+                p->replied = at[3];
+        }
+        return 0;
+}
+
+static int add_operations(struct passage *p, const cJSON *events)
+{
+        const cJSON *event;
+        uint64_t at[OPERATION_STAMPS];
+
+        cJSON_ArrayForEach(event, events)
+        {
                 const cJSON *name = cJSON_GetObjectItemCaseSensitive(event, "operation");
 
-                if (!read_stamps(event, cJSON_IsString(batch) ? BATCH_STAMPS : OPERATION_STAMPS,
-                                 at) ||
-                    (!cJSON_IsString(batch) && !cJSON_IsString(name)))
+                if (cJSON_IsString(cJSON_GetObjectItemCaseSensitive(event, "batch")))
+                        continue;
+                if (!cJSON_IsString(name) || !read_stamps(event, OPERATION_STAMPS, at))
                         return -EINVAL;
-                if (!cJSON_IsString(batch)) {
-                        add_operation(&p, name->valuestring, number(event, "chunks"), at);
-                } else if (strcmp(batch->valuestring, operation) == 0 &&
-                           number(event, "keys") == keys && at[1] >= begin_ns && at[1] <= end_ns) {
-                        /* A loop that was awake says when it was so first. */
-                        p.at[WATERFALL_RECEIVED] = MAX(at[0], begin_ns);
-                        p.at[WATERFALL_SUBMITTED] = at[2];
-                        /* The client may have read it before the loop read the clock. */
-                        p.at[WATERFALL_REPLIED] = MIN(at[3], end_ns);
-                }
+                if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(event, "background")))
+                        add_operation(p, name->valuestring, number(event, "chunks"), at);
         }
+        return 0;
+}
+
+int waterfall_add(struct waterfall *w, const cJSON *report, const char *operation, uint64_t keys,
+                  uint64_t begin_ns, uint64_t end_ns)
+{
+        const cJSON *events = cJSON_GetObjectItemCaseSensitive(report, "events");
+        struct passage p = { .begin = begin_ns };
+
+        if (!cJSON_IsArray(events) || find_batch(&p, events, operation, keys, end_ns) < 0 ||
+            add_operations(&p, events) < 0)
+                return -EINVAL;
         if (p.at[WATERFALL_RECEIVED] == 0) {
                 w->unseen++;
                 return 0;

@@ -31,6 +31,7 @@ enum { STAGES_EVENTS = 1024, STAGES_STAMPS = 5 };
 struct stages_event {
         uint8_t kind;
         uint8_t op;      /* enum wire_op, or enum kio_op */
+        bool background; /* an operation that no batch waits for: writes of zeros, scrubs */
         uint32_t keys;   /* of a batch */
         uint64_t bytes;  /* of an operation: that it moves ... */
         uint64_t chunks; /* ... and how many of them are bytes of chunks */

@@ -457,6 +457,7 @@ static void kio_record_stages(struct kio *io, const struct kio_request *req)
         struct stages_event event = {
                 .kind = STAGES_OPERATION,
                 .op = (uint8_t)req->op,
+                .background = req->class == KIO_CLASS_BACKGROUND,
                 .bytes = req->length,
                 .chunks = req->payload,
                 .at_ns = { req->submitted_ns, req->device_ns,

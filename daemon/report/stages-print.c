@@ -22,8 +22,10 @@ static void print_event(const struct stages_event *e, FILE *out)
                 fprintf(out, "{\"batch\": \"%s\", \"keys\": %" PRIu32, wire_op_name(e->op),
                         e->keys);
         else
-                fprintf(out, "{\"operation\": \"%s\", \"bytes\": %" PRIu64 ", \"chunks\": %" PRIu64,
-                        operations[e->op], e->bytes, e->chunks);
+                fprintf(out,
+                        "{\"operation\": \"%s\", \"bytes\": %" PRIu64 ", \"chunks\": %" PRIu64 "%s",
+                        operations[e->op], e->bytes, e->chunks,
+                        e->background ? ", \"background\": true" : "");
         for (unsigned i = 0; i < n; i++)
                 fprintf(out, "%s%" PRIu64, i == 0 ? ", \"at_ns\": [" : ", ", e->at_ns[i]);
         fputs("]}", out);

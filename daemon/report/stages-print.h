@@ -8,5 +8,6 @@
 
 /* {"on": true, "events": [{"batch": "GET", "keys": 16, "at_ns": [...]},
  * {"operation": "read", "bytes": 65536, "chunks": 65536, "at_ns": [...]}, ...]}: the oldest first,
- * stamps as in struct stages_event. At most 256 KiB. */
+ * stamps as in struct stages_event. An operation of the background has "background": true. At most
+ * 256 KiB. */
 void stages_print(const struct stages *s, FILE *out);

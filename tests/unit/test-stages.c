@@ -119,6 +119,7 @@ static void a_full_report_keeps_its_size(void **state)
         cJSON *report;
 
         e.bytes = UINT32_MAX;
+        e.background = true;
         stages_set(&stages, true);
         for (unsigned i = 0; i < STAGES_EVENTS; i++)
                 stages_add(&stages, &e);
@@ -188,6 +189,30 @@ static void a_batch_is_joined_with_the_operations_within_its_call(void **state)
         cJSON_Delete(report);
 }
 
+/* The daemon writes zeros ahead while a volume rests, and tables that no batch waits for. */
+static void an_operation_that_the_reply_did_not_wait_for_is_left_out(void **state)
+{
+        struct stages_event batch = {
+                .kind = STAGES_BATCH, .op = WIRE_GET, .keys = 2, .at_ns = { 1001, 1010, 1020, 1100 }
+        };
+        struct stages_event zeros =
+                operation(KIO_WRITE, 0, (uint64_t[]){ 1015, 1030, 1040, 1050, 1060 });
+        struct stages_event late =
+                operation(KIO_WRITE, 0, (uint64_t[]){ 1050, 1060, 1070, 1080, 1101 });
+        cJSON *report;
+
+        zeros.background = true;
+        stages_set(&stages, true);
+        stages_add(&stages, &zeros);
+        stages_add(&stages, &batch);
+        stages_add(&stages, &late);
+        report = printed();
+        assert_int_equal(waterfall_add(&fall, report, "GET", 2, 1000, 2000), 0);
+        assert_int_equal(point(WATERFALL_REPLIED), 100);
+        assert_int_equal(fall.points[WATERFALL_TABLE_BEGUN].n, 0);
+        cJSON_Delete(report);
+}
+
 static void a_malformed_report_is_refused(void **state)
 {
         static const char *const reports[] = {
@@ -222,6 +247,8 @@ int main(void)
                 cmocka_unit_test_setup(each_stage_has_its_time, reset),
                 cmocka_unit_test_setup(a_full_report_keeps_its_size, reset),
                 cmocka_unit_test_setup(a_batch_is_joined_with_the_operations_within_its_call,
+                                       reset),
+                cmocka_unit_test_setup(an_operation_that_the_reply_did_not_wait_for_is_left_out,
                                        reset),
                 cmocka_unit_test_setup(a_malformed_report_is_refused, reset),
         };
