@@ -399,6 +399,7 @@ def test_an_interrupt_prints_the_failures_so_far(tmp_path, number):
 import os, signal, sys, time
 sys.path.insert(0, {str(SUITE)!r})
 import results, suite, tiers
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits SIG_IGN
 def run(suite, root):
     def work(factor, done, progress):
         done(results.Result("test_a", "failed", "E   why"))
