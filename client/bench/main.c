@@ -9,11 +9,12 @@ static const struct command *const commands[] = {
         &command_kvcache, &command_iosize, &command_session,  &command_remote,
 };
 
-static const char *const of_ctl[] = { "status", "top",       "ping",   "stats", "config",   "put",
-                                      "get",    "exists",    "stat",   "ls",    "prefetch", "evict",
-                                      "purge",  "namespace", "device", "gds",   "verify",   "hint",
-                                      "bench",  "record",    "reload", "pin",   "unpin",    "store",
-                                      "remote", NULL };
+static const char *const of_ctl[] = { "status",   "top",    "ping",   "stats",     "config",
+                                      "put",      "get",    "exists", "stat",      "ls",
+                                      "prefetch", "evict",  "purge",  "namespace", "device",
+                                      "gds",      "doctor", "report", "verify",    "hint",
+                                      "bench",    "record", "reload", "pin",       "unpin",
+                                      "store",    "remote", NULL };
 
 static const struct tool kvcache_bench = {
         .name = "kvcache-bench",

@@ -15,10 +15,12 @@ extern const struct command command_namespace;                        /* cmd-nam
 extern const struct command command_prefetch;                         /* cmd-prefetch.c */
 extern const struct command command_hint;                             /* cmd-hint.c */
 extern const struct command command_pin, command_unpin;               /* cmd-pin.c */
+extern const struct command command_doctor;                           /* cmd-doctor.c */
 extern const struct command command_device;                           /* cmd-device.c */
 extern const struct command command_gds;                              /* cmd-gds.c */
 extern const struct command command_record;                           /* cmd-record.c */
 extern const struct command command_remote;                           /* cmd-remote.c */
 extern const struct command command_reload;                           /* cmd-reload.c */
+extern const struct command command_report;                           /* cmd-report.c */
 extern const struct command command_store;                            /* cmd-store.c */
 extern const struct command command_verify;                           /* cmd-verify.c */

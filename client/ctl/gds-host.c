@@ -21,11 +21,12 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "common.h"
+#include "host.h"
 #include "human.h"
 #include "text.h"
 #include "units.h"
 
-enum { FILE_MOST = 64 * 1024, MEMLOCK_LEAST = 64 * 1024 * 1024 };
+enum { MEMLOCK_LEAST = 64 * 1024 * 1024 };
 
 const char *gds_way_name(enum gds_way way)
 {
@@ -73,39 +74,6 @@ bool gds_check(cJSON *checks, const char *name, bool ok, const char *remedy, con
         return ok;
 }
 
-/* --- files --- */
-
-/* A regular file, with '\0' behind it: its length, or -errno; -EFBIG: longer than FILE_MOST. */
-static ssize_t read_file(const char *path, char ret[static FILE_MOST + 1])
-{
-        /* Opening a FIFO must not block. */
-        _cleanup_(closep) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-        size_t length = 0;
-        struct stat st;
-        ssize_t n;
-
-        if (fd < 0 || fstat(fd, &st) < 0)
-                return -errno;
-        if (!S_ISREG(st.st_mode))
-                return -EINVAL;
-        while (length <= FILE_MOST && (n = read(fd, ret + length, FILE_MOST + 1 - length)) != 0) {
-                if (n < 0)
-                        return -errno;
-                length += (size_t)n;
-        }
-        if (length > FILE_MOST)
-                return -EFBIG;
-        ret[length] = '\0';
-        return (ssize_t)length;
-}
-
-static const char *read_error(ssize_t error)
-{
-        return error == -EFBIG    ? "larger than 64 KiB"
-               : error == -EINVAL ? "not a regular file"
-                                  : strerror((int)-error);
-}
-
 /* --- libraries --- */
 
 static void check_library(const char *name, const char *remedy, cJSON *checks,
@@ -124,17 +92,18 @@ static void check_library(const char *name, const char *remedy, cJSON *checks,
 
 static bool check_module(const char *root, cJSON *checks)
 {
-        char path[PATH_MAX], text[FILE_MOST + 1];
+        char path[PATH_MAX], text[HOST_FILE_MOST + 1];
         ssize_t n;
 
         snprintf(path, sizeof(path), "%s/proc/driver/nvidia-fs/version", root);
-        n = read_file(path, text);
+        n = host_read_file(path, text);
         if (n >= 0)
                 text[strcspn(text, "\n")] = '\0';
         return gds_check(checks, "nvidia-fs", n >= 0,
                          "install the kernel module (package nvidia-fs or nvidia-gds) and run "
                          "\"modprobe nvidia-fs\"",
-                         "%s: %s", "/proc/driver/nvidia-fs/version", n >= 0 ? text : read_error(n));
+                         "%s: %s", "/proc/driver/nvidia-fs/version",
+                         n >= 0 ? text : host_read_error(n));
 }
 
 static bool check_nodes(const char *root, cJSON *checks)
@@ -178,7 +147,7 @@ static struct compat check_settings(const char *root, cJSON *checks)
                                      "gds-tools; without it cuFile uses its defaults";
         _cleanup_(cJSON_Deletep) cJSON *json = NULL;
         const char *own = getenv("CUFILE_ENV_PATH_JSON"), *path = own;
-        char file[PATH_MAX], text[FILE_MOST + 1];
+        char file[PATH_MAX], text[HOST_FILE_MOST + 1];
         const cJSON *properties, *allow;
         struct compat c = { 0 };
         ssize_t n;
@@ -188,9 +157,9 @@ static struct compat check_settings(const char *root, cJSON *checks)
                 own = file;
                 path = "/etc/cufile.json";
         }
-        n = read_file(own, text);
+        n = host_read_file(own, text);
         if (n < 0) {
-                gds_check(checks, "cufile.json", false, remedy, "%s: %s", path, read_error(n));
+                gds_check(checks, "cufile.json", false, remedy, "%s: %s", path, host_read_error(n));
                 return c;
         }
         cJSON_Minify(text); /* takes the comments out, which NVIDIA's own file has */
@@ -262,78 +231,6 @@ void gds_check_host(const char *root, cJSON *checks, struct gds_verdict *v)
 
 /* --- file systems --- */
 
-struct mount {
-        unsigned major, minor;
-        char point[PATH_MAX], type[64], options[1024];
-};
-
-/* "\040" of mountinfo, in place. */
-static void unescape(char *text)
-{
-        char *to = text;
-
-        for (const char *p = text; *p; p++) {
-                if (p[0] == '\\' && p[1] >= '0' && p[1] <= '3' && p[2] >= '0' && p[2] <= '7' &&
-                    p[3] >= '0' && p[3] <= '7') {
-                        *to++ = (char)((p[1] - '0') * 64 + (p[2] - '0') * 8 + (p[3] - '0'));
-                        p += 3;
-                } else {
-                        *to++ = *p;
-                }
-        }
-        *to = '\0';
-}
-
-static bool parse_mount(const char *line, struct mount *ret)
-{
-        const char *rest = strstr(line, " - ");
-
-        if (!rest ||
-            sscanf(line, "%*s %*s %u:%u %*s %4095s", &ret->major, &ret->minor, ret->point) != 3 ||
-            sscanf(rest + 3, "%63s %*s %1023s", ret->type, ret->options) != 2)
-                return false;
-        unescape(ret->point);
-        return true;
-}
-
-/* How much of the path the mount point covers; 0: it is not below it. */
-static size_t covered(const char *path, const char *point)
-{
-        size_t n = strlen(point);
-
-        if (n > 0 && point[n - 1] == '/')
-                return strncmp(path, point, n) == 0 ? n : 0;
-        return strncmp(path, point, n) == 0 && (path[n] == '/' || !path[n]) ? n : 0;
-}
-
-/* The mount of the device of `st`. If there is none, or `st` is NULL because the directory is out
- * of reach: the one whose mount point is the longest beginning of the directory's name. */
-static bool find_mount(const char *root, const char *path, const struct stat *st, struct mount *ret)
-{
-        char file[PATH_MAX];
-        _cleanup_(fclosep) FILE *f = NULL;
-        _cleanup_(freep) char *line = NULL;
-        size_t room = 0, most = 0;
-        struct mount one;
-
-        snprintf(file, sizeof(file), "%s/proc/self/mountinfo", root);
-        f = fopen(file, "re");
-        while (f && getline(&line, &room, f) >= 0) {
-                size_t fits;
-
-                if (!parse_mount(line, &one))
-                        continue;
-                fits = covered(path, one.point);
-                if (st && one.major == major(st->st_dev) && one.minor == minor(st->st_dev))
-                        fits += PATH_MAX;
-                if (fits > 0 && fits >= most) {
-                        most = fits;
-                        *ret = one;
-                }
-        }
-        return most > 0;
-}
-
 /* Shared ones of cuFile's documentation; they have no block device. */
 static bool is_shared(const char *type)
 {
@@ -346,7 +243,7 @@ static bool is_shared(const char *type)
         return false;
 }
 
-static void check_file_system(const char *path, const struct mount *m, cJSON *checks,
+static void check_file_system(const char *path, const struct host_mount *m, cJSON *checks,
                               struct gds_verdict *v)
 {
         static const char remedy[] = "for a direct way, put the store on a local NVMe disk with "
@@ -383,14 +280,14 @@ static bool udev_property(const char *text, const char *key, char *ret, size_t r
         return false;
 }
 
-static void check_udev(const char *root, const char *path, const struct mount *m, cJSON *checks,
-                       struct gds_verdict *v)
+static void check_udev(const char *root, const char *path, const struct host_mount *m,
+                       cJSON *checks, struct gds_verdict *v)
 {
         static const char *const keys[] = { "ID_FS_USAGE", "ID_FS_TYPE" };
         static const char remedy[] =
                 "cuFile refuses every file on this device (5027): run udev, or give a container "
                 "the host's /run/udev, read-only";
-        char file[PATH_MAX], text[FILE_MOST + 1], name[64], type[64];
+        char file[PATH_MAX], text[HOST_FILE_MOST + 1], name[64], type[64];
         bool ok = false;
         ssize_t n;
 
@@ -404,9 +301,9 @@ static void check_udev(const char *root, const char *path, const struct mount *m
         }
         snprintf(name, sizeof(name), "/run/udev/data/b%u:%u", m->major, m->minor);
         snprintf(file, sizeof(file), "%s%s", root, name);
-        n = read_file(file, text);
+        n = host_read_file(file, text);
         if (n < 0) {
-                gds_check(checks, "udev", false, remedy, "%s: %s", name, read_error(n));
+                gds_check(checks, "udev", false, remedy, "%s: %s", name, host_read_error(n));
         } else {
                 const char *missing = NULL;
 
@@ -443,7 +340,7 @@ static void check_owner(const char *path, const struct stat *st, cJSON *checks,
 void gds_check_volume(const char *root, const char *path, bool direct, cJSON *checks,
                       struct gds_verdict *v)
 {
-        struct mount m = { 0 };
+        struct host_mount m = { 0 };
         struct stat st;
         bool seen = stat(path, &st) == 0;
         int error = seen ? 0 : errno;
@@ -453,7 +350,7 @@ void gds_check_volume(const char *root, const char *path, bool direct, cJSON *ch
                        "%s", direct ? "works" : "does not work, so nothing is lent from here"))
                 gds_at_most(v, GDS_STAGING, "%s: no O_DIRECT", path);
         /* A store that others may not enter is still below a mount point. */
-        if ((!seen && error != EACCES) || !find_mount(root, path, seen ? &st : NULL, &m)) {
+        if ((!seen && error != EACCES) || !host_find_mount(root, path, seen ? &st : NULL, &m)) {
                 gds_check(checks, "file system", false,
                           "run kvcachectl where the daemon runs, if that is in a container",
                           "its mount could not be found: %s",

@@ -6,11 +6,12 @@
 #include "tool.h"
 
 static const struct command *const commands[] = {
-        &command_status,   &command_top,  &command_ping,   &command_stats, &command_config,
-        &command_put,      &command_get,  &command_exists, &command_stat,  &command_ls,
-        &command_prefetch, &command_hint, &command_evict,  &command_purge, &command_namespace,
-        &command_device,   &command_gds,  &command_verify, &command_bench, &command_record,
-        &command_reload,   &command_pin,  &command_unpin,  &command_store, &command_remote,
+        &command_status,    &command_doctor,   &command_top,  &command_ping,   &command_stats,
+        &command_config,    &command_put,      &command_get,  &command_exists, &command_stat,
+        &command_ls,        &command_prefetch, &command_hint, &command_evict,  &command_purge,
+        &command_namespace, &command_device,   &command_gds,  &command_verify, &command_bench,
+        &command_record,    &command_reload,   &command_pin,  &command_unpin,  &command_store,
+        &command_report,    &command_remote,
 };
 
 static const char *const of_bench[] = { "replay",  "trace",   "simulate", "session", "plan",
@@ -24,6 +25,7 @@ static const struct tool kvcachectl = {
         .n_commands = ARRAY_SIZE(commands),
         .exit_help = "  0    success; everything asked for is present\n"
                      "  1    a key or namespace does not exist; verify: something was bad;\n"
+                     "       doctor: there is a problem;\n"
                      "       store check: this version would refuse the store\n"
                      "  2    wrong usage; verify: the store could not be verified\n"
                      "  3    no daemon is running, it closed the connection, or it did not answer "

@@ -23,7 +23,8 @@ def sha256(text):
 
 
 TOOLS = {"kvcachectl": (ctl, {"status", "top", "ping", "put", "get", "exists", "stat", "ls", "evict", "purge", "prefetch", "stats",
-                              "config", "namespace", "device", "gds", "verify", "store", "hint", "bench", "record", "reload", "pin", "unpin", "remote"}),
+                              "config", "namespace", "device", "doctor", "gds", "verify", "report", "store", "hint", "bench", "record",
+                              "reload", "pin", "unpin", "remote"}),
          "kvcache-bench": (bench, {"replay", "trace", "remote", "simulate", "plan", "profile", "kvcache", "iosize", "session"})}
 
 

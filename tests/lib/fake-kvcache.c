@@ -177,6 +177,11 @@ void kvcache_close(struct kvcache *kv)
         free(kv);
 }
 
+const char *kvcache_version(void)
+{
+        return "fake";
+}
+
 const char *kvcache_error(const struct kvcache *kv)
 {
         return kv->error;

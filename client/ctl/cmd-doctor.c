@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `doctor`: checks what an operator would check, and says for each finding what to do. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/timex.h>
+
+#include "answer.h"
+#include "color.h"
+#include "commands.h"
+#include "common.h"
+#include "doctor.h"
+#include "text.h"
+
+static const char *const level_names[DOCTOR_LEVELS] = {
+        [DOCTOR_OK] = "ok",
+        [DOCTOR_UNKNOWN] = "unknown",
+        [DOCTOR_WARNING] = "warning",
+        [DOCTOR_PROBLEM] = "problem",
+};
+
+const char *doctor_level_name(enum doctor_level level)
+{
+        return level_names[level];
+}
+
+enum doctor_level doctor_level_of(const cJSON *check)
+{
+        const char *name = answer_text(check, "level");
+
+        for (unsigned i = 0; i < DOCTOR_LEVELS; i++)
+                if (strcmp(name, level_names[i]) == 0)
+                        return (enum doctor_level)i;
+        return DOCTOR_UNKNOWN;
+}
+
+void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
+                const char *format, ...)
+{
+        cJSON *check = cJSON_CreateObject();
+        char found[DOCTOR_TEXT];
+        va_list arguments;
+
+        va_start(arguments, format);
+        vsnprintf(found, sizeof(found), format, arguments);
+        va_end(arguments);
+        text_clean(found);
+        cJSON_AddStringToObject(check, "name", name);
+        cJSON_AddStringToObject(check, "level", level_names[level]);
+        cJSON_AddStringToObject(check, "found", found);
+        cJSON_AddStringToObject(check, "remedy", level == DOCTOR_OK ? "" : remedy);
+        cJSON_AddItemToArray(checks, check);
+}
+
+static void count_levels(const cJSON *checks, unsigned ret[static DOCTOR_LEVELS])
+{
+        const cJSON *one;
+
+        cJSON_ArrayForEach(one, checks)
+        {
+                ret[doctor_level_of(one)]++;
+        }
+}
+
+static void print_checks(const cJSON *checks)
+{
+        static const enum color colors[DOCTOR_LEVELS] = {
+                [DOCTOR_WARNING] = COLOR_WARNING,
+                [DOCTOR_PROBLEM] = COLOR_BAD,
+        };
+        bool wanted = color_wanted(stdout);
+        const cJSON *one;
+
+        cJSON_ArrayForEach(one, checks)
+        {
+                enum doctor_level level = doctor_level_of(one);
+                const char *remedy = answer_text(one, "remedy");
+
+                printf("%s%-7s%s  %-17s  %s\n", color_begin(colors[level], wanted),
+                       level_names[level], color_end(colors[level], wanted),
+                       answer_text(one, "name"), answer_text(one, "found"));
+                if (*remedy)
+                        printf("%-7s  %-17s  remedy: %s\n", "", "", remedy);
+        }
+}
+
+static void print_sum(const unsigned counts[static DOCTOR_LEVELS])
+{
+        char problems[HUMAN_BYTES], warnings[HUMAN_BYTES];
+
+        human_things(counts[DOCTOR_PROBLEM], "problem", problems);
+        human_things(counts[DOCTOR_WARNING], "warning", warnings);
+        printf("\n%s, %s, %u unknown, %u ok\n", problems, warnings, counts[DOCTOR_UNKNOWN],
+               counts[DOCTOR_OK]);
+}
+
+int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
+{
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* of the tests alone */
+        _cleanup_(cJSON_Deletep) cJSON *status = NULL;
+        _cleanup_(freep) char *text = NULL;
+        char error[CTL_ERROR_BYTES];
+        struct timex clock = { 0 };
+        int r = ctl_try_connect(ctl, error);
+
+        doctor_check_clock(adjtimex(&clock), checks);
+
+        if (r < 0) {
+                doctor_add(checks, DOCTOR_PROBLEM, "daemon",
+                           "systemctl status kvcache shows whether it runs and why not; --socket "
+                           "names another socket",
+                           "%s", error);
+                return EXIT_UNREACHABLE;
+        }
+        r = kvcache_report(ctl->kv, KVCACHE_REPORT_STATUS, &text);
+        if (r < 0)
+                return complain_call(ctl, r, "doctor");
+        status = cJSON_Parse(text);
+        if (!cJSON_IsObject(status))
+                return complain(EXIT_REFUSED, "doctor: the daemon's status is malformed");
+        doctor_check_daemon(status, checks);
+        doctor_check_socket(answer_text(status, "socket"), checks);
+        doctor_check_host(root, status, checks);
+        *ret_status = TAKE_PTR(status);
+        return EXIT_OK;
+}
+
+static int run_doctor(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        _cleanup_(cJSON_Deletep) cJSON *answer = NULL, *status = NULL;
+        unsigned counts[DOCTOR_LEVELS] = { 0 };
+        cJSON *checks;
+        int r, printed = EXIT_OK;
+
+        if (!answer_no_arguments(ctl, self, argc, argv))
+                return ctl->exit_status;
+        answer = cJSON_CreateObject();
+        checks = cJSON_AddArrayToObject(answer, "checks");
+        r = doctor_examine(ctl, checks, &status);
+        if (r != EXIT_OK && r != EXIT_UNREACHABLE)
+                return r;
+        count_levels(checks, counts);
+        for (unsigned i = 0; i < DOCTOR_LEVELS; i++)
+                if (!cJSON_AddNumberToObject(answer, level_names[i], counts[i]))
+                        return complain_memory();
+        if (ctl->json) {
+                printed = print_json(answer);
+        } else {
+                print_checks(checks);
+                print_sum(counts);
+        }
+        if (printed != EXIT_OK || r != EXIT_OK)
+                return printed != EXIT_OK ? printed : r;
+        return counts[DOCTOR_PROBLEM] > 0 ? EXIT_NOT_FOUND : EXIT_OK;
+}
+
+const struct command command_doctor = {
+        .name = "doctor",
+        .arguments = "",
+        .summary = "check the daemon and this host, and say what to do",
+        .help = "Checks what an operator would check: version, health, io_uring, O_DIRECT, each\n"
+                "volume's state, errors and room, the file system beneath it, the shared tier,\n"
+                "limits that refused requests, locked memory, the memory pool against the host's\n"
+                "memory and the cgroup, the clock, and the socket's mode. Each finding comes with\n"
+                "its remedy. Nothing is changed. Run it as root on the daemon's host: checks that\n"
+                "this user or this host does not allow are \"unknown\". The exit status is 1 if\n"
+                "there is a problem, and 0 with warnings only.",
+        .run = run_doctor,
+};

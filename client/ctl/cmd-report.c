@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `report`: one archive for a bug report. It holds no keys, no bytes of chunks, no tokens, and no
+ * names of users, tenants and namespaces. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "answer.h"
+#include "archive.h"
+#include "build-config.h"
+#include "checked.h"
+#include "commands.h"
+#include "common.h"
+#include "doctor.h"
+
+enum { PATH_BYTES = 128 };
+
+static const struct option_row report_options[] = {
+        { 'o', "out", "FILE",
+          "the archive to write, which must not exist; \"-\": standard output (default: "
+          "kvcache-report-TIME.tar)" },
+        { 0 },
+};
+
+static const char readme[] =
+        "A report of kvcachectl, for a bug report about kvcache-daemon.\n"
+        "\n"
+        "versions.txt  versions of the tool, the library and the kernel\n"
+        "doctor.json   what kvcachectl doctor has found on this host\n"
+        "status.json   the daemon's status, without namespaces and names of tenants\n"
+        "metrics.txt   the daemon's metrics, without series of tenants and namespaces\n"
+        "config.yaml   the daemon's configuration, without tenants, users and groups\n"
+        "\n"
+        "Files that are missing were not available: the daemon did not answer, or this user is\n"
+        "not an admin. Read the files before you send them. The daemon's log is not here, because\n"
+        "it names users and namespaces: journalctl -u kvcache prints it.\n";
+
+struct archive {
+        FILE *out;
+        time_t now;
+        cJSON *names;
+};
+
+static int add(struct archive *a, const char *name, const char *text)
+{
+        if (archive_add(a->out, name, text, strlen(text), a->now) < 0)
+                return complain(EXIT_LOCAL, "report: %s is too long", name);
+        cJSON_AddItemToArray(a->names, cJSON_CreateString(name));
+        return EXIT_OK;
+}
+
+static int add_json(struct archive *a, const char *name, const cJSON *object)
+{
+        _cleanup_(freep) char *text = cJSON_Print(object);
+
+        return text ? add(a, name, text) : complain_memory();
+}
+
+/* --- what is left out --- */
+
+static void remove_names(cJSON *status)
+{
+        cJSON *usage = cJSON_GetObjectItemCaseSensitive(status, "namespace_usage"), *tenant;
+        char name[32];
+        unsigned n = 0;
+
+        cJSON_DeleteItemFromObjectCaseSensitive(status, "namespaces");
+        cJSON_DeleteItemFromObjectCaseSensitive(usage, "warning");
+        cJSON_ArrayForEach(tenant, cJSON_GetObjectItemCaseSensitive(status, "tenants"))
+        {
+                snprintf(name, sizeof(name), "tenant %u", ++n);
+                cJSON_DeleteItemFromObjectCaseSensitive(tenant, "name");
+                cJSON_AddStringToObject(tenant, "name", name);
+        }
+}
+
+/* Copies the lines of `text` that `keep` wants; `state` is 0 at first. The caller frees the copy;
+ * NULL: no memory. */
+static char *filter(const char *text, bool (*keep)(const char *line, size_t length, size_t *state))
+{
+        char *copy = malloc(strlen(text) + 1), *to = copy;
+        size_t state = 0;
+
+        for (size_t length; copy && *text; text += length) {
+                length = strcspn(text, "\n");
+                length += text[length] == '\n';
+                if (keep(text, length, &state))
+                        to = mempcpy(to, text, length);
+        }
+        if (copy)
+                *to = '\0';
+        return copy;
+}
+
+/* Leaves out the keys whose values name users, tenants or namespaces, with all that belongs to
+ * them: lines of a deeper indentation, and items of a list. `state` is 1 more than the indentation
+ * of the key that is being left out, or 0. */
+static bool keep_setting(const char *line, size_t length, size_t *state)
+{
+        static const char *const keys[] = { "access:", "tenants:", "local_namespaces:" };
+        size_t indentation = strspn(line, " ");
+
+        if (*state > 0 &&
+            (indentation >= *state || (indentation + 1 == *state && line[indentation] == '-')))
+                return false;
+        *state = 0;
+        for (size_t i = 0; i < ARRAY_SIZE(keys); i++)
+                if (strncmp(line + indentation, keys[i], strlen(keys[i])) == 0)
+                        *state = indentation + 1;
+        return *state == 0;
+}
+
+static bool keep_sample(const char *line, size_t length, size_t *state)
+{
+        static const char *const labels[] = { "tenant=\"", "namespace=\"", "user=\"", "uid=\"" };
+
+        for (size_t i = 0; *line != '#' && i < ARRAY_SIZE(labels); i++)
+                if (memmem(line, length, labels[i], strlen(labels[i])))
+                        return false;
+        return true;
+}
+
+/* --- the parts --- */
+
+static int add_versions(struct archive *a)
+{
+        struct utsname host;
+        char text[1024];
+
+        if (uname(&host) < 0)
+                return complain(EXIT_LOCAL, "report: uname: %s", strerror(errno));
+        snprintf(text, sizeof(text), "kvcachectl %s\nlibkvcache %s\n%s %s %s\n",
+                 KVCACHE_BUILD_VERSION, kvcache_version(), host.sysname, host.release,
+                 host.machine);
+        return add(a, "versions.txt", text);
+}
+
+/* A report of the daemon through a filter. One that this user may not have is left out. */
+static int add_filtered(struct ctl *ctl, struct archive *a, enum kvcache_report what,
+                        const char *name,
+                        bool (*keep)(const char *line, size_t length, size_t *state))
+{
+        _cleanup_(freep) char *text = NULL, *kept = NULL;
+        int r = kvcache_report(ctl->kv, what, &text);
+
+        if (r < 0) {
+                complain(EXIT_OK, "warning: report: no %s: %s", name,
+                         r == -EACCES ? "it is for admins" : kvcache_error(ctl->kv));
+                return EXIT_OK;
+        }
+        kept = filter(text, keep);
+        return kept ? add(a, name, kept) : complain_memory();
+}
+
+static int add_parts(struct ctl *ctl, struct archive *a)
+{
+        _cleanup_(cJSON_Deletep) cJSON *doctor = cJSON_CreateObject(), *status = NULL;
+        cJSON *checks = cJSON_AddArrayToObject(doctor, "checks");
+        int examined, r;
+
+        r = add(a, "README.txt", readme);
+        if (r == EXIT_OK)
+                r = add_versions(a);
+        if (r != EXIT_OK)
+                return r;
+        examined = doctor_examine(ctl, checks, &status);
+        r = add_json(a, "doctor.json", doctor);
+        if (r == EXIT_OK && examined == EXIT_UNREACHABLE)
+                complain(EXIT_OK, "warning: report: no daemon answers: only this host is in it");
+        if (r != EXIT_OK || examined != EXIT_OK)
+                return r != EXIT_OK ? r : examined;
+        remove_names(status);
+        r = add_json(a, "status.json", status);
+        if (r == EXIT_OK)
+                r = add_filtered(ctl, a, KVCACHE_REPORT_METRICS, "metrics.txt", keep_sample);
+        if (r == EXIT_OK)
+                r = add_filtered(ctl, a, KVCACHE_REPORT_CONFIG, "config.yaml", keep_setting);
+        return r;
+}
+
+/* Takes the list of names. */
+static void print_result(struct ctl *ctl, const char *path, cJSON *names)
+{
+        cJSON *answer;
+
+        if (!ctl->json) {
+                printf("%s: read its files before you send it\n", path);
+                cJSON_Delete(names);
+                return;
+        }
+        answer = cJSON_CreateObject();
+        cJSON_AddStringToObject(answer, "report", path);
+        cJSON_AddItemToObject(answer, "files", names);
+        print_json(answer);
+        cJSON_Delete(answer);
+}
+
+/* Writes the archive. If it cannot be written, or if the daemon refuses, its file is removed. */
+static int write_report(struct ctl *ctl, const char *path)
+{
+        bool is_stdout = strcmp(path, "-") == 0;
+        struct archive a = { .out = stdout, .now = time(NULL), .names = cJSON_CreateArray() };
+        int r;
+
+        if (!is_stdout) {
+                int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+
+                a.out = fd >= 0 ? fdopen(fd, "w") : NULL;
+                if (!a.out) {
+                        r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+                        cJSON_Delete(a.names);
+                        return r;
+                }
+        }
+        r = add_parts(ctl, &a);
+        archive_end(a.out);
+        if (!is_stdout && (fflush(a.out) != 0 || ferror(a.out)) && r == EXIT_OK)
+                r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+        if (!is_stdout && fclose(a.out) != 0 && r == EXIT_OK)
+                r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
+        if ((r == EXIT_OK || r == EXIT_UNREACHABLE) && !is_stdout) {
+                print_result(ctl, path, a.names);
+                return r;
+        }
+        cJSON_Delete(a.names);
+        if (!is_stdout)
+                unlink(path);
+        return r;
+}
+
+static int run_report(struct ctl *ctl, const struct command *self, int argc, char **argv)
+{
+        char name[PATH_BYTES];
+        const char *path = NULL, *argument;
+        int id, operand, r;
+
+        while ((id = option_next(ctl, self, argc, argv, &argument, &operand)) > 0)
+                path = argument;
+        if (id < 0)
+                return ctl->exit_status;
+        r = answer_no_operands(self, argc, argv, operand);
+        if (r != EXIT_OK)
+                return r;
+        if (!path) {
+                time_t now = time(NULL);
+                struct tm tm;
+
+                gmtime_r(&now, &tm);
+                strftime(name, sizeof(name), "kvcache-report-%Y%m%dT%H%M%SZ.tar", &tm);
+                path = name;
+        }
+        return write_report(ctl, path);
+}
+
+const struct command command_report = {
+        .name = "report",
+        .arguments = "",
+        .summary = "write one archive for a bug report",
+        .help = "Writes a tar archive with the versions, what kvcachectl doctor finds, and the\n"
+                "daemon's status, metrics and configuration. It holds no keys, no bytes of chunks\n"
+                "and no tokens, and leaves out the names of users, tenants and namespaces. Read\n"
+                "its files before you send it. Run it as an admin, on the daemon's host.",
+        .options = report_options,
+        .run = run_report,
+};

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See doctor.h. Checks of the daemon's status: what has failed, and what the daemon does without.
+ * A member that a daemon of another version does not report counts as absent. */
+#include "doctor.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "answer.h"
+#include "checked.h"
+#include "build-config.h"
+#include "units.h"
+
+static const cJSON *member(const cJSON *object, const char *name)
+{
+        return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+static bool is_true(const cJSON *object, const char *name)
+{
+        return cJSON_IsTrue(member(object, name));
+}
+
+static void check_version(const cJSON *status, cJSON *checks)
+{
+        const char *version = answer_text(status, "version");
+        bool same = strcmp(version, KVCACHE_BUILD_VERSION) == 0;
+        char running[HUMAN_BYTES];
+        const cJSON *uptime = member(status, "uptime_seconds");
+
+        human_seconds(cJSON_IsNumber(uptime) ? uptime->valuedouble : 0, running);
+        doctor_add(checks, same ? DOCTOR_OK : DOCTOR_WARNING, "version",
+                   "restart the daemon after an upgrade: systemctl restart kvcache",
+                   "kvcache-daemon %s has run for %s; kvcachectl is " KVCACHE_BUILD_VERSION,
+                   version, running);
+}
+
+static void check_health(const cJSON *status, cJSON *checks)
+{
+        const cJSON *degraded = member(status, "degraded"), *one;
+
+        doctor_add(checks, is_true(status, "ready") ? DOCTOR_OK : DOCTOR_PROBLEM, "ready",
+                   "wait if the daemon is starting; else see its log: journalctl -u kvcache",
+                   "the daemon's state is \"%s\"", answer_text(status, "state"));
+        cJSON_ArrayForEach(one, degraded)
+        {
+                doctor_add(checks, DOCTOR_PROBLEM, "health",
+                           "the guide conf/operations.md explains each reason", "%s: %s",
+                           answer_text(one, "reason"), answer_text(one, "text"));
+        }
+        if (cJSON_GetArraySize(degraded) == 0)
+                doctor_add(checks, DOCTOR_OK, "health", "", "nothing is degraded");
+}
+
+static void check_io(const cJSON *status, cJSON *checks)
+{
+        const cJSON *io = member(status, "io");
+        bool uring = strcmp(answer_text(io, "backend"), "io_uring") == 0;
+        bool registered = is_true(io, "registered");
+
+        doctor_add(checks, uring ? DOCTOR_OK : DOCTOR_WARNING, "io_uring",
+                   "allow io_uring: kernel 5.15 or later, kernel.io_uring_disabled=0, and a "
+                   "seccomp profile that has its three calls",
+                   "the I/O backend is %s%s%s", answer_text(io, "backend"), uring ? "" : ": ",
+                   uring ? "" : answer_text(io, "reason"));
+        if (uring)
+                doctor_add(checks, registered ? DOCTOR_OK : DOCTOR_WARNING, "registered memory",
+                           "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)",
+                           "the memory pool %s registered with io_uring%s%s",
+                           registered ? "is" : "is not", registered ? "" : ": ",
+                           registered ? "" : answer_text(io, "registered_reason"));
+}
+
+/* --- volumes --- */
+
+static void check_volume_state(const cJSON *volume, cJSON *checks)
+{
+        const char *state = answer_text(volume, "state"), *reason = answer_text(volume, "reason");
+        bool up = strcmp(state, "up") == 0;
+        bool asked = strcmp(state, "suspended") == 0 || strcmp(state, "resuming") == 0;
+
+        doctor_add(checks,
+                   up      ? DOCTOR_OK
+                   : asked ? DOCTOR_WARNING
+                           : DOCTOR_PROBLEM,
+                   "volume",
+                   asked ? "kvcachectl device resume puts it back into use"
+                         : "repair or replace the device, then run kvcachectl device resume",
+                   "%s is %s%s%s", answer_text(volume, "volume"), state, *reason ? ": " : "",
+                   reason);
+}
+
+static void check_volume_errors(const cJSON *volume, cJSON *checks)
+{
+        static const char *const kinds[] = { "read", "write", "sync", "checksum" };
+        const cJSON *errors = member(volume, "errors");
+        uint64_t all = 0, by_kind[ARRAY_SIZE(kinds)];
+
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+                by_kind[i] = answer_count_of(errors, kinds[i]);
+                all += by_kind[i];
+        }
+        doctor_add(checks, all == 0 ? DOCTOR_OK : DOCTOR_PROBLEM, "errors",
+                   "look for the device's errors with dmesg and smartctl, read the store back with "
+                   "kvcachectl verify, and replace the device if errors go on",
+                   "%s: %" PRIu64 " read, %" PRIu64 " write, %" PRIu64 " sync and %" PRIu64
+                   " checksum errors since the daemon's start",
+                   answer_text(volume, "volume"), by_kind[0], by_kind[1], by_kind[2], by_kind[3]);
+}
+
+static void check_volume_room(const cJSON *volume, cJSON *checks)
+{
+        bool full = is_true(volume, "full");
+        char used[UNITS_TEXT], limit[UNITS_TEXT];
+
+        units_bytes(answer_count_of(volume, "used_bytes"), used);
+        units_bytes(answer_count_of(volume, "limit_bytes"), limit);
+        doctor_add(checks, full ? DOCTOR_PROBLEM : DOCTOR_OK, "room",
+                   "free space on the file system, or lower store.limit",
+                   "%s: %s used of its limit of %s%s", answer_text(volume, "volume"), used, limit,
+                   full ? "; the file system is full" : "");
+}
+
+static void check_volumes(const cJSON *status, cJSON *checks)
+{
+        const cJSON *volumes = member(member(status, "store"), "volumes"), *one;
+
+        cJSON_ArrayForEach(one, volumes)
+        {
+                check_volume_state(one, checks);
+                check_volume_errors(one, checks);
+                check_volume_room(one, checks);
+                doctor_add(checks, is_true(one, "direct") ? DOCTOR_OK : DOCTOR_WARNING, "O_DIRECT",
+                           "put the store on XFS or ext4: without O_DIRECT the page cache holds "
+                           "each chunk a second time",
+                           "%s is %s O_DIRECT", answer_text(one, "volume"),
+                           is_true(one, "direct") ? "opened with" : "opened without");
+        }
+        if (cJSON_GetArraySize(volumes) == 0)
+                doctor_add(checks, DOCTOR_UNKNOWN, "volume", "ask as an admin of the daemon",
+                           "the daemon's status lists no volumes");
+}
+
+/* --- traffic --- */
+
+static void check_remote(const cJSON *status, cJSON *checks)
+{
+        const cJSON *remote = member(status, "remote");
+        const char *backend = answer_text(remote, "backend");
+        const char *breaker = answer_text(remote, "breaker");
+        bool closed = strcmp(breaker, "closed") == 0;
+
+        if (!*backend || strcmp(backend, "off") == 0)
+                return;
+        doctor_add(checks, closed ? DOCTOR_OK : DOCTOR_PROBLEM, "shared tier",
+                   "check the network, the address and the credentials under remote: in the "
+                   "configuration",
+                   "%s is %s%s%s", backend, closed ? "in use" : "not in use", closed ? "" : ": ",
+                   closed ? "" : answer_text(remote, "reason"));
+        if (is_true(remote, "full"))
+                doctor_add(checks, DOCTOR_WARNING, "shared tier",
+                           "free room in it: kvcachectl remote sweep",
+                           "%s has no room: nothing is written to it", backend);
+}
+
+/* Limits that have refused something, one check for all of them. */
+static void check_limits(const cJSON *status, cJSON *checks)
+{
+        const cJSON *resources = member(status, "resources"), *one;
+        const cJSON *usage = member(status, "namespace_usage");
+        char names[256] = "";
+        uint64_t refused = 0;
+
+        cJSON_ArrayForEach(one, resources)
+        {
+                size_t length = strlen(names);
+                uint64_t n = answer_count_of(one, "refused");
+
+                if (n == 0 || !one->string)
+                        continue;
+                refused += n;
+                snprintf(names + length, sizeof(names) - length, "%s%s", length > 0 ? ", " : "",
+                         one->string);
+        }
+        if (refused > 0)
+                doctor_add(checks, DOCTOR_WARNING, "limits",
+                           "raise these limits in the configuration if the clients need more",
+                           "requests were refused %" PRIu64 " times by a limit on %s", refused,
+                           names);
+        else
+                doctor_add(checks, DOCTOR_OK, "limits", "", "no request was refused by a limit");
+        /* The daemon's own warning names users and namespaces, which a report leaves out. */
+        if (*answer_text(usage, "warning"))
+                doctor_add(checks, DOCTOR_WARNING, "namespaces",
+                           "remove namespaces that nobody uses: kvcachectl namespace ls",
+                           "nearly as many namespaces exist as a limit allows: %" PRIu64
+                           " of %" PRIu64 " in all",
+                           answer_count_of(usage, "count"), answer_count_of(usage, "limit"));
+}
+
+void doctor_check_daemon(const cJSON *status, cJSON *checks)
+{
+        check_version(status, checks);
+        check_health(status, checks);
+        check_io(status, checks);
+        check_volumes(status, checks);
+        check_remote(status, checks);
+        check_limits(status, checks);
+}

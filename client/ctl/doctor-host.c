@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* See doctor.h. Checks of what the host gives the daemon. They run as any user: what that user may
+ * not read is DOCTOR_UNKNOWN. */
+#include "doctor.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+
+#include "answer.h"
+#include "checked.h"
+#include "host.h"
+#include "units.h"
+
+static const cJSON *member(const cJSON *object, const char *name)
+{
+        return cJSON_GetObjectItemCaseSensitive(object, name);
+}
+
+/* --- file systems --- */
+
+/* What a kind of file system means for a store that has to survive restarts. */
+static const struct {
+        const char *type;
+        enum doctor_level level;
+        const char *meaning, *remedy;
+} file_systems[] = {
+        { "xfs", DOCTOR_OK, "", "" },
+        { "ext4", DOCTOR_OK, "", "" },
+        { "f2fs", DOCTOR_OK, "", "" },
+        { "tmpfs", DOCTOR_PROBLEM, "it is memory: chunks are lost at a reboot",
+          "put store.path on a disk" },
+        { "ramfs", DOCTOR_PROBLEM, "it is memory without a bound: chunks are lost at a reboot",
+          "put store.path on a disk" },
+        { "overlay", DOCTOR_PROBLEM, "it is a container's layer: chunks are lost with it",
+          "mount a volume of the host at store.path" },
+        { "btrfs", DOCTOR_WARNING, "it copies on write: each write takes new space",
+          "use XFS or ext4, or disable copy-on-write for the directory (chattr +C)" },
+        { "zfs", DOCTOR_WARNING, "it copies on write: each write takes new space",
+          "use XFS or ext4" },
+        { "bcachefs", DOCTOR_WARNING, "it copies on write: each write takes new space",
+          "use XFS or ext4" },
+        { "nfs", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
+          "put store.path on a local disk, and use remote: for the network" },
+        { "nfs4", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
+          "put store.path on a local disk, and use remote: for the network" },
+        { "cifs", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
+          "put store.path on a local disk, and use remote: for the network" },
+        { "ceph", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
+          "put store.path on a local disk, and use remote: for the network" },
+};
+
+static void check_file_system(const char *root, const char *path, cJSON *checks)
+{
+        struct host_mount mount;
+        struct stat st;
+        bool reached = stat(path, &st) == 0;
+
+        if (!host_find_mount(root, path, reached ? &st : NULL, &mount)) {
+                doctor_add(checks, DOCTOR_UNKNOWN, "file system",
+                           "run kvcachectl doctor where the daemon runs",
+                           "%s: this host has no such mount", path);
+                return;
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(file_systems); i++) {
+                if (strcmp(file_systems[i].type, mount.type) != 0)
+                        continue;
+                doctor_add(checks, file_systems[i].level, "file system", file_systems[i].remedy,
+                           "%s is on %s%s%s", path, mount.type,
+                           *file_systems[i].meaning ? ": " : "", file_systems[i].meaning);
+                return;
+        }
+        doctor_add(checks, DOCTOR_WARNING, "file system", "use XFS or ext4",
+                   "%s is on %s, on which the store has not been tried", path, mount.type);
+}
+
+static void check_space(const cJSON *volume, const char *path, cJSON *checks)
+{
+        uint64_t limit = answer_count_of(volume, "limit_bytes");
+        uint64_t used = answer_count_of(volume, "used_bytes"), wanted, free_bytes;
+        char available[UNITS_TEXT], missing[UNITS_TEXT];
+        struct statvfs fs;
+
+        if (statvfs(path, &fs) < 0) {
+                doctor_add(checks, DOCTOR_UNKNOWN, "space", "run kvcachectl doctor as root",
+                           "%s: %s", path, strerror(errno));
+                return;
+        }
+        wanted = limit > used ? limit - used : 0;
+        free_bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+        units_bytes(free_bytes, available);
+        units_bytes(wanted, missing);
+        doctor_add(checks, wanted > free_bytes ? DOCTOR_WARNING : DOCTOR_OK, "space",
+                   "lower store.limit, or free space: the store evicts earlier than its limit says",
+                   "%s: %s are free, and the store may grow by %s", path, available, missing);
+}
+
+/* --- limits of the daemon's process --- */
+
+/* Reads a file of /proc that belongs to the daemon's process. Returns false if the process is not
+ * the daemon's, as in another PID namespace, or if the file cannot be read. */
+static bool read_process(const char *root, uint64_t pid, const char *name,
+                         char ret[static HOST_FILE_MOST + 1])
+{
+        char path[PATH_MAX];
+
+        snprintf(path, sizeof(path), "%s/proc/%" PRIu64 "/comm", root, pid);
+        if (host_read_file(path, ret) < 0 || strncmp(ret, "kvcache-daemon", 14) != 0)
+                return false;
+        snprintf(path, sizeof(path), "%s/proc/%" PRIu64 "/%s", root, pid, name);
+        return host_read_file(path, ret) >= 0;
+}
+
+static void check_memlock(const char *root, const cJSON *status, cJSON *checks)
+{
+        bool registered = cJSON_IsTrue(member(member(status, "io"), "registered"));
+        uint64_t pool = answer_count_of(member(status, "pool"), "bytes"), limit;
+        char text[HOST_FILE_MOST + 1], wanted[UNITS_TEXT], allowed[UNITS_TEXT] = "unlimited";
+        const char *line;
+        bool bounded;
+
+        if (!read_process(root, answer_count_of(status, "pid"), "limits", text) ||
+            !(line = strstr(text, "Max locked memory"))) {
+                doctor_add(checks, DOCTOR_UNKNOWN, "locked memory",
+                           "run kvcachectl doctor where the daemon runs",
+                           "the limits of the daemon's process cannot be read");
+                return;
+        }
+        line += strlen("Max locked memory");
+        line += strspn(line, " ");
+        bounded = strncmp(line, "unlimited", 9) != 0;
+        limit = bounded ? strtoull(line, NULL, 10) : UINT64_MAX;
+        if (bounded)
+                units_bytes(limit, allowed);
+        units_bytes(pool, wanted);
+        /* CAP_IPC_LOCK exempts a process from the limit: then the pool is registered anyway. */
+        doctor_add(checks, limit < pool && !registered ? DOCTOR_WARNING : DOCTOR_OK,
+                   "locked memory",
+                   "set LimitMEMLOCK=infinity for the daemon (kvcache.service does)",
+                   "the daemon may lock %s of memory, and its pool has %s", allowed, wanted);
+}
+
+/* The least memory.max from the daemon's cgroup to the root; UINT64_MAX: there is none. */
+static uint64_t cgroup_limit(const char *root, char *group)
+{
+        char path[PATH_MAX], text[HOST_FILE_MOST + 1];
+        uint64_t least = UINT64_MAX;
+
+        for (;;) {
+                char *slash = strrchr(group, '/');
+
+                snprintf(path, sizeof(path), "%s/sys/fs/cgroup%s/memory.max", root, group);
+                if (host_read_file(path, text) > 0 && *text >= '0' && *text <= '9')
+                        least = MIN(least, (uint64_t)strtoull(text, NULL, 10));
+                if (!slash)
+                        return least;
+                *slash = '\0';
+        }
+}
+
+static uint64_t memory_total(const char *root)
+{
+        char path[PATH_MAX], text[HOST_FILE_MOST + 1];
+        const char *line;
+
+        snprintf(path, sizeof(path), "%s/proc/meminfo", root);
+        if (host_read_file(path, text) < 0 || !(line = strstr(text, "MemTotal:")))
+                return UINT64_MAX;
+        return (uint64_t)strtoull(line + strlen("MemTotal:"), NULL, 10) * 1024;
+}
+
+static void check_memory(const char *root, const cJSON *status, cJSON *checks)
+{
+        uint64_t pool = answer_count_of(member(status, "pool"), "bytes"), limit, total;
+        char text[HOST_FILE_MOST + 1], wanted[UNITS_TEXT], allowed[UNITS_TEXT];
+        char *group;
+
+        units_bytes(pool, wanted);
+        total = memory_total(root);
+        if (total != UINT64_MAX) {
+                units_bytes(total, allowed);
+                doctor_add(checks, pool > total / 10 * 9 ? DOCTOR_PROBLEM : DOCTOR_OK, "memory",
+                           "lower memory.pool: the kernel ends processes when memory runs out",
+                           "the memory pool has %s of the host's %s", wanted, allowed);
+        }
+        if (!read_process(root, answer_count_of(status, "pid"), "cgroup", text) ||
+            !(group = strstr(text, "0::/"))) {
+                doctor_add(checks, DOCTOR_UNKNOWN, "cgroup",
+                           "run kvcachectl doctor where the daemon runs",
+                           "the daemon's cgroup (version 2) cannot be read");
+                return;
+        }
+        group += strlen("0::");
+        group[strcspn(group, "\n")] = '\0';
+        limit = cgroup_limit(root, group);
+        if (limit == UINT64_MAX) {
+                doctor_add(checks, DOCTOR_OK, "cgroup", "", "it does not bound the memory");
+                return;
+        }
+        units_bytes(limit, allowed);
+        doctor_add(
+                checks,
+                pool > limit            ? DOCTOR_PROBLEM
+                : pool > limit / 10 * 9 ? DOCTOR_WARNING
+                                        : DOCTOR_OK,
+                "cgroup",
+                "raise MemoryMax= (or the container's limit) above memory.pool by 10 % at least, "
+                "or lower memory.pool",
+                "the memory pool has %s, and the daemon's cgroup allows %s", wanted, allowed);
+}
+
+void doctor_check_clock(int state, cJSON *checks)
+{
+        bool synchronised = state >= 0 && state != TIME_ERROR;
+
+        doctor_add(
+                checks, synchronised ? DOCTOR_OK : DOCTOR_WARNING, "clock",
+                "run chrony or systemd-timesyncd: lifetimes of chunks and the shared tier's ages "
+                "follow the clock",
+                "the kernel says that the clock is %s",
+                synchronised ? "synchronised" : "not synchronised");
+}
+
+void doctor_check_socket(const char *path, cJSON *checks)
+{
+        struct stat st;
+
+        if (stat(path, &st) < 0) {
+                doctor_add(checks, DOCTOR_UNKNOWN, "socket",
+                           "run kvcachectl doctor where the daemon runs", "%s: %s", path,
+                           strerror(errno));
+                return;
+        }
+        doctor_add(checks, st.st_mode & S_IWOTH ? DOCTOR_WARNING : DOCTOR_OK, "socket",
+                   "set listen.group and listen.mode: \"0660\" unless every user of this host may "
+                   "use the cache",
+                   "%s has mode %04o%s", path, st.st_mode & 07777,
+                   st.st_mode & S_IWOTH ? ": every user may connect" : "");
+}
+
+void doctor_check_host(const char *root, const cJSON *status, cJSON *checks)
+{
+        const cJSON *one;
+
+        cJSON_ArrayForEach(one, member(member(status, "store"), "volumes"))
+        {
+                const char *path = answer_text(one, "volume");
+
+                check_file_system(root, path, checks);
+                check_space(one, path, checks);
+        }
+        check_memlock(root, status, checks);
+        check_memory(root, status, checks);
+}

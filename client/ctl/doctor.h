@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The checks of kvcachectl doctor. Each check is an object {name, level, found, remedy} that is
+ * added to an array. The checks only read: nothing of the host or the daemon is changed. */
+#pragma once
+
+#include <cjson/cJSON.h>
+#include <stdint.h>
+
+#include "common.h"
+
+enum doctor_level {
+        DOCTOR_OK,
+        DOCTOR_UNKNOWN, /* this user or this host does not allow the check */
+        DOCTOR_WARNING, /* the daemon works, but slower or with less safety than it could */
+        DOCTOR_PROBLEM, /* chunks are lost or refused, or soon will be */
+        DOCTOR_LEVELS
+};
+
+enum { DOCTOR_TEXT = 512 };
+
+/* "ok", "unknown", "warning", "problem": the values of `level`. */
+const char *doctor_level_name(enum doctor_level level);
+/* The level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
+enum doctor_level doctor_level_of(const cJSON *check);
+/* Adds a check. The remedy is kept unless the level is DOCTOR_OK. Control characters in the text,
+ * which other users and the daemon can choose, are replaced. */
+void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
+                const char *format, ...) __attribute__((format(printf, 5, 6)));
+
+/* Runs every check. Returns EXIT_OK and the daemon's status, which the caller deletes; or
+ * EXIT_UNREACHABLE, which is a check, too; or another exit status after a message. */
+int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status);
+
+/* What the daemon says of itself: `status` is its report, in JSON. */
+void doctor_check_daemon(const cJSON *status, cJSON *checks);
+
+/* What this host gives the daemon: `root` stands in front of /proc and /sys ("", or a test's
+ * folder). */
+void doctor_check_host(const char *root, const cJSON *status, cJSON *checks);
+/* The socket's permissions. */
+void doctor_check_socket(const char *path, cJSON *checks);
+/* `state`: what adjtimex(2) returned for this host's clock. */
+void doctor_check_clock(int state, cJSON *checks);

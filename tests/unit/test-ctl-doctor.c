@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvcachectl doctor: each check passes on a host that has everything, and fails alone. The host is
+ * a folder, which $KVCACHE_TEST_ROOT puts in front of the paths of /proc and /sys. */
+#include <errno.h>
+#include <sys/stat.h>
+#include <sys/timex.h>
+#include <unistd.h>
+
+#include <cjson/cJSON.h>
+
+#include "build-config.h"
+#include "ctl-fixture.h"
+#include "doctor.h"
+
+#define PID "4242"
+
+static char root[128], volume[sizeof(root) + 16], socket_path[sizeof(root) + 16];
+static char status_text[4096];
+static unsigned n_hosts;
+
+static void write_host(const char *name, const char *text)
+{
+        char path[512];
+        FILE *file;
+
+        snprintf(path, sizeof(path), "%s/%s", root, name);
+        for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
+                *slash = '\0';
+                assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
+        }
+        file = fopen(path, "w");
+        assert_non_null(file);
+        assert_true(fputs(text, file) >= 0);
+        fclose(file);
+}
+
+static void mount_host(const char *type)
+{
+        char text[128];
+
+        snprintf(text, sizeof(text), "22 1 0:77 / / rw shared:1 - %s /dev/x rw\n", type);
+        write_host("proc/self/mountinfo", text);
+}
+
+/* A host and a daemon that every check passes. */
+static int everything(void **state)
+{
+        ctl_reset(state);
+        snprintf(root, sizeof(root), "%s", ctl_path("doctor"));
+        snprintf(root + strlen(root), sizeof(root) - strlen(root), "%u", n_hosts++);
+        snprintf(volume, sizeof(volume), "%s/volume", root);
+        snprintf(socket_path, sizeof(socket_path), "%s/socket", root);
+        if (mkdir(root, 0755) < 0 || mkdir(volume, 0755) < 0)
+                return -1;
+        setenv("KVCACHE_TEST_ROOT", root, 1);
+        write_host("socket", "");
+        assert_int_equal(chmod(socket_path, 0660), 0);
+        write_host("proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
+        write_host("proc/" PID "/comm", "kvcache-daemon\n");
+        write_host("proc/" PID "/limits",
+                   "Limit  Soft Limit  Hard Limit  Units\n"
+                   "Max locked memory         unlimited            unlimited            bytes\n");
+        write_host("proc/" PID "/cgroup", "0::/system.slice/kvcache.service\n");
+        write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "max\n");
+        mount_host("xfs");
+        snprintf(status_text, sizeof(status_text),
+                 "{\"version\":\"%s\",\"pid\":" PID
+                 ",\"uptime_seconds\":5,\"ready\":true,\"state\":\"ready\",\"degraded\":[],"
+                 "\"socket\":\"%s\",\"io\":{\"backend\":\"io_uring\",\"registered\":true},"
+                 "\"pool\":{\"bytes\":1048576},\"store\":{\"volumes\":[{\"volume\":\"%s\","
+                 "\"state\":\"up\",\"limit_bytes\":8192,\"used_bytes\":4096,\"full\":false,"
+                 "\"errors\":{\"read\":0,\"write\":0,\"sync\":0,\"checksum\":0},\"direct\":true}]},"
+                 "\"remote\":{\"backend\":\"off\"},"
+                 "\"resources\":{\"leases\":{\"refused\":0},\"keys\":{\"refused\":0}},"
+                 "\"namespace_usage\":{\"warning\":\"\"}}",
+                 KVCACHE_BUILD_VERSION, socket_path, volume);
+        fake.status = status_text;
+        return 0;
+}
+
+/* Replaces a part of the status. */
+static void change(const char *part, const char *by)
+{
+        static char changed[sizeof(status_text) + 256];
+        const char *at = strstr(status_text, part);
+
+        assert_non_null(at);
+        snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - status_text), status_text, by,
+                 at + strlen(part));
+        fake.status = changed;
+}
+
+/* Runs the command. Returns the check of that name that is not "ok", or the last one that is. The
+ * caller deletes the answer in *ret. */
+static const cJSON *diagnose(const char *name, int expected, cJSON **ret)
+{
+        const cJSON *one, *found = NULL;
+
+        assert_int_equal(ctl("--json", "doctor"), expected);
+        *ret = cJSON_Parse(ctl_out);
+        assert_non_null(*ret);
+        cJSON_ArrayForEach(one, cJSON_GetObjectItem(*ret, "checks"))
+        {
+                const char *own = cJSON_GetObjectItem(one, "name")->valuestring;
+
+                /* The clock of the machine that runs the test is not the test's. */
+                if (strcmp(own, "clock") != 0 && strcmp(own, name) != 0 &&
+                    doctor_level_of(one) != DOCTOR_OK)
+                        fail_msg("%s: %s", own, cJSON_GetObjectItem(one, "found")->valuestring);
+                if (strcmp(own, name) == 0 && (!found || doctor_level_of(found) == DOCTOR_OK))
+                        found = one;
+        }
+        assert_non_null(found);
+        return found;
+}
+
+static void expect(const char *name, enum doctor_level level, const char *text)
+{
+        int status = level == DOCTOR_PROBLEM ? EXIT_NOT_FOUND : EXIT_OK;
+        cJSON *answer = NULL;
+        const cJSON *check = diagnose(name, status, &answer);
+
+        assert_string_equal(cJSON_GetObjectItem(check, "level")->valuestring,
+                            doctor_level_name(level));
+        has(cJSON_GetObjectItem(check, "found")->valuestring, text);
+        assert_int_equal(*cJSON_GetObjectItem(check, "remedy")->valuestring == '\0',
+                         level == DOCTOR_OK);
+        cJSON_Delete(answer);
+}
+
+static void host_and_daemon_with_everything_pass(void **state)
+{
+        expect("version", DOCTOR_OK, KVCACHE_BUILD_VERSION " has run for 5.0 s");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, "ok       io_uring           the I/O backend is io_uring\n");
+        has(ctl_out, "is on xfs\n");
+        has(ctl_out, "0 unknown, ");
+        has(ctl_out, "\n0 problems, ");
+        lacks(ctl_out, "problem  ");
+}
+
+static void each_finding_in_the_status_is_reported_alone(void **state)
+{
+        static const struct {
+                const char *part, *by, *name;
+                enum doctor_level level;
+                const char *text;
+        } cases[] = {
+                { KVCACHE_BUILD_VERSION, "9.9", "version", DOCTOR_WARNING, "kvcache-daemon 9.9" },
+                { "\"ready\":true,\"state\":\"ready\"", "\"ready\":false,\"state\":\"recovering\"",
+                  "ready", DOCTOR_PROBLEM, "\"recovering\"" },
+                { "\"degraded\":[]", "\"degraded\":[{\"reason\":\"io\",\"text\":\"slow\"}]",
+                  "health", DOCTOR_PROBLEM, "io: slow" },
+                { "\"backend\":\"io_uring\"", "\"backend\":\"posix\",\"reason\":\"no ring\"",
+                  "io_uring", DOCTOR_WARNING, "the I/O backend is posix: no ring" },
+                { "\"registered\":true", "\"registered\":false,\"registered_reason\":\"limit\"",
+                  "registered memory", DOCTOR_WARNING, "is not registered with io_uring: limit" },
+                { "\"state\":\"up\"", "\"state\":\"bypassed\",\"reason\":\"EIO\"", "volume",
+                  DOCTOR_PROBLEM, "is bypassed: EIO" },
+                { "\"state\":\"up\"", "\"state\":\"suspended\"", "volume", DOCTOR_WARNING,
+                  "is suspended" },
+                { "\"checksum\":0", "\"checksum\":3", "errors", DOCTOR_PROBLEM,
+                  "0 read, 0 write, 0 sync and 3 checksum errors" },
+                { "\"read\":0", "\"read\":1", "errors", DOCTOR_PROBLEM, "1 read" },
+                { "\"full\":false", "\"full\":true", "room", DOCTOR_PROBLEM,
+                  "4 KiB used of its limit of 8 KiB; the file system is full" },
+                { "\"direct\":true", "\"direct\":false", "O_DIRECT", DOCTOR_WARNING, "without" },
+                { "\"backend\":\"off\"",
+                  "\"backend\":\"s3\",\"breaker\":\"open\",\"reason\":\"timeout\"", "shared tier",
+                  DOCTOR_PROBLEM, "s3 is not in use: timeout" },
+                { "\"backend\":\"off\"", "\"backend\":\"s3\",\"breaker\":\"closed\",\"full\":true",
+                  "shared tier", DOCTOR_WARNING, "no room" },
+                { "\"leases\":{\"refused\":0},\"keys\":{\"refused\":0}",
+                  "\"leases\":{\"refused\":2},\"keys\":{\"refused\":1}", "limits", DOCTOR_WARNING,
+                  "refused 3 times by a limit on leases, keys" },
+                { "\"warning\":\"\"", "\"warning\":\"x\",\"count\":5,\"limit\":6", "namespaces",
+                  DOCTOR_WARNING, "5 of 6 in all" },
+                { "\"pool\":{\"bytes\":1048576}", "\"pool\":{\"bytes\":1000000000}", "memory",
+                  DOCTOR_PROBLEM, "of the host's 1 GiB" },
+                { "\"limit_bytes\":8192", "\"limit_bytes\":1e18", "space", DOCTOR_WARNING,
+                  "are free" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                fake.status = status_text;
+                change(cases[i].part, cases[i].by);
+                expect(cases[i].name, cases[i].level, cases[i].text);
+        }
+}
+
+static void process_of_another_name_is_not_taken_for_the_daemon(void **state)
+{
+        write_host("proc/" PID "/comm", "bash\n");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, "unknown  locked memory      the limits of the daemon's process cannot be");
+        has(ctl_out,
+            "unknown  cgroup             the daemon's cgroup (version 2) cannot be read\n");
+        has(ctl_out, "2 unknown, ");
+}
+
+static void file_systems_that_lose_chunks_are_problems(void **state)
+{
+        static const struct {
+                const char *type;
+                enum doctor_level level;
+                const char *text;
+        } cases[] = {
+                { "ext4", DOCTOR_OK, "is on ext4" },
+                { "tmpfs", DOCTOR_PROBLEM, "it is memory" },
+                { "overlay", DOCTOR_PROBLEM, "a container's layer" },
+                { "btrfs", DOCTOR_WARNING, "copies on write" },
+                { "nfs4", DOCTOR_WARNING, "on the network" },
+                { "fuse.x", DOCTOR_WARNING, "has not been tried" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                mount_host(cases[i].type);
+                expect("file system", cases[i].level, cases[i].text);
+        }
+        write_host("proc/self/mountinfo", "malformed\n");
+        expect("file system", DOCTOR_UNKNOWN, "no such mount");
+}
+
+static void volume_that_cannot_be_reached_is_unknown(void **state)
+{
+        assert_int_equal(rmdir(volume), 0);
+        expect("space", DOCTOR_UNKNOWN, "No such file or directory");
+}
+
+static void limit_on_locked_memory_counts_unless_the_pool_is_registered(void **state)
+{
+        static const char limits[] = "Max locked memory         65536     65536     bytes\n";
+
+        write_host("proc/" PID "/limits", limits);
+        expect("locked memory", DOCTOR_OK, "may lock 64 KiB of memory, and its pool has 1 MiB");
+        change("\"registered\":true", "\"registered\":false");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, "warning  locked memory      the daemon may lock 64 KiB");
+}
+
+static void least_limit_of_all_cgroups_above_the_daemon_counts(void **state)
+{
+        write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "9000000\n");
+        expect("cgroup", DOCTOR_OK, "allows 8.58 MiB");
+        write_host("sys/fs/cgroup/system.slice/memory.max", "1100000\n");
+        expect("cgroup", DOCTOR_WARNING, "the memory pool has 1 MiB");
+        write_host("sys/fs/cgroup/memory.max", "1000000\n");
+        expect("cgroup", DOCTOR_PROBLEM, "allows 977 KiB");
+        write_host("proc/" PID "/cgroup", "1:memory:/x\n");
+        expect("cgroup", DOCTOR_UNKNOWN, "cannot be read");
+}
+
+static void socket_that_everybody_may_write_to_is_a_warning(void **state)
+{
+        assert_int_equal(chmod(socket_path, 0666), 0);
+        expect("socket", DOCTOR_WARNING, "has mode 0666: every user may connect");
+        assert_int_equal(remove(socket_path), 0);
+        expect("socket", DOCTOR_UNKNOWN, "No such file or directory");
+}
+
+static void clock_that_the_kernel_calls_unsynchronised_is_a_warning(void **state)
+{
+        static const struct {
+                int state;
+                enum doctor_level level;
+        } cases[] = { { TIME_OK, DOCTOR_OK },
+                      { TIME_ERROR, DOCTOR_WARNING },
+                      { -1, DOCTOR_WARNING } };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                cJSON *checks = cJSON_CreateArray();
+
+                doctor_check_clock(cases[i].state, checks);
+                assert_int_equal(cJSON_GetArraySize(checks), 1);
+                assert_int_equal(doctor_level_of(cJSON_GetArrayItem(checks, 0)), cases[i].level);
+                cJSON_Delete(checks);
+        }
+}
+
+static void daemon_that_does_not_answer_is_a_problem(void **state)
+{
+        fake.scripts[FAKE_CONNECT] = (struct fake_script){ -ENOENT, "no socket at /x" };
+        assert_int_equal(ctl("doctor"), EXIT_UNREACHABLE);
+        has(ctl_out, "problem  daemon             ");
+        has(ctl_out, "remedy: systemctl status kvcache shows");
+        has(ctl_out, "\n1 problem, ");
+}
+
+static void malformed_and_hostile_status_is_survived(void **state)
+{
+        fake.status = "[1]";
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: doctor: the daemon's status is malformed\n",
+                   "doctor");
+        fake.status = "{}";
+        assert_int_equal(ctl("doctor"), EXIT_NOT_FOUND);
+        has(ctl_out, "unknown  volume             the daemon's status lists no volumes\n");
+        fake.status = ctl_json("{'state':'\\u001b[2J','store':{'volumes':[7,{'volume':5}]},"
+                               "'resources':[1,{'refused':1e300}],'pool':3,'pid':-1}");
+        assert_int_equal(ctl("doctor"), EXIT_NOT_FOUND);
+        lacks(ctl_out, "\033");
+        assert_int_equal(ctl("doctor", "more"), EXIT_WRONG_USAGE);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup(name, everything)
+        const struct CMUnitTest tests[] = {
+                TEST(host_and_daemon_with_everything_pass),
+                TEST(each_finding_in_the_status_is_reported_alone),
+                TEST(process_of_another_name_is_not_taken_for_the_daemon),
+                TEST(file_systems_that_lose_chunks_are_problems),
+                TEST(volume_that_cannot_be_reached_is_unknown),
+                TEST(limit_on_locked_memory_counts_unless_the_pool_is_registered),
+                TEST(least_limit_of_all_cgroups_above_the_daemon_counts),
+                TEST(socket_that_everybody_may_write_to_is_a_warning),
+                TEST(clock_that_the_kernel_calls_unsynchronised_is_a_warning),
+                TEST(daemon_that_does_not_answer_is_a_problem),
+                TEST(malformed_and_hostile_status_is_survived),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, ctl_remove_files);
+}
