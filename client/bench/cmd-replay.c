@@ -31,6 +31,8 @@ enum {
         OPTION_ACKS,
         OPTION_RECONNECT,
         OPTION_ANNOUNCE,
+        OPTION_BLOCK_TOKENS,
+        OPTION_UNIT,
 };
 
 static const struct option_row replay_options[] = {
@@ -45,6 +47,8 @@ static const struct option_row replay_options[] = {
         { OPTION_SPEED, "speed", "X",
           "1: at the pace of the trace, 10: ten times faster; 0 (the default): as\n"
           "fast as possible" },
+        { OPTION_UNIT, "time-unit", "UNIT", WORKLOAD_SOURCE_UNIT_HELP, "s ms" },
+        { OPTION_BLOCK_TOKENS, "tokens-per-block", "N", WORKLOAD_SOURCE_TOKENS_HELP },
         { 'c', "clients", "N",
           "number of connections, each with one request in progress (default: 1)" },
         { OPTION_ACK, "ack", "CLASS",
@@ -96,6 +100,10 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
         switch (option) {
         case OPTION_SYNTHETIC:
                 return workload_source_kind(ctl, self, argument, &a->source);
+        case OPTION_UNIT:
+                return workload_source_unit(ctl, self, argument, &a->source);
+        case OPTION_BLOCK_TOKENS:
+                return workload_source_tokens(ctl, argument, &a->source);
         case OPTION_SEED:
                 return option_count(ctl, "--seed", argument, 0, UINT64_MAX, &a->source.seed);
         case 'b':
@@ -333,6 +341,7 @@ static void report_failures(const struct replay_result *result)
 static void report(const struct arguments *a, struct replay_result *result)
 {
         _cleanup_(text_table_freep) struct text_table *table = text_table_new("lrrrr");
+        uint64_t block_tokens = a->source.format.block_tokens ?: TRACE_BLOCK_TOKENS;
         const struct replay_counts *n = &result->counts;
         char x[HUMAN_BYTES], y[HUMAN_BYTES], z[HUMAN_BYTES];
 
@@ -360,8 +369,8 @@ static void report(const struct arguments *a, struct replay_result *result)
         human_count(n->tokens_saved, x);
         human_count(n->tokens_asked, y);
         human_percent(n->tokens_saved, n->tokens_asked, z);
-        line("prefill saved", "about %s of %s tokens (%s), at %d tokens a block", x, y, z,
-             WORKLOAD_BLOCK_TOKENS);
+        line("prefill saved", "about %s of %s tokens (%s), at %" PRIu64 " tokens a block", x, y, z,
+             block_tokens);
         report_failures(result);
 
         putchar('\n');
@@ -512,8 +521,9 @@ const struct command command_replay = {
                 "A block counts as hit if every byte that was got is right. A latency is that of "
                 "one\n"
                 "call, which moves a round of blocks. The prefill tokens saved are an estimate:\n"
-                "leading blocks hit, at 512 tokens a block as in the Mooncake traces. With "
-                "--json,\n"
+                "leading blocks hit, at 512 tokens a block unless --tokens-per-block says "
+                "otherwise.\n"
+                "With --json,\n"
                 "the report is one object; latencies are in microseconds.\n"
                 "\n"
                 "Exit status 1: some bytes were wrong; 3: the daemon closed the connection; 4: it\n"

@@ -540,11 +540,11 @@ int replay_client_play(struct replay_client *c, const struct workload_request *r
                         return r;
         }
 
-        tokens = c->n_blocks * (uint64_t)WORKLOAD_BLOCK_TOKENS;
+        tokens = c->n_blocks * s->workload->block_tokens;
         if (request->input_tokens > 0)
                 tokens = request->input_tokens;
         c->counts.tokens_asked += tokens;
-        c->counts.tokens_saved += MIN(leading * WORKLOAD_BLOCK_TOKENS, tokens);
+        c->counts.tokens_saved += MIN(leading * s->workload->block_tokens, tokens);
         c->counts.requests++;
         return 0;
 }

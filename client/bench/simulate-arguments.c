@@ -13,7 +13,6 @@ enum {
         MAX_PREFILL_RATE = 1000000000,
         MAX_LATENCY_MS = 1000000,
         DEFAULT_LATENCY_MS = 5,
-        MAX_BLOCK_TOKENS = 1000000
 };
 
 enum {
@@ -30,6 +29,7 @@ enum {
         OPTION_REMOTE_LATENCY,
         OPTION_PREFILL_RATE,
         OPTION_BLOCK_TOKENS,
+        OPTION_UNIT,
 };
 
 const struct option_row simulate_options[] = {
@@ -78,7 +78,8 @@ const struct option_row simulate_options[] = {
         { OPTION_PREFILL_RATE, "prefill-rate", "N",
           "tokens that an engine computes a second: prints from which rate on loading\n"
           "from the shared tier beats computing; needs --bytes-per-block" },
-        { OPTION_BLOCK_TOKENS, "tokens-per-block", "N", "tokens of a block (default: 512)" },
+        { OPTION_BLOCK_TOKENS, "tokens-per-block", "N", WORKLOAD_SOURCE_TOKENS_HELP },
+        { OPTION_UNIT, "time-unit", "UNIT", WORKLOAD_SOURCE_UNIT_HELP, "s ms" },
         { 0 },
 };
 
@@ -283,9 +284,6 @@ static bool fleet_option(struct ctl *ctl, const struct command *self, int option
                         return false;
                 a->prefill_rate = (double)n;
                 break;
-        case OPTION_BLOCK_TOKENS:
-                return option_count(ctl, "--tokens-per-block", argument, 1, MAX_BLOCK_TOKENS,
-                                    &a->block_tokens);
         }
         return which >= 0;
 }
@@ -294,6 +292,10 @@ static bool simulate_option(struct ctl *ctl, const struct command *self, int opt
                             const char *argument, struct simulate_arguments *a)
 {
         switch (option) {
+        case OPTION_BLOCK_TOKENS:
+                return workload_source_tokens(ctl, argument, &a->source);
+        case OPTION_UNIT:
+                return workload_source_unit(ctl, self, argument, &a->source);
         case 'p':
                 a->n_policies = 0;
                 return for_each(ctl, self, "policy", argument, a, add_policy);
@@ -352,7 +354,6 @@ int simulate_read_arguments(struct ctl *ctl, const struct command *self, int arg
         *ret_end = true;
         a->write = FLEET_WRITE_REUSED;
         a->route = FLEET_ROUTE_SESSION;
-        a->block_tokens = WORKLOAD_BLOCK_TOKENS;
         a->remote_latency = DEFAULT_LATENCY_MS / 1e3;
         while ((r = option_next(ctl, self, argc, argv, &argument, &first)) > 0)
                 if (!simulate_option(ctl, self, r, argument, a))
@@ -362,6 +363,7 @@ int simulate_read_arguments(struct ctl *ctl, const struct command *self, int arg
         r = workload_source_operand(self, argc, argv, first, &a->source);
         if (r != EXIT_OK)
                 return r;
+        a->block_tokens = a->source.format.block_tokens ?: TRACE_BLOCK_TOKENS;
         for (size_t i = 0; i < a->n_capacities; i++)
                 if (a->capacities[i].bytes > 0 && a->block_bytes == 0)
                         return usage_error(self, "--disk needs --bytes-per-block");

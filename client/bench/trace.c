@@ -18,6 +18,7 @@ enum { MAX_LINE_BYTES = 16 * 1024 * 1024 };
 struct trace {
         FILE *file;
         char *name;
+        struct trace_format format;
         uint64_t line_number;
         uint64_t timestamp_ms;
         char *line;
@@ -43,7 +44,8 @@ __attribute__((format(printf, 3, 4))) static int malformed(const struct trace *t
         return -EBADMSG;
 }
 
-int trace_open(struct trace **ret, const char *path, char ret_error[static TRACE_ERROR_BYTES])
+int trace_open(struct trace **ret, const char *path, const struct trace_format *format,
+               char ret_error[static TRACE_ERROR_BYTES])
 {
         _cleanup_(trace_closep) struct trace *t = calloc(1, sizeof(*t));
         struct stat st;
@@ -51,6 +53,7 @@ int trace_open(struct trace **ret, const char *path, char ret_error[static TRACE
 
         if (!t)
                 return -ENOMEM;
+        t->format = *format;
         if (strcmp(path, "-") == 0) {
                 t->file = stdin;
                 t->name = strdup("standard input");
@@ -127,6 +130,32 @@ static bool is_count(const cJSON *item)
         return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= MAX_EXACT;
 }
 
+/* Checks the beginning of the file, which says what it is instead of a trace. */
+static int check_kind(const struct trace *t, size_t length, char *ret_error)
+{
+        static const struct {
+                const char *magic, *remedy;
+        } kinds[] = {
+                { "\x1f\x8b", "is compressed: unpack it with \"gzip -dc\"" },
+                { "\xfd"
+                  "7zXZ",
+                  "is compressed: unpack it with \"xz -dc\"" },
+                { "\x28\xb5\x2f\xfd", "is compressed: unpack it with \"zstd -dc\"" },
+                { "BZh", "is compressed: unpack it with \"bzip2 -dc\"" },
+                { "version https://git-lfs", "is a pointer of Git LFS: fetch the file with \"git "
+                                             "lfs pull\"" },
+                { "[", "is an array of JSON: write one object a line with \"jq -c .[]\"" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(kinds); i++) {
+                size_t n = strlen(kinds[i].magic);
+
+                if (length >= n && memcmp(t->line, kinds[i].magic, n) == 0)
+                        return malformed(t, ret_error, "%s", kinds[i].remedy);
+        }
+        return 0;
+}
+
 static int read_count(struct trace *t, const cJSON *object, const char *name, uint64_t absent,
                       uint64_t *ret, char *ret_error)
 {
@@ -166,6 +195,53 @@ static int read_ids(struct trace *t, const cJSON *object, size_t *ret_n, char *r
         return 0;
 }
 
+/* Without a timestamp, the request comes at the time of the line before. */
+static int read_timestamp(struct trace *t, const cJSON *object, uint64_t *ret, char *ret_error)
+{
+        const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, "timestamp");
+        double ms;
+
+        if (!item && cJSON_GetObjectItemCaseSensitive(object, "delay"))
+                return malformed(t, ret_error,
+                                 "\"delay\" without \"timestamp\": a time after the session's "
+                                 "answer is not supported; add a timestamp to each request");
+        if (!item) {
+                *ret = t->timestamp_ms;
+                return 0;
+        }
+        if (!is_count(item) || item->valuedouble * 1000 > MAX_EXACT)
+                return malformed(t, ret_error, "\"timestamp\" is not a number of 0 or more");
+        if (t->format.unit == TRACE_UNKNOWN && item->valuedouble != floor(item->valuedouble))
+                return malformed(t, ret_error,
+                                 "\"timestamp\" has a fraction: set its unit with --time-unit s "
+                                 "(seconds) or --time-unit ms (milliseconds)");
+        ms = t->format.unit == TRACE_SECONDS ? round(item->valuedouble * 1000) : item->valuedouble;
+        *ret = (uint64_t)ms;
+        if (*ret < t->timestamp_ms)
+                return malformed(t, ret_error,
+                                 "\"timestamp\" is less than in a line before: sort the lines by "
+                                 "it");
+        return 0;
+}
+
+/* Some traces name the full blocks of a prompt only, others the last one as well. */
+static int check_block_tokens(const struct trace *t, const struct trace_request *request,
+                              char *ret_error)
+{
+        uint64_t n = request->n_ids, tokens = request->input_tokens;
+
+        if (t->format.block_tokens != 0 || tokens == 0 || n == 0)
+                return 0;
+        if (tokens <= (n + 1) * TRACE_BLOCK_TOKENS &&
+            tokens + TRACE_BLOCK_TOKENS >= n * TRACE_BLOCK_TOKENS)
+                return 0;
+        return malformed(t, ret_error,
+                         "%llu tokens in %llu blocks: blocks do not have %d tokens here; set "
+                         "--tokens-per-block (about %llu)",
+                         (unsigned long long)tokens, (unsigned long long)n, TRACE_BLOCK_TOKENS,
+                         (unsigned long long)((tokens + n - 1) / n));
+}
+
 int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static TRACE_ERROR_BYTES])
 {
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
@@ -186,6 +262,8 @@ int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static
                         malformed(t, ret_error, "%s", strerror((int)-n));
                         return (int)n;
                 }
+                if (t->line_number == 1 && check_kind(t, (size_t)n, ret_error) < 0)
+                        return -EBADMSG;
         } while (strspn(t->line, " \t\r") == (size_t)n);
 
         if (strlen(t->line) != (size_t)n)
@@ -197,7 +275,7 @@ int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static
         if (!cJSON_IsObject(object))
                 return malformed(t, ret_error, "not a JSON object");
 
-        r = read_count(t, object, "timestamp", t->timestamp_ms, &request.timestamp_ms, ret_error);
+        r = read_timestamp(t, object, &request.timestamp_ms, ret_error);
         if (r < 0)
                 return r;
         r = read_count(t, object, "input_length", 0, &request.input_tokens, ret_error);
@@ -207,6 +285,9 @@ int trace_next(struct trace *t, struct trace_request *ret, char ret_error[static
         if (r < 0)
                 return r;
         r = read_ids(t, object, &request.n_ids, ret_error);
+        if (r < 0)
+                return r;
+        r = check_block_tokens(t, &request, ret_error);
         if (r < 0)
                 return r;
         t->timestamp_ms = request.timestamp_ms;

@@ -3,9 +3,9 @@
  *
  *     {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [id, ...]}
  *
- * where an id stands for a block of 512 tokens together with all that is before it. Only `hash_ids`
- * must be there; other members are ignored, and so are blank lines. Reads a line at a time and
- * keeps one line. A line that is not as it should be ends the reading with file, line and reason: a
+ * where an id stands for a block of tokens together with all tokens before it. Only `hash_ids` is
+ * required. Other members and blank lines are ignored. The reader keeps one line at a time. It
+ * refuses a malformed line, and a trace in units other than expected, with file, line and reason: a
  * trace that is half understood measures nothing. */
 #pragma once
 
@@ -14,8 +14,23 @@
 
 struct trace;
 
+enum trace_unit {
+        TRACE_UNKNOWN, /* milliseconds; a timestamp with a fraction is refused */
+        TRACE_MILLISECONDS,
+        TRACE_SECONDS,
+};
+
+enum { TRACE_BLOCK_TOKENS = 512 };
+
+struct trace_format {
+        enum trace_unit unit;
+        /* Tokens of a block. 0: TRACE_BLOCK_TOKENS, and a request whose number of blocks does not
+         * fit its input_length is refused. */
+        uint64_t block_tokens;
+};
+
 struct trace_request {
-        uint64_t timestamp_ms;                /* without one: that of the line before */
+        uint64_t timestamp_ms; /* never falls; without one: that of the line before */
         uint64_t input_tokens, output_tokens; /* 0: not said */
         const uint64_t *ids;                  /* the reader's, until the next call */
         size_t n_ids;
@@ -24,7 +39,8 @@ struct trace_request {
 enum { TRACE_ERROR_BYTES = 512 };
 
 /* "-" is standard input. 0, -errno; ret_error gets a sentence. */
-int trace_open(struct trace **ret, const char *path, char ret_error[static TRACE_ERROR_BYTES]);
+int trace_open(struct trace **ret, const char *path, const struct trace_format *format,
+               char ret_error[static TRACE_ERROR_BYTES]);
 struct trace *trace_close(struct trace *t);
 /* 1: a request; 0: the end; -EBADMSG: a malformed line; -errno. */
 int trace_next(struct trace *t, struct trace_request *ret,

@@ -18,6 +18,30 @@ bool workload_source_kind(struct ctl *ctl, const struct command *self, const cha
         return false;
 }
 
+bool workload_source_unit(struct ctl *ctl, const struct command *self, const char *argument,
+                          struct workload_source *source)
+{
+        bool seconds = strcmp(argument, "s") == 0;
+
+        if (!seconds && strcmp(argument, "ms") != 0) {
+                ctl->exit_status = usage_error(self, "--time-unit: '%s' is not s or ms", argument);
+                return false;
+        }
+        source->format.unit = seconds ? TRACE_SECONDS : TRACE_MILLISECONDS;
+        return true;
+}
+
+bool workload_source_tokens(struct ctl *ctl, const char *argument, struct workload_source *source)
+{
+        unsigned long long tokens;
+
+        if (!option_count(ctl, "--tokens-per-block", argument, 1, WORKLOAD_SOURCE_MOST_TOKENS,
+                          &tokens))
+                return false;
+        source->format.block_tokens = tokens;
+        return true;
+}
+
 bool workload_source_share(struct ctl *ctl, const struct command *self, const char *option,
                            const char *text, double *ret)
 {
@@ -59,7 +83,8 @@ int workload_source_load(const struct workload_source *source, uint64_t chat_req
                 r = workload_chat(ret, source->requests ? source->requests : chat_requests,
                                   source->seed);
         else
-                r = workload_load(ret, source->trace, source->requests, source->seed, error);
+                r = workload_load(ret, source->trace, &source->format, source->requests,
+                                  source->seed, error);
         if (r == -ENOMEM)
                 return complain_memory();
         return r < 0 ? complain(EXIT_BAD_INPUT, "%s", error) : EXIT_OK;

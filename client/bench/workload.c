@@ -23,7 +23,9 @@ static struct workload *workload_new(const char *kind, uint64_t seed)
         struct workload *w = calloc(1, sizeof(*w));
 
         if (w)
-                *w = (struct workload){ .kind = kind, .seed = seed };
+                *w = (struct workload){ .kind = kind,
+                                        .seed = seed,
+                                        .block_tokens = TRACE_BLOCK_TOKENS };
         return w;
 }
 
@@ -70,8 +72,8 @@ static int workload_add(struct workload *w, uint64_t timestamp_ms, uint64_t inpu
         return 0;
 }
 
-int workload_load(struct workload **ret, const char *path, uint64_t max_requests, uint64_t seed,
-                  char ret_error[static WORKLOAD_ERROR_BYTES])
+int workload_load(struct workload **ret, const char *path, const struct trace_format *format,
+                  uint64_t max_requests, uint64_t seed, char ret_error[static WORKLOAD_ERROR_BYTES])
 {
         _cleanup_(workload_freep) struct workload *w = workload_new("trace", seed);
         _cleanup_(trace_closep) struct trace *trace = NULL;
@@ -81,7 +83,9 @@ int workload_load(struct workload **ret, const char *path, uint64_t max_requests
 
         if (!w)
                 return -ENOMEM;
-        r = trace_open(&trace, path, error);
+        if (format->block_tokens != 0)
+                w->block_tokens = format->block_tokens;
+        r = trace_open(&trace, path, format, error);
         while (r >= 0 && (max_requests == 0 || w->n_requests < max_requests)) {
                 uint64_t *ids;
 
@@ -180,13 +184,13 @@ static unsigned pick_prompt(struct rng *rng)
 static int play_turn(struct workload *w, struct rng *rng, struct session *s, uint64_t prompt_tokens)
 {
         uint64_t *ids;
-        size_t n_blocks, n_prompt = prompt_tokens / WORKLOAD_BLOCK_TOKENS;
+        size_t n_blocks, n_prompt = prompt_tokens / TRACE_BLOCK_TOKENS;
         int r;
 
         s->tokens += (uint64_t)rng_lognormal(rng, 150, 1.2, 4096) + 1;
         if (rng_unit(rng) < 0.1)
                 s->tokens += rng_between(rng, 2000, 12000); /* a document */
-        n_blocks = s->tokens / WORKLOAD_BLOCK_TOKENS;
+        n_blocks = s->tokens / TRACE_BLOCK_TOKENS;
 
         r = workload_add(w, s->next_ms, s->tokens, n_blocks, &ids);
         if (r < 0)
@@ -220,7 +224,7 @@ int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed)
         if (!w || !sessions)
                 return -ENOMEM;
         for (unsigned i = 0; i < CHAT_PROMPTS; i++)
-                prompt_tokens[i] = rng_between(&rng, 2, 10) * WORKLOAD_BLOCK_TOKENS;
+                prompt_tokens[i] = rng_between(&rng, 2, 10) * TRACE_BLOCK_TOKENS;
 
         while (w->n_requests < requests) {
                 struct session *s = NULL;

@@ -8,8 +8,9 @@
 #include <stdint.h>
 
 #include "kvcache.h"
+#include "trace.h"
 
-enum { WORKLOAD_BLOCK_TOKENS = 512, WORKLOAD_ERROR_BYTES = 512 };
+enum { WORKLOAD_ERROR_BYTES = 512 };
 
 struct workload_request {
         uint64_t timestamp_ms;
@@ -21,6 +22,7 @@ struct workload_request {
 struct workload {
         const char *kind; /* "trace" or "chat": part of what a key is made of */
         uint64_t seed;
+        uint64_t block_tokens;
         struct workload_request *requests;
         size_t n_requests;
         uint64_t *ids;
@@ -32,7 +34,8 @@ struct workload *workload_free(struct workload *w);
 
 /* The first `max_requests` of a trace, 0: all. 0; -EBADMSG, -ENODATA: malformed or empty; -errno.
  */
-int workload_load(struct workload **ret, const char *path, uint64_t max_requests, uint64_t seed,
+int workload_load(struct workload **ret, const char *path, const struct trace_format *format,
+                  uint64_t max_requests, uint64_t seed,
                   char ret_error[static WORKLOAD_ERROR_BYTES]);
 
 /* Chat sessions: they arrive at random, begin with one of a few shared system prompts (some far

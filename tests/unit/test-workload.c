@@ -15,6 +15,8 @@
 
 #include "workload.h"
 
+static const struct trace_format format;
+
 static struct workload *chat(uint64_t requests, uint64_t seed)
 {
         struct workload *w = NULL;
@@ -45,7 +47,7 @@ static void a_trace_is_loaded_in_order_and_no_more_than_asked(void **state)
         fputs("broken\n", file);
         fclose(file);
 
-        assert_int_equal(workload_load(&w, path, 5000, 7, error), 0);
+        assert_int_equal(workload_load(&w, path, &format, 5000, 7, error), 0);
         assert_int_equal(w->n_requests, 5000);
         assert_int_equal(w->n_ids, 15000);
         for (size_t i = 0; i < 5000; i++) {
@@ -59,7 +61,7 @@ static void a_trace_is_loaded_in_order_and_no_more_than_asked(void **state)
         workload_free(w);
 
         w = NULL;
-        assert_int_equal(workload_load(&w, path, 0, 7, error), -EBADMSG);
+        assert_int_equal(workload_load(&w, path, &format, 0, 7, error), -EBADMSG);
         assert_non_null(strstr(error, ":5001: "));
         assert_null(w);
         unlink(path);
@@ -70,9 +72,9 @@ static void an_empty_trace_is_no_workload(void **state)
         char error[WORKLOAD_ERROR_BYTES] = "";
         struct workload *w = NULL;
 
-        assert_int_equal(workload_load(&w, "/dev/null", 0, 0, error), -ENODATA);
+        assert_int_equal(workload_load(&w, "/dev/null", &format, 0, 0, error), -ENODATA);
         assert_non_null(strstr(error, "/dev/null"));
-        assert_int_equal(workload_load(&w, "/nonexistent", 0, 0, error), -ENOENT);
+        assert_int_equal(workload_load(&w, "/nonexistent", &format, 0, 0, error), -ENOENT);
         assert_null(w);
 }
 
@@ -102,7 +104,7 @@ static void sessions_run_in_time_and_within_their_context(void **state)
                 const struct workload_request *r = &w->requests[i];
 
                 assert_true(i == 0 || r->timestamp_ms >= w->requests[i - 1].timestamp_ms);
-                assert_int_equal(r->n_ids, r->input_tokens / WORKLOAD_BLOCK_TOKENS);
+                assert_int_equal(r->n_ids, r->input_tokens / TRACE_BLOCK_TOKENS);
                 assert_true(r->n_ids >= 2 && r->n_ids < 128);
         }
         workload_free(w);
