@@ -97,7 +97,7 @@ static void print_sum(const unsigned counts[static DOCTOR_LEVELS])
 
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status)
 {
-        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* of the tests alone */
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* tests set it */
         _cleanup_(cJSON_Deletep) cJSON *status = NULL;
         _cleanup_(freep) char *text = NULL;
         char error[CTL_ERROR_BYTES];

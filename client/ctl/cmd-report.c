@@ -61,7 +61,7 @@ static int add_json(struct archive *a, const char *name, const cJSON *object)
         return text ? add(a, name, text) : complain_memory();
 }
 
-/* --- what is left out --- */
+/* --- omissions --- */
 
 static void remove_names(cJSON *status)
 {

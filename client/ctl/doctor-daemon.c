@@ -193,7 +193,7 @@ static void check_limits(const cJSON *status, cJSON *checks)
         /* The daemon's own warning names users and namespaces, which a report leaves out. */
         if (*answer_text(usage, "warning"))
                 doctor_add(checks, DOCTOR_WARNING, "namespaces",
-                           "remove namespaces that nobody uses: kvcachectl namespace ls",
+                           "remove unused namespaces: kvcachectl namespace ls",
                            "nearly as many namespaces exist as a limit allows: %" PRIu64
                            " of %" PRIu64 " in all",
                            answer_count_of(usage, "count"), answer_count_of(usage, "limit"));

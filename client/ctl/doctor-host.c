@@ -25,7 +25,7 @@ static const cJSON *member(const cJSON *object, const char *name)
 
 /* --- file systems --- */
 
-/* What a kind of file system means for a store that has to survive restarts. */
+/* Each kind of file system, and its meaning for a store that has to survive restarts. */
 static const struct {
         const char *type;
         enum doctor_level level;

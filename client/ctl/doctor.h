@@ -31,11 +31,11 @@ void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const 
  * EXIT_UNREACHABLE, which is a check, too; or another exit status after a message. */
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status);
 
-/* What the daemon says of itself: `status` is its report, in JSON. */
+/* Checks the daemon's status, in JSON. */
 void doctor_check_daemon(const cJSON *status, cJSON *checks);
 
-/* What this host gives the daemon: `root` stands in front of /proc and /sys ("", or a test's
- * folder). */
+/* Checks the resources that this host gives the daemon. `root` stands in front of /proc and /sys
+ * ("", or a test's folder). */
 void doctor_check_host(const char *root, const cJSON *status, cJSON *checks);
 /* The socket's permissions. */
 void doctor_check_socket(const char *path, cJSON *checks);

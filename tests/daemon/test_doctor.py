@@ -14,7 +14,7 @@ from test_gds import STRANGER, needs_users
 
 CHECKS = {"version", "ready", "health", "io_uring", "registered memory", "volume", "errors", "room", "O_DIRECT", "limits", "socket",
           "file system", "space", "locked memory", "memory", "cgroup", "clock"}
-# What depends on the machine that runs the tests, and not on the daemon.
+# These checks depend on the machine that runs the tests, and not on the daemon.
 MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "registered memory", "O_DIRECT"}
 
 

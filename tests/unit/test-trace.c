@@ -15,7 +15,7 @@
 #include "trace.h"
 
 static char path[] = "/tmp/test-trace-XXXXXX";
-static struct trace_format format; /* of the traces that a test opens */
+static struct trace_format format; /* the next trace has this format */
 
 static int make_file(void **state)
 {
