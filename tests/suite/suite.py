@@ -190,6 +190,9 @@ def main():
     for name, value in (("UBSAN_OPTIONS", "halt_on_error=1:print_stacktrace=1"), ("TSAN_OPTIONS", "halt_on_error=1:die_after_fork=0")):
         os.environ.setdefault(name, value)
     os.environ.pop("KVCACHE_SOCKET", None)    # tests see neither the caller's daemon nor its settings
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A background job of a shell ignores SIGINT, and so does this process. A handler, unlike SIG_IGN, is not inherited by the tests.
+        signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGTERM, interrupt)    # processes of the tests are in groups of their own: end them, too
     suite = Suite(options)
     began = time.monotonic()

@@ -388,6 +388,25 @@ def test_twice_the_budget_fails(capsys, seconds, status):
     assert ("warning: leg is over its budget" in capsys.readouterr().out) is (seconds == 150)
 
 
+def test_programs_of_a_background_job_can_be_interrupted():
+    """A shell starts background jobs with SIGINT ignored, which the programs under test must not inherit."""
+    main = f"""
+import signal, subprocess, sys
+sys.path.insert(0, {str(SUITE)!r})
+import suite, tiers
+def run(suite, root):
+    show = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, flush=True)"
+    subprocess.run([sys.executable, "-c", show], check=True)
+    signal.raise_signal(signal.SIGINT)  # is still ignored here
+    print("goes on", flush=True)
+tiers.run = run
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+suite.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", main, "--tier", "default"], capture_output=True, text=True)
+    assert ended.stdout.startswith("True\ngoes on\n"), ended.stdout + ended.stderr
+
+
 def test_an_empty_run_fails(capsys):
     assert suite_module.Suite(argparse.Namespace(budgets=False)).finish() == 1
     assert capsys.readouterr().out.endswith("0 passed, 0 failed, 0 skipped\n")
