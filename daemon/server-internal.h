@@ -16,6 +16,7 @@
 #include "io/liveness.h"
 #include "cache/populate.h"
 #include "tenant/census.h"
+#include "tenant/removal.h"
 #include "notify.h"
 #include "server.h"
 #include "session/session.h"
@@ -71,6 +72,12 @@ struct server {
         struct event *done, *wait, *term, *interrupt, *hangup, *watchdog, *status_line, *drain,
                 *tick, *expiry;
         unsigned expiry_at; /* whose step is the next: 0: the store's; else of the tenant before */
+        struct {
+                struct removal removal;
+                bool removing;
+                unsigned n;         /* removals of this tick */
+                uint64_t looked_ns; /* when unused namespaces were last looked for; 0: look now */
+        } unused;
         struct status_sources sources;
         struct history history;
         uint8_t instance[WIRE_INSTANCE_BYTES];
@@ -116,6 +123,11 @@ int server_start_learned(struct server *s, const struct key_secret *secret);
 int server_add_expiry(struct server *s); /* 0, -ENOMEM */
 /* Often: goes on once there are lifetimes. */
 void server_start_expiry(struct server *s);
+
+/* --- server-namespaces.c --- */
+
+/* Often: removes namespaces that have been unused for namespaces.expire. */
+void server_expire_namespaces(struct server *s, uint64_t now_ns);
 
 /* --- server-remote.c --- */
 

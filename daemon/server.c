@@ -163,6 +163,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         store_tick(s->service.store);
         server_count_writes(s);
         server_start_expiry(s);
+        server_expire_namespaces(s, clock_mono_ns());
         bench_tick(s->service.bench, clock_mono_ns());
         learned_tick(s->learned, clock_mono_ns(), s->config->eviction.save_interval_ms);
         recorder_tick(&s->service, clock_mono_ns());

@@ -17,6 +17,7 @@
 
 #define AUTO   CONFIG_AUTO
 #define RELOAD CONFIG_RELOAD
+#define OFF    CONFIG_OFF
 
 const struct config_row config_rows[] = {
 /* clang-format off */

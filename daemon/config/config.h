@@ -130,6 +130,9 @@ struct config {
                                                         anyone the socket's mode lets in */
         } access;
         struct {
+                uint64_t expire_ms; /* namespaces.expire: of one that is not used; 0: off */
+        } namespaces;
+        struct {
                 uint64_t connections;   /* limits.connections */
                 uint64_t staging_bytes; /* limits.staging_bytes: of all; 0 (auto): 1/2 of what is
                                         available */

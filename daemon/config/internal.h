@@ -33,7 +33,8 @@ enum config_type {
         CONFIG_TENANT, /* char *: a tenant's name */
 };
 
-enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2 };
+/* OFF: "off" and 0 are values of a TIME, kept as 0, whatever its least. */
+enum { CONFIG_AUTO = 1, CONFIG_RELOAD = 2, CONFIG_OFF = 4 };
 
 struct config_row {
         const char *name; /* dotted */
@@ -47,6 +48,12 @@ struct config_row {
 };
 
 enum { CONFIG_WHY = 480 };
+
+/* The word that is a value besides numbers, for texts: ", or auto". */
+static inline const char *config_or_word(const struct config_row *row)
+{
+        return row->flags & CONFIG_AUTO ? ", or auto" : row->flags & CONFIG_OFF ? ", or off" : "";
+}
 
 extern const struct config_row config_rows[];
 extern const unsigned config_n_rows;

@@ -127,7 +127,10 @@ static void print_value(const void *object, const struct config_row *row, FILE *
                 fprintf(out, "%llu", (unsigned long long)*(const uint64_t *)member);
                 break;
         case CONFIG_TIME:
-                exact_ms(*(const uint64_t *)member, text);
+                if ((row->flags & CONFIG_OFF) && *(const uint64_t *)member == 0)
+                        strcpy(text, "off");
+                else
+                        exact_ms(*(const uint64_t *)member, text);
                 fputs(text, out);
                 break;
         case CONFIG_SWITCH:
@@ -171,7 +174,7 @@ static void format_words(const char *words, char *ret, size_t size)
 
 void config_format_range(const struct config_row *row, char *ret, size_t size)
 {
-        const char *or_auto = row->flags & CONFIG_AUTO ? ", or auto" : "";
+        const char *or_auto = config_or_word(row);
         char least[32], most[32];
 
         switch (row->type) {

@@ -114,7 +114,7 @@ static int refuse_number(const struct config_row *row, const char *text, const c
                                     ? "B, KiB, MiB, GiB, TiB, PiB, or decimal kB, MB, GB, TB, PB"
                                     : "ms, s, min, h, d";
         const char *example = row->type == CONFIG_BYTES ? "64GiB or 512MiB" : "5s or 250ms";
-        const char *or_auto = row->flags & CONFIG_AUTO ? ", or auto" : "";
+        const char *or_auto = config_or_word(row);
         char quoted[CONFIG_QUOTED], quoted_unit[CONFIG_QUOTED];
         const char *meant;
 
@@ -324,6 +324,7 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
         char quoted[CONFIG_QUOTED], range[64];
         const char *unit = NULL;
         uint64_t value = 0;
+        bool is_off;
         int r;
 
         if (row->type == CONFIG_COUNT) {
@@ -342,7 +343,8 @@ static int assign_number(uint64_t *member, const struct config_row *row, const c
                 if (r == -EINVAL)
                         return refuse_number(row, text, unit, why);
         }
-        if (r < 0 || value < row->least || value > row->most) {
+        is_off = (row->flags & CONFIG_OFF) && r == 0 && value == 0;
+        if (r < 0 || (value < row->least && !is_off) || value > row->most) {
                 config_format_range(row, range, sizeof(range));
                 return config_refuse(why, "%s: %s is out of range: %s", row->name,
                                      config_quote(text, quoted), range);
@@ -467,6 +469,8 @@ int config_assign_to(void *object, const struct config_row *row, const char *tex
                      char why[static CONFIG_WHY])
 {
         bool is_auto = (row->flags & CONFIG_AUTO) && strcmp(text, "auto") == 0;
+        bool is_off =
+                (row->flags & CONFIG_OFF) && (strcmp(text, "off") == 0 || strcmp(text, "0") == 0);
         char quoted[CONFIG_QUOTED];
         int r;
 
@@ -476,7 +480,7 @@ int config_assign_to(void *object, const struct config_row *row, const char *tex
         if (is_auto || (row->type == CONFIG_SOCKET && *text == '\0'))
                 r = assign_auto(config_member(object, row), row->type);
         else
-                r = assign_value(object, row, text, commas, why);
+                r = assign_value(object, row, is_off ? "0" : text, commas, why);
         if (r == -ENOMEM)
                 config_refuse(why, "out of memory");
         return r;

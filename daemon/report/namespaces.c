@@ -180,6 +180,7 @@ void status_collect_namespace_limits(const struct service *service,
         s->namespaces = stats.count;
         s->namespaces_most = stats.most;
         s->namespaces_removed = (double)stats.removed;
+        s->namespaces_expired = (double)stats.expired;
         for (unsigned i = 0; i < METRICS_NAMESPACE_SCOPES; i++)
                 s->namespaces_refused[i] = (double)stats.refused[i];
         s->namespaces_near[CENSUS_USER] = stats.users_near;

@@ -17,6 +17,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "request/hits.h"
+#include "tenant/removal.h"
 #include "transfer-page.h"
 
 /* --- namespaces --- */
@@ -27,7 +28,12 @@ struct namespace_open {
         bool makes;          /* there was none of this name */
         uint64_t charged;    /* bytes of memory */
         uint32_t highest_id; /* before it was made */
+        struct removal removal;
+        unsigned removals; /* started for this open */
 };
+
+/* One open tries no more removals, since a namespace may turn out to be used. */
+enum { MOST_REMOVALS = 8 };
 
 /* Places for namespaces that neither one that is open nor one that is being opened takes. */
 static unsigned free_numbers(const struct client *client)
@@ -60,7 +66,8 @@ static uint32_t take_number(struct client *client, uint32_t id)
 static void quota_text(const struct census_use *use, const struct client *client,
                        char ret[static WIRE_MAX_TEXT])
 {
-        static const char remedy[] = "remove some (kvcachectl namespace rm)";
+        static const char remedy[] = "none of this user's is known to have neither chunks nor "
+                                     "sessions; remove some (kvcachectl namespace rm)";
         char has[UNITS_TEXT];
 
         units_count(use->has, "namespace", has);
@@ -92,37 +99,42 @@ static void quota_text(const struct census_use *use, const struct client *client
         }
 }
 
-/* A place in the session for it, and, if it is to be made, the right to: before anything is made of
- * it. False: answered. */
-static bool may_open(struct request req, const struct wire_namespace *msg,
-                     const struct store_namespace *existing)
+/* Answers that a limit stands against a new namespace. */
+static void refuse_limit(struct request req, const struct census_use *use)
 {
         struct client *client = req.client;
-        struct census *census = client->tenant->service->census;
-        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
         char text[WIRE_MAX_TEXT];
-        struct census_use use = { CENSUS_SESSION, client->open_namespaces, CLIENT_MAX_NAMESPACES };
         uint32_t held_back;
 
-        if (existing ? client_namespace_number(client, existing->id) != 0 : attach)
-                return true;
-        if (free_numbers(client) == 0) {
-                census_count_refusal(census, CENSUS_SESSION);
-                if (client->opening > 0) {
-                        request_fail(req, WIRE_BUSY,
-                                     "this session is opening the maximum number of namespaces; "
-                                     "wait for their replies");
-                        return false;
-                }
-        } else if (existing ||
-                   census_may_make(census, client->tenant->store_tenant, client->uid, &use)) {
-                return true;
-        }
-        quota_text(&use, client, text);
-        if (use.scope != CENSUS_SESSION &&
+        census_count_refusal(client->tenant->service->census, use->scope);
+        quota_text(use, client, text);
+        if (use->scope != CENSUS_SESSION &&
             log_ratelimit_pass(&client->tenant->quota_lines, &held_back))
                 log_notice("cannot create a namespace: %s", text);
         request_fail(req, WIRE_QUOTA, text);
+}
+
+/* Returns whether the session has a place for it, before anything is made of it. False: answered.
+ */
+static bool has_place(struct request req, const struct wire_namespace *msg,
+                      const struct store_namespace *existing)
+{
+        struct client *client = req.client;
+        bool attach = msg->hdr.flags & WIRE_F_ATTACH;
+
+        if (existing ? client_namespace_number(client, existing->id) != 0 : attach)
+                return true;
+        if (free_numbers(client) > 0)
+                return true;
+        if (client->opening == 0) {
+                refuse_limit(req, &(struct census_use){ CENSUS_SESSION, client->open_namespaces,
+                                                        CLIENT_MAX_NAMESPACES });
+                return false;
+        }
+        census_count_refusal(client->tenant->service->census, CENSUS_SESSION);
+        request_fail(req, WIRE_BUSY,
+                     "this session is opening the maximum number of namespaces; wait for their "
+                     "replies");
         return false;
 }
 
@@ -183,16 +195,65 @@ static void on_namespace(struct store_namespace_open *store)
         }
 }
 
+static void make_room(struct namespace_open *op);
+
+static void on_room_made(struct removal *removal)
+{
+        struct namespace_open *op = container_of(removal, struct namespace_open, removal);
+        const struct client *client = op->request.client;
+
+        if (removal->result == 0) {
+                census_count_expired(client->tenant->service->census);
+                log_info("namespace \"%s\": removed; it had no chunks and no sessions, and a new "
+                         "one "
+                         "of user %u takes its place at a limit",
+                         removal->name, client->uid);
+        }
+        make_room(op);
+}
+
+/* Opens a namespace that does not exist, once limits allow it: while they do not, the user's
+ * namespace that has been unused for longest is removed first. Other opens may have taken the place
+ * or made the namespace meanwhile, so both are looked up again. */
+static void make_room(struct namespace_open *op)
+{
+        struct client *client = op->request.client;
+        struct request req = op->request;
+        struct tenant *tenant = client->tenant;
+        struct service *service = tenant->service;
+        const struct store_namespace *existing = store_namespace_find(
+                service->store, tenant->store_tenant, op->store.name, op->store.name_length);
+        struct census_unused unused;
+        struct census_use use;
+
+        op->makes = !existing;
+        if (existing || op->store.attach ||
+            census_may_make(service->census, tenant->store_tenant, client->uid, &use)) {
+                op->highest_id = census_highest_id(service->census);
+                store_namespace_open(service->store, &op->store);
+                return;
+        }
+        if (op->removals++ < MOST_REMOVALS && !service->stopping && removal_sees_all(service) &&
+            census_find_unused(service->census, tenant->store_tenant, client->uid, &unused)) {
+                removal_start(&op->removal, service, unused.id, on_room_made);
+                return;
+        }
+        client->opening--;
+        request_operation_free(req, op, op->charged);
+        refuse_limit(req, &use);
+}
+
 void handshake_namespace(struct request req, const struct wire_namespace *msg)
 {
         struct client *client = req.client;
         const char *name = (const char *)(msg + 1), *fingerprint = name + msg->name_length;
         struct tenant *tenant = client->tenant;
         const struct store_namespace *existing;
-        size_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length;
+        size_t bytes = sizeof(struct namespace_open) + msg->fingerprint_length + msg->name_length;
         size_t beside = store_fan_out_bytes(tenant->service->store) + msg->name_length +
                         msg->fingerprint_length + 1;
         struct namespace_open *op;
+        char *text;
 
         if (wire_fingerprint_check(fingerprint, msg->fingerprint_length) < 0 ||
             memchr(name, '\0', msg->name_length)) {
@@ -205,21 +266,20 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
         }
         existing = store_namespace_find(tenant->service->store, tenant->store_tenant, name,
                                         msg->name_length);
-        if (!may_open(req, msg, existing))
+        if (!has_place(req, msg, existing))
                 return;
         op = request_operation_new(req, bytes, beside);
         if (!op)
                 return;
         op->request = req;
         op->charged = bytes + beside;
-        op->makes = !existing;
-        op->highest_id = census_highest_id(tenant->service->census);
+        text = (char *)(op + 1);
         op->store = (struct store_namespace_open){
                 .tenant = tenant->store_tenant,
-                .name = name,
+                /* Kept: a refusal compares the fingerprint, and the open may wait for a removal. */
+                .fingerprint = memcpy(text, fingerprint, msg->fingerprint_length),
+                .name = memcpy(text + msg->fingerprint_length, name, msg->name_length),
                 .name_length = msg->name_length,
-                /* Kept: a refusal compares it once more. */
-                .fingerprint = memcpy(op + 1, fingerprint, msg->fingerprint_length),
                 .fingerprint_length = msg->fingerprint_length,
                 .chunk_bytes = msg->chunk_bytes,
                 .lifetime_s = msg->lifetime_s,
@@ -228,7 +288,7 @@ void handshake_namespace(struct request req, const struct wire_namespace *msg)
                 .complete = on_namespace,
         };
         client->opening++;
-        store_namespace_open(tenant->service->store, &op->store);
+        make_room(op);
 }
 
 /* --- the staging area --- */

@@ -19,6 +19,7 @@
 #include "request/audit.h"
 #include "request/hits.h"
 #include "tenant/ids.h"
+#include "tenant/removal.h"
 
 /* Those of a tenant that the client may see; TENANT_IDS: of none. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
@@ -171,7 +172,7 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
 
 /* --- NAMESPACE_REMOVE --- */
 
-struct removal {
+struct client_removal {
         struct cache_purge purge;
         struct store_namespace_remove store;
         struct cache_count count;
@@ -186,10 +187,11 @@ struct removal {
 /* With what the store keeps for its purge, and then for the removal itself. */
 static size_t removal_bytes(const struct client *client)
 {
-        return sizeof(struct removal) + store_fan_out_bytes(client->tenant->service->store);
+        return sizeof(struct client_removal) + store_fan_out_bytes(client->tenant->service->store);
 }
 
-static void audit_removal(const struct removal *op, const char *operation, const char *detail)
+static void audit_removal(const struct client_removal *op, const char *operation,
+                          const char *detail)
 {
         audit_log(op->request.client, operation, op->name,
                   tenant_name_in_store(op->request.client->tenant->service, op->store_tenant),
@@ -197,14 +199,14 @@ static void audit_removal(const struct removal *op, const char *operation, const
 }
 
 /* It stands against a removal: answered, and the removal is over. */
-static void refuse(struct removal *op, enum wire_status status, uint32_t value, uint64_t value64,
-                   const char *text)
+static void refuse(struct client_removal *op, enum wire_status status, uint32_t value,
+                   uint64_t value64, const char *text)
 {
         request_fail_value(op->request, status, value, value64, text);
         request_operation_free(op->request, op, removal_bytes(op->request.client));
 }
 
-static void refuse_not_empty(struct removal *op, uint64_t chunks)
+static void refuse_not_empty(struct client_removal *op, uint64_t chunks)
 {
         char text[160], counted[UNITS_TEXT];
 
@@ -216,7 +218,7 @@ static void refuse_not_empty(struct removal *op, uint64_t chunks)
 
 /* Has another session it open, or this one requests under way that may name it? Then that is the
  * answer. */
-static bool refuse_open(struct removal *op)
+static bool refuse_open(struct client_removal *op)
 {
         const struct client *client = op->request.client;
         unsigned others = census_sessions(client->tenant->service->census, op->id) -
@@ -237,20 +239,18 @@ static bool refuse_open(struct removal *op)
 }
 
 /* It is removed: nothing keeps its number. */
-static void forget(struct removal *op)
+static void forget(struct client_removal *op)
 {
-        const struct service *service = op->request.client->tenant->service;
+        struct client *client = op->request.client;
 
-        if (service->namespace_changed)
-                service->namespace_changed(service->server_userdata, op->id, false);
-        hits_forget(op->request.client, client_namespace_number(op->request.client, op->id));
-        client_forget_namespace(op->request.client, op->id);
-        census_removed(op->request.client->tenant->service->census, op->id);
+        hits_forget(client, client_namespace_number(client, op->id));
+        client_forget_namespace(client, op->id);
+        removal_forget(client->tenant->service, op->id);
 }
 
 static void on_removed(struct store_namespace_remove *store)
 {
-        struct removal *op = container_of(store, struct removal, store);
+        struct client_removal *op = container_of(store, struct client_removal, store);
         const struct store_namespace *ns;
         char text[160];
 
@@ -284,7 +284,7 @@ static void on_removed(struct store_namespace_remove *store)
         }
 }
 
-static void remove_now(struct removal *op)
+static void remove_now(struct client_removal *op)
 {
         if (refuse_open(op))
                 return;
@@ -292,7 +292,7 @@ static void remove_now(struct removal *op)
         store_namespace_remove(op->request.client->tenant->service->store, &op->store);
 }
 
-static void removal_purged(struct removal *op)
+static void removal_purged(struct client_removal *op)
 {
         const struct store_purge *purge = &op->purge.store;
         char text[160];
@@ -310,33 +310,24 @@ static void removal_purged(struct removal *op)
 
 static void on_removal_purged(struct cache_purge *purge)
 {
-        removal_purged(container_of(purge, struct removal, purge));
+        removal_purged(container_of(purge, struct client_removal, purge));
 }
 
 /* Of a tenant that has no cache. */
 static void on_store_purged(struct store_purge *purge)
 {
-        removal_purged(container_of(purge, struct removal, purge.store));
+        removal_purged(container_of(purge, struct client_removal, purge.store));
 }
 
 /* What is in memory alone: accepted, and still to be written, or never written. */
 static void on_counted(struct cache_count *count)
 {
-        struct removal *op = container_of(count, struct removal, count);
+        struct client_removal *op = container_of(count, struct client_removal, count);
 
         if (count->found > 0)
                 refuse_not_empty(op, count->found);
         else
                 remove_now(op);
-}
-
-static unsigned count_volumes(const struct store *store)
-{
-        unsigned n = 0;
-
-        while (store_volume_path(store, n))
-                n++;
-        return n;
 }
 
 void admin_namespace_remove(struct request req, const struct wire_namespace_remove *msg)
@@ -346,7 +337,7 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         struct tenant *tenant = client->tenant;
         uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
         const struct store_namespace *ns = NULL;
-        struct removal *op;
+        struct client_removal *op;
 
         if (store_tenant != TENANT_IDS)
                 ns = store_namespace_find(tenant->service->store, store_tenant, name,
@@ -387,7 +378,7 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         ns = store_namespace_get(tenant->service->store, op->id);
         if (ns->chunks > 0)
                 refuse_not_empty(op, ns->chunks);
-        else if (store_volumes_up(tenant->service->store) < count_volumes(tenant->service->store))
+        else if (!removal_sees_all(tenant->service))
                 refuse(op, WIRE_BUSY, 0, 0,
                        "a volume of the store is suspended or bypassed, and may hold chunks of the "
                        "namespace: resume it, or purge the namespace as well (--purge)");

@@ -4,7 +4,9 @@
  * user is counted in each tenant separately, since the user's limit is set by tenant.
  *
  * Sessions that have a namespace open are counted in a hash table by its id, in which an entry
- * stays until the namespace is removed: at most as many as a store can have. */
+ * stays until the namespace is removed: at most as many as a store can have. The time of its last
+ * use is there, too. It is not on disk: what has no entry counts as used when
+ * the census began, or when it was made after that. */
 #include "tenant/census.h"
 
 #include <assert.h>
@@ -31,7 +33,9 @@ struct user_count {
 struct use {
         uint32_t id; /* 0: the bucket is free */
         uint32_t sessions;
+        bool is_claimed;
         uint64_t closed_ms;
+        uint64_t used_ns; /* when it last was found to be used; 0: not since the start */
 };
 
 struct census {
@@ -49,7 +53,7 @@ struct census {
 
         struct use uses[BUCKETS];
         unsigned n_uses;
-        uint64_t removed, refused[CENSUS_SCOPES];
+        uint64_t began_ns, began_ms, removed, expired, refused[CENSUS_SCOPES];
 };
 
 int census_new(struct census **ret, const struct store *store, uint16_t hidden)
@@ -60,6 +64,8 @@ int census_new(struct census **ret, const struct store *store, uint16_t hidden)
                 return -ENOMEM;
         n->store = store;
         n->hidden = hidden;
+        n->began_ns = clock_mono_ns();
+        n->began_ms = clock_unix_ms();
         n->lines = (struct log_ratelimit)LOG_RATELIMIT_INIT(LINES_BURST);
         *ret = n;
         return 0;
@@ -187,7 +193,6 @@ bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, stru
         uses[2] = (struct census_use){ CENSUS_STORE, n->count, store_most(n) };
         for (unsigned i = 0; i < ARRAY_SIZE(uses); i++)
                 if (uses[i].has >= uses[i].most) {
-                        n->refused[uses[i].scope]++;
                         *ret = uses[i];
                         return false;
                 }
@@ -270,16 +275,26 @@ static struct use *use_find(const struct census *n, uint32_t id)
         return (struct use *)&n->uses[i];
 }
 
-int census_ref(struct census *n, uint32_t id)
+/* The namespace's, made if there is none. NULL: the table is full. */
+static struct use *use_make(struct census *n, uint32_t id)
 {
         struct use *use = use_find(n, id);
 
         if (use->id == 0) {
                 if (n->n_uses == STORE_MAX_NAMESPACES)
-                        return -ENOMEM;
+                        return NULL;
                 n->n_uses++;
                 use->id = id;
         }
+        return use;
+}
+
+int census_ref(struct census *n, uint32_t id)
+{
+        struct use *use = use_make(n, id);
+
+        if (!use)
+                return -ENOMEM;
         use->sessions++;
         return 0;
 }
@@ -289,8 +304,10 @@ void census_unref(struct census *n, uint32_t id)
         struct use *use = use_find(n, id);
 
         assert(use->id == id && use->sessions > 0);
-        if (--use->sessions == 0)
-                use->closed_ms = clock_unix_ms();
+        if (--use->sessions > 0)
+                return;
+        use->closed_ms = clock_unix_ms();
+        use->used_ns = clock_mono_ns();
 }
 
 unsigned census_sessions(const struct census *n, uint32_t id)
@@ -338,6 +355,88 @@ void census_removed(struct census *n, uint32_t id)
         use_forget(n, use);
 }
 
+/* --- unused namespaces --- */
+
+void census_note_used(struct census *n, uint32_t id)
+{
+        struct use *use = store_namespace_get(n->store, id) ? use_make(n, id) : NULL;
+
+        if (use)
+                use->used_ns = clock_mono_ns();
+}
+
+void census_claim(struct census *n, uint32_t id, bool claimed)
+{
+        struct use *use = claimed ? use_make(n, id) : use_find(n, id);
+
+        if (use && use->id == id)
+                use->is_claimed = claimed;
+}
+
+struct search {
+        struct census *census;
+        int tenant;
+        uint32_t owner;
+        uint64_t now_ns, created_ms;
+        struct census_unused found; /* id 0: none yet */
+};
+
+/* Returns since when a namespace without chunks and sessions has been unused. */
+static uint64_t unused_since_ns(const struct search *search, const struct store_namespace *ns)
+{
+        const struct census *n = search->census;
+        const struct use *use = use_find(n, ns->id);
+        uint64_t made_ms = ns->created_ms > n->began_ms ? ns->created_ms - n->began_ms : 0;
+
+        if (use->used_ns > 0)
+                return use->used_ns;
+        return MIN(n->began_ns + made_ms * 1000000, search->now_ns);
+}
+
+static bool search_one(void *userdata, const struct store_namespace *ns)
+{
+        struct search *search = userdata;
+        struct census *n = search->census;
+        struct use *use = ns->chunks > 0 ? use_make(n, ns->id) : use_find(n, ns->id);
+        uint64_t since_ns;
+
+        if (ns->chunks > 0) {
+                if (use)
+                        use->used_ns = search->now_ns;
+                return true;
+        }
+        if (use->sessions > 0 || use->is_claimed || ns->tenant == n->hidden ||
+            (search->tenant >= 0 && ns->tenant != search->tenant) ||
+            (search->owner != STORE_NO_OWNER && ns->owner != search->owner))
+                return true;
+        /* After a restart all have been unused since then: the one that was made first is first. */
+        since_ns = unused_since_ns(search, ns);
+        if (search->found.id == 0 || since_ns < search->found.since_ns ||
+            (since_ns == search->found.since_ns && ns->created_ms < search->created_ms)) {
+                search->found = (struct census_unused){ ns->id, since_ns };
+                search->created_ms = ns->created_ms;
+        }
+        return true;
+}
+
+bool census_find_unused(struct census *n, int tenant, uint32_t owner, struct census_unused *ret)
+{
+        struct search search = {
+                .census = n, .tenant = tenant, .owner = owner, .now_ns = clock_mono_ns()
+        };
+
+        store_namespaces_walk(n->store, true, search_one, &search);
+        if (search.found.id == 0)
+                return false;
+        *ret = search.found;
+        return true;
+}
+
+void census_count_expired(struct census *n)
+{
+        n->expired++;
+}
+
 /* --- what is seen --- */
 
 void census_get_stats(struct census *n, struct census_stats *ret)
@@ -348,6 +447,7 @@ void census_get_stats(struct census *n, struct census_stats *ret)
                 .most = store_most(n),
                 .store_near = is_near(n->count, store_most(n)),
                 .removed = n->removed,
+                .expired = n->expired,
         };
         memcpy(ret->refused, n->refused, sizeof(ret->refused));
         for (unsigned i = 0; i < n->limits.n_tenants; i++)

@@ -48,8 +48,7 @@ struct census_use {
         enum census_scope scope;
         unsigned has, most;
 };
-/* May this user have one more? False: `ret` is what stands against it, and the refusal is counted.
- */
+/* Returns whether this user may have one more; if not, `ret` is the limit that was reached. */
 bool census_may_make(struct census *n, uint16_t store_tenant, uint32_t uid, struct census_use *ret);
 void census_count_refusal(struct census *n, enum census_scope scope);
 /* Returns the highest id of all namespaces that exist or have been removed. */
@@ -70,12 +69,28 @@ unsigned census_sessions(const struct census *n, uint32_t id);
  * startup. */
 uint64_t census_last_used_ms(const struct census *n, uint32_t id);
 
+/* A namespace without sessions, and without chunks on the volumes that are up. */
+struct census_unused {
+        uint32_t id;
+        uint64_t since_ns; /* time of clock_mono_ns(), at the earliest when the census was made */
+};
+/* Finds the one that has been unused for longest. A namespace counts as used when this function or
+ * census_note_used() last found it so, or when its last session closed it. `tenant`: only of this
+ * tenant's, -1: of all; `owner`: only of this user's, STORE_NO_OWNER: of all. */
+bool census_find_unused(struct census *n, int tenant, uint32_t owner, struct census_unused *ret);
+/* Records that a namespace was found to be used now, by chunks in memory. */
+void census_note_used(struct census *n, uint32_t id);
+/* Begins or ends a removal of a namespace; meanwhile census_find_unused() does not find it. */
+void census_claim(struct census *n, uint32_t id, bool claimed);
+/* Counts one that was removed because it was unused. */
+void census_count_expired(struct census *n);
+
 struct census_stats {
         unsigned count,
                 most; /* of the store; those that keep tenants' numbers are not among them */
         unsigned tenants_near, users_near; /* at CENSUS_WARN_PERCENT of their limit */
         bool store_near;
-        uint64_t removed;
+        uint64_t removed, expired; /* expired: of those removed */
         uint64_t refused[CENSUS_SCOPES];
 };
 void census_get_stats(struct census *n, struct census_stats *ret);

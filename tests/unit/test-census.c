@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "tenant/census.h"
 #include "checked.h"
 
@@ -119,9 +120,68 @@ static void the_limits_of_user_tenant_and_store_hold(void **state)
         assert_int_equal(stats.count, STORE_MAX_NAMESPACES - 4);
         assert_int_equal(stats.most, STORE_MAX_NAMESPACES - 4);
         assert_true(stats.store_near);
-        assert_int_equal(stats.refused[CENSUS_USER], 1);
-        assert_int_equal(stats.refused[CENSUS_TENANT], 1);
+        assert_int_equal(stats.refused[CENSUS_STORE], 0);
+        census_count_refusal(census, CENSUS_STORE);
+        census_get_stats(census, &stats);
+        assert_int_equal(stats.refused[CENSUS_USER], 0);
         assert_int_equal(stats.refused[CENSUS_STORE], 1);
+}
+
+/* Returns the namespace that has been unused for longest; 0: there is none. */
+static uint32_t unused_of(int tenant, uint32_t owner)
+{
+        struct census_unused unused;
+
+        if (!census_find_unused(census, tenant, owner, &unused))
+                return 0;
+        assert_in_range(unused.since_ns, 1, clock_mono_ns());
+        return unused.id;
+}
+
+static void the_namespace_unused_for_longest_is_found(void **state)
+{
+        assert_int_equal(unused_of(-1, STORE_NO_OWNER), 0);
+        make(0, 1, 4);                   /* ids 1 to 4 */
+        make(10, 1, 1);                  /* 5 */
+        make(0, 2, 1);                   /* 6 */
+        make(HIDDEN, STORE_NO_OWNER, 1); /* 7 */
+        for (unsigned i = 0; i < n_list; i++)
+                list[i].created_ms = 100 - i;
+        assert_int_equal(unused_of(-1, STORE_NO_OWNER), 6); /* the one made first */
+        assert_int_equal(unused_of(0, 1), 4);
+        assert_int_equal(unused_of(10, 1), 5);
+        assert_int_equal(unused_of(10, 2), 0);
+
+        assert_int_equal(census_ref(census, 4), 0);
+        assert_int_equal(unused_of(0, 1), 3);
+        list[2].chunks = 1;
+        assert_int_equal(unused_of(0, 1), 2);
+        list[2].chunks = 0; /* 3 and 4 were used later */
+        census_unref(census, 4);
+        assert_int_equal(unused_of(0, 1), 2);
+        list[1].chunks = list[0].chunks = 1;
+        assert_int_equal(unused_of(0, 1), 3); /* 3 was used before 4 was closed */
+        list[1].chunks = list[0].chunks = 0;
+        assert_int_equal(unused_of(0, 1), 3);
+        census_claim(census, 3, true); /* a removal has begun */
+        assert_int_equal(unused_of(0, 1), 4);
+        census_claim(census, 3, false);
+        assert_int_equal(unused_of(0, 1), 3);
+}
+
+static void a_namespace_made_after_the_start_counts_from_then(void **state)
+{
+        struct census_unused unused;
+        uint64_t now_ms = clock_unix_ms();
+
+        make(0, 1, 2);
+        list[0].created_ms = now_ms + 3600 * 1000; /* by a clock that is ahead */
+        list[1].created_ms = 1;
+        assert_int_equal(unused_of(0, 1), 2);
+        assert_int_equal(census_ref(census, 2), 0);
+        assert_true(census_find_unused(census, 0, 1, &unused));
+        assert_int_equal(unused.id, 1);
+        assert_true(unused.since_ns <= clock_mono_ns());
 }
 
 static void by_default_each_has_a_share(void **state)
@@ -244,6 +304,8 @@ int main(void)
                 TEST(sessions_are_counted_whatever_the_order),
                 TEST(the_largest_come_in_order_and_all_are_in_the_sums),
                 TEST(the_highest_id_is_not_forgotten),
+                TEST(the_namespace_unused_for_longest_is_found),
+                TEST(a_namespace_made_after_the_start_counts_from_then),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -124,6 +124,37 @@ static void the_secrets_of_a_shared_tier_are_checked_at_startup(void **state)
         assert_non_null(strstr(fault.text, "of tenant a"));
 }
 
+static void a_time_that_may_be_off_is_0_or_at_least_its_least(void **state)
+{
+        static const struct {
+                const char *text, *printed;
+                uint64_t ms;
+        } good[] = {
+                { "off", "off", 0 },
+                { "0", "off", 0 },
+                { "1s", "1s", 1000 },
+                { "7d", "168h", 604800000 },
+        };
+        static const char *const bad[] = { "1ms", "999ms", "on", "OFF", "never", "auto", "8761h" };
+        unsigned row = (unsigned)config_row_find("namespaces.expire");
+        char why[CONFIG_WHY];
+
+        assert_int_equal(config.namespaces.expire_ms, 7 * 24 * HOUR);
+        for (size_t i = 0; i < ARRAY_SIZE(good); i++) {
+                _cleanup_(freep) char *printed = NULL;
+
+                assert_int_equal(config_assign(&config, row, good[i].text, false, why), 0);
+                assert_int_equal(config.namespaces.expire_ms, good[i].ms);
+                printed = config_format(&config, &config_rows[row]);
+                assert_string_equal(printed, good[i].printed);
+        }
+        for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
+                assert_int_equal(config_assign(&config, row, bad[i], false, why), -EINVAL);
+        assert_int_equal(config.namespaces.expire_ms, 7 * 24 * HOUR);
+        assert_int_equal(config_assign(&config, row, "1ms", false, why), -EINVAL);
+        assert_non_null(strstr(why, "1s to 8760h, or off"));
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -131,6 +162,7 @@ int main(void)
                 CASE(every_unit_of_a_time_has_its_factor),
                 CASE(a_secret_is_in_a_file_that_no_other_user_reads_or_changes),
                 CASE(the_secrets_of_a_shared_tier_are_checked_at_startup),
+                CASE(a_time_that_may_be_off_is_0_or_at_least_its_least),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

@@ -188,6 +188,92 @@ static void users_and_tenants_make_a_bounded_number_of_namespaces(void **state)
         hang_up(&bob);
 }
 
+/* Opens it in a session that ends at once. */
+static void make_as(uid_t uid, const char *name)
+{
+        struct peer_end c;
+
+        connect_as(&c, uid);
+        assert_int_equal(open_namespace(&c, name, "", 0, 0)->status, WIRE_OK);
+        hang_up(&c);
+        rig_turns();
+}
+
+static void a_new_namespace_replaces_the_one_unused_for_longest_at_a_limit(void **state)
+{
+        struct census_stats stats;
+        struct peer_end c;
+
+        limit_namespaces(3, 5); /* "a" is there, and is of no user */
+        make_as(BOB, "bobs");
+        make_as(ALICE, "b");
+        make_as(ALICE, "c");
+        make_as(ALICE, "b");
+        connect_as(&c, ALICE);
+        assert_int_equal(open_namespace(&c, "open", "", 0, 0)->status, WIRE_OK);
+        assert_int_equal(open_namespace(&c, "d", "model=x\n", 0, 60)->status, WIRE_OK);
+        assert_false(exists(&c, "c"));
+        assert_true(exists(&c, "b"));
+        assert_int_equal(entry_of(list(&c, "d", "", 1, 0), 0).info.lifetime_s, 60);
+        assert_string_equal(entry_of(list(&c, "d", "", 1, 0), 0).fingerprint, "model=x\n");
+        assert_int_equal(open_namespace(&c, "e", "", 0, 0)->status, WIRE_OK);
+        assert_false(exists(&c, "b"));
+        assert_true(exists(&c, "open"));
+        assert_says(open_namespace(&c, "f", "", 0, 0), WIRE_QUOTA, "neither chunks nor sessions");
+        assert_true(exists(&c, "bobs")); /* another user's stays */
+        assert_false(exists(&c, "f"));
+        census_get_stats(rig.service.census, &stats);
+        assert_int_equal(stats.expired, 2);
+        assert_int_equal(stats.removed, 2);
+        assert_int_equal(stats.refused[CENSUS_USER], 1);
+
+        limit_namespaces(4, 6); /* the tenant's limit */
+        make_as(ALICE, "g");
+        assert_int_equal(open_namespace(&c, "h", "", 0, 0)->status, WIRE_OK);
+        assert_false(exists(&c, "g"));
+        hang_up(&c);
+}
+
+/* Puts a chunk whose write fails with this kind of fault, in a session that ends. */
+static void fill_memory_only(const char *name, uint32_t n, enum fault_kind kind, uint64_t count)
+{
+        struct cache_stats stats;
+        struct peer_end c;
+
+        connect_as(&c, ALICE);
+        enter(&c, name);
+        fault_set(&(struct fault_plan){
+                .ops = 1u << KIO_WRITE, .kind = kind, .error = EIO, .first = 1, .count = count });
+        assert_int_equal(put(&c, n, WIRE_ACCEPTED), WIRE_OK);
+        do {
+                rig_turns();
+                cache_get_stats(rig.tenants[0].cache, &stats);
+        } while (kind == FAULT_ERROR && stats.unwritten_chunks > 0);
+        hang_up(&c);
+        rig_turns();
+}
+
+static void a_namespace_with_chunks_is_not_replaced(void **state)
+{
+        struct peer_end c;
+
+        limit_namespaces(3, 0);
+        connect_as(&c, ALICE);
+        enter(&c, "disk");
+        assert_int_equal(put(&c, 1, WIRE_WRITTEN), WIRE_OK);
+        hang_up(&c);
+        fill_memory_only("failed", 2, FAULT_ERROR, 1);
+        fill_memory_only("writing", 3, FAULT_NEVER, FAULT_FOR_EVER);
+        connect_as(&c, ALICE);
+        assert_says(open_namespace(&c, "new", "", 0, 0), WIRE_QUOTA, "limits.uid_namespaces");
+        assert_true(exists(&c, "disk"));
+        assert_true(exists(&c, "failed"));
+        assert_true(exists(&c, "writing"));
+        fault_set(NULL);
+        fault_release();
+        hang_up(&c);
+}
+
 /* --- lists --- */
 
 static void a_list_shows_each_namespace_once_and_whose_it_is(void **state)
@@ -451,6 +537,8 @@ int main(void)
                 TEST(a_name_that_is_not_printable_ends_the_session),
                 TEST(a_session_opens_a_bounded_number_of_namespaces),
                 TEST(users_and_tenants_make_a_bounded_number_of_namespaces),
+                TEST(a_new_namespace_replaces_the_one_unused_for_longest_at_a_limit),
+                TEST(a_namespace_with_chunks_is_not_replaced),
                 TEST(a_list_shows_each_namespace_once_and_whose_it_is),
                 TEST(a_list_shows_no_namespace_of_another_tenant_but_to_an_admin),
                 TEST(a_lifetime_is_set_by_the_owner_or_an_admin),

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Removes namespaces that have had no chunk and no session for namespaces.expire. Every minute, or
+ * eight times in that time, the namespace that has been unused for longest is removed, and the next
+ * after it, one at a time and at most MOST in one tick; if there are more, the next tick continues.
+ * Loop thread.
+ *
+ * Failures: without memory a namespace stays until a later tick. A removal that could not be
+ * written is logged; the namespace may be back after a restart, and expires again then. */
+#include "server-internal.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "checked.h"
+#include "units.h"
+
+enum { MOST = 16, PAUSE_MS = 60 * 1000 };
+
+static void remove_next(struct server *s);
+
+static void on_removed(struct removal *removal)
+{
+        struct server *s = container_of(removal, struct server, unused.removal);
+        char expire[UNITS_TEXT];
+
+        s->unused.removing = false;
+        if (removal->result == 0) {
+                census_count_expired(s->service.census);
+                log_info("namespace \"%s\": removed; it had no chunks and no sessions for %s "
+                         "(namespaces.expire)",
+                         removal->name, units_ms(s->config->namespaces.expire_ms, expire));
+        } else if (removal->result < 0) {
+                log_warning(
+                        "namespace \"%s\": it is unused, but its removal failed: %s; it may exist "
+                        "after a restart",
+                        removal->name, strerror(-removal->result));
+                return;
+        }
+        if (++s->unused.n < MOST)
+                remove_next(s);
+        else
+                s->unused.looked_ns = 0;
+}
+
+static void remove_next(struct server *s)
+{
+        struct census_unused unused;
+
+        if (s->draining || s->config->namespaces.expire_ms == 0 ||
+            !census_find_unused(s->service.census, -1, STORE_NO_OWNER, &unused) ||
+            clock_mono_ns() - unused.since_ns < s->config->namespaces.expire_ms * UINT64_C(1000000))
+                return;
+        s->unused.removing = true;
+        removal_start(&s->unused.removal, &s->service, unused.id, on_removed);
+}
+
+void server_expire_namespaces(struct server *s, uint64_t now_ns)
+{
+        uint64_t pause_ms = MIN(s->config->namespaces.expire_ms / 8, (uint64_t)PAUSE_MS);
+
+        if (s->unused.removing || now_ns < s->unused.looked_ns + pause_ms * 1000000 ||
+            !removal_sees_all(&s->service))
+                return;
+        s->unused.looked_ns = now_ns;
+        s->unused.n = 0;
+        remove_next(s);
+}
