@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* namespace: lists the namespaces, shows one, sets the lifetime of one, removes one. */
+/* namespace: lists the namespaces, shows one, compares two, sets the lifetime of one, removes one.
+ */
 #include <errno.h>
 #include <pwd.h>
 #include <stdlib.h>
@@ -15,6 +16,8 @@
 
 enum { OPTION_TENANT = OPTION_LONG, OPTION_PURGE, OPTION_LIMIT };
 
+enum { EXIT_DIFFERENT = 1 }; /* namespace diff, as diff(1) has it */
+
 static const struct option_row namespace_options[] = {
         { OPTION_TENANT, "tenant", "TENANT",
           "a namespace, or the namespaces, of this tenant; for admins if it is not yours" },
@@ -24,7 +27,7 @@ static const struct option_row namespace_options[] = {
 };
 
 struct arguments {
-        const char *tenant, *name;
+        const char *tenant, *name, *second; /* second: the other namespace of a diff */
         uint32_t lifetime_s;
         uint64_t limit;
         bool purge;
@@ -242,6 +245,111 @@ static int stat_one(struct ctl *ctl, const struct arguments *a)
         return EXIT_OK;
 }
 
+/* --- two --- */
+
+struct field {
+        const char *key, *value;
+};
+
+/* Takes the next line of a fingerprint. Returns false at its end. */
+static bool take_field(char **rest, struct field *ret)
+{
+        char *line = strsep(rest, "\n"), *value;
+
+        if (!line || !*line)
+                return false;
+        value = strchrnul(line, '=');
+        if (*value)
+                *value++ = '\0';
+        *ret = (struct field){ line, value };
+        return true;
+}
+
+/* Shows a field that differs. A value is NULL if that fingerprint lacks the field. */
+static void show_difference(const struct arguments *names, const char *key, const char *a,
+                            const char *b, cJSON *array)
+{
+        if (array) {
+                cJSON *o = cJSON_CreateObject();
+
+                cJSON_AddStringToObject(o, "field", key);
+                cJSON_AddItemToObject(o, "a", a ? cJSON_CreateString(a) : cJSON_CreateNull());
+                cJSON_AddItemToObject(o, "b", b ? cJSON_CreateString(b) : cJSON_CreateNull());
+                cJSON_AddItemToArray(array, o);
+                return;
+        }
+        print_safe(key, stdout);
+        fputs(": ", stdout);
+        print_safe(a ?: b, stdout);
+        fputs(a && b ? " | " : ", only in ", stdout);
+        print_safe(a && b ? b : a ? names->name : names->second, stdout);
+        putchar('\n');
+}
+
+/* Shows the fields that differ, and returns their number. Both texts are sorted by key, as the
+ * daemon requires of a fingerprint, and are cut into fields in place. */
+static unsigned show_differences(const struct arguments *names, char *a, char *b, cJSON *array)
+{
+        struct field fa, fb;
+        bool in_a = take_field(&a, &fa), in_b = take_field(&b, &fb);
+        unsigned n = 0;
+
+        while (in_a || in_b) {
+                int order = !in_a ? 1 : !in_b ? -1 : strcmp(fa.key, fb.key);
+
+                if (order != 0 || strcmp(fa.value, fb.value) != 0) {
+                        show_difference(names, order <= 0 ? fa.key : fb.key,
+                                        order <= 0 ? fa.value : NULL, order >= 0 ? fb.value : NULL,
+                                        array);
+                        n++;
+                }
+                if (order <= 0)
+                        in_a = take_field(&a, &fa);
+                if (order >= 0)
+                        in_b = take_field(&b, &fb);
+        }
+        return n;
+}
+
+/* Fetches a fingerprint. A namespace that does not exist is a failure here: status 1 means that the
+ * two differ. */
+static int fetch_fingerprint(struct ctl *ctl, const char *name, const char *tenant, char **ret)
+{
+        struct kvcache_namespace_info ns;
+        int r = kvcache_namespace_stat(ctl->kv, name, tenant, &ns, ret);
+
+        if (r == -ENOENT)
+                return complain(EXIT_REFUSED, "namespace diff: no namespace '%s'", name);
+        return r < 0 ? complain_call(ctl, r, "namespace diff") : EXIT_OK;
+}
+
+static int diff_two(struct ctl *ctl, const struct arguments *names)
+{
+        _cleanup_(freep) char *a = NULL, *b = NULL;
+        _cleanup_(cJSON_Deletep) cJSON *object = NULL;
+        cJSON *array = NULL;
+        unsigned n;
+        int r;
+
+        r = fetch_fingerprint(ctl, names->name, names->tenant, &a);
+        if (r == EXIT_OK)
+                r = fetch_fingerprint(ctl, names->second, names->tenant, &b);
+        if (r != EXIT_OK)
+                return r;
+        if (ctl->json) {
+                object = cJSON_CreateObject();
+                cJSON_AddStringToObject(object, "a", names->name);
+                cJSON_AddStringToObject(object, "b", names->second);
+                array = cJSON_AddArrayToObject(object, "fields");
+        }
+        n = show_differences(names, a, b, array);
+        if (object)
+                r = print_json(object);
+        return r != EXIT_OK ? r : n > 0 ? EXIT_DIFFERENT : EXIT_OK;
+}
+
+/* --- changes to one --- */
+
 static int remove_one(struct ctl *ctl, const struct arguments *a)
 {
         uint64_t dropped = 0;
@@ -303,15 +411,17 @@ static int set_lifetime(struct ctl *ctl, const struct arguments *a)
         return EXIT_OK;
 }
 
-static const char *const action_names[] = { "ls", "stat", "lifetime", "rm", NULL };
+static const char *const action_names[] = { "ls", "stat", "diff", "lifetime", "rm", NULL };
 static const struct action {
         int arguments;
+        const char *needs; /* for a message about their number */
         int (*run)(struct ctl *ctl, const struct arguments *a);
 } actions[] = {
-        { 0, list_all },
-        { 1, stat_one },
-        { 2, set_lifetime },
-        { 1, remove_one },
+        { 0, "takes no argument", list_all },
+        { 1, "needs one namespace", stat_one },
+        { 2, "needs two namespaces", diff_two },
+        { 2, "needs a namespace and a time, or 'none'", set_lifetime },
+        { 1, "needs one namespace", remove_one },
 };
 
 static int run_namespace(struct ctl *ctl, const struct command *self, int argc, char **argv)
@@ -346,19 +456,14 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
                 return ctl->exit_status;
         action = &actions[r];
         if (argc - first != (action->arguments > 0 ? 1 + action->arguments : first < argc))
-                return usage_error(
-                        self,
-                        action->arguments == 2
-                                ? "'namespace %s' needs a namespace and a time, or 'none'"
-                        : action->arguments == 1 ? "'namespace %s' needs one namespace"
-                                                 : "'namespace %s' takes no argument",
-                        wanted);
+                return usage_error(self, "'namespace %s' %s", wanted, action->needs);
         if (a.purge && action->run != remove_one)
                 return usage_error(self, "--purge is for 'namespace rm'");
         if (limited && action->run != list_all)
                 return usage_error(self, "--limit is for 'namespace ls'");
         a.name = action->arguments > 0 ? argv[first + 1] : NULL;
-        if (action->arguments == 2 && !parse_lifetime(argv[first + 2], &a.lifetime_s))
+        a.second = action->run == diff_two ? argv[first + 2] : NULL;
+        if (action->run == set_lifetime && !parse_lifetime(argv[first + 2], &a.lifetime_s))
                 return usage_error(
                         self,
                         "'namespace lifetime': '%s' is neither a time of at least 1s nor "
@@ -371,10 +476,14 @@ static int run_namespace(struct ctl *ctl, const struct command *self, int argc, 
 
 const struct command command_namespace = {
         .name = "namespace",
-        .arguments = "ls | stat NS | lifetime NS TIME|none | rm NS",
-        .summary = "list, show or remove namespaces, set their lifetime",
+        .arguments = "ls | stat NS | diff A B | lifetime NS TIME|none | rm NS",
+        .summary = "list, show, compare or remove namespaces, set their lifetime",
         .help = "ls lists the namespaces of your tenant, or of all tenants if you are an admin,\n"
-                "the largest first. stat shows one, with its fingerprint. lifetime sets how long\n"
+                "the largest first. stat shows one, with its fingerprint. diff prints a line for "
+                "each\n"
+                "field in which the fingerprints of A and B differ; the exit status is 0 if there "
+                "is\n"
+                "none, 1 if there are some. lifetime sets how long\n"
                 "after its put a chunk is found (90s, 30m, 12h, 7d), for stored chunks, too; "
                 "none:\n"
                 "until it is evicted. rm removes an empty namespace that no other session has "

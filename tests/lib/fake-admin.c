@@ -27,6 +27,7 @@ int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const cha
                                  char **ret_fingerprint)
 {
         int r = begin_namespace(kv, FAKE_NAMESPACE_STAT, name, tenant);
+        const char *fingerprint = fake_admin.fingerprint;
 
         assert(info_size == sizeof(*ret));
         if (r)
@@ -37,9 +38,10 @@ int kvcache_namespace_stat_sized(struct kvcache *kv, const char *name, const cha
                 *ret = fake.namespaces[i];
                 if (fake_admin.lifetime_s)
                         ret->lifetime_s = fake_admin.lifetime_s;
+                if (fake_admin.fingerprints)
+                        fingerprint = fake_admin.fingerprints[i];
                 if (ret_fingerprint)
-                        *ret_fingerprint =
-                                strdup(fake_admin.fingerprint ? fake_admin.fingerprint : "");
+                        *ret_fingerprint = strdup(fingerprint ? fingerprint : "");
                 return 0;
         }
         return -ENOENT;

@@ -8,8 +8,9 @@
 
 struct fake_admin {
         /* set by the test */
-        const char *fingerprint; /* every namespace of fake.namespaces has it */
-        uint64_t dropped;        /* chunks, by a removal or a purge of the shared tier */
+        const char *fingerprint;         /* every namespace of fake.namespaces has it */
+        const char *const *fingerprints; /* not NULL: one for each of them, in their order */
+        uint64_t dropped;                /* chunks, by a removal or a purge of the shared tier */
         uint32_t other_hosts_seconds;
         const struct kvcache_verify *found; /* out members of the calls of kvcache_verify() */
         size_t n_found;                     /* later calls end the volume and find nothing */

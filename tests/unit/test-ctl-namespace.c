@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl namespace, and ls --namespaces: lists, one namespace, its lifetime and its removal. */
+/* kvcachectl namespace, and ls --namespaces: lists, one namespace, the difference of two,
+ * lifetimes and removals. */
 #include <errno.h>
 
 #include "ctl-fixture.h"
@@ -187,6 +188,79 @@ static void missing_namespace_exits_with_1_and_is_named(void **state)
         }
 }
 
+/* --- diff --- */
+
+static void have_fingerprints(const char *const *fingerprints)
+{
+        have(two, 2); /* "small" has the first one, "large" the second */
+        fake_admin.fingerprints = fingerprints;
+}
+
+static void diff_prints_a_line_for_each_field_that_differs(void **state)
+{
+        static const struct {
+                const char *fingerprints[2], *printed;
+        } cases[] = {
+                { { "dtype=bf16\nmodel=m\ntp=1\n", "dtype=fp8\nmodel=m\ntp=2\n" },
+                  "dtype: bf16 | fp8\ntp: 1 | 2\n" },
+                { { "a=1\nb=2\nd=4\n", "b=2\nc=3\n" },
+                  "a: 1, only in small\nc: 3, only in large\nd: 4, only in small\n" },
+                { { "b=2\n", "a=1\nb=2\nc=3\n" }, "a: 1, only in large\nc: 3, only in large\n" },
+                { { "", "a=1\n" }, "a: 1, only in large\n" },
+                { { "a=1\n", "" }, "a: 1, only in small\n" },
+                { { "a=\n", "b=\n" }, "a: , only in small\nb: , only in large\n" },
+                { { "a=\n", "a=x=y\n" }, "a:  | x=y\n" },
+                { { "a=1\nab=1\n", "a=1\nabc=1\n" },
+                  "ab: 1, only in small\nabc: 1, only in large\n" },
+                { { "a=\033[2J\n", "a=x\n" }, "a: ?[2J | x\n" },
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+                have_fingerprints(cases[i].fingerprints);
+                ctl_expect(1, cases[i].printed, "", "namespace", "diff", "small", "large",
+                           "--tenant=t");
+        }
+        assert_string_equal(fake.tenant, "t");
+}
+
+static void diff_of_equal_fingerprints_prints_nothing_and_exits_with_0(void **state)
+{
+        static const char *const equal[][2] = { { "", "" }, { "a=1\nb=\n", "a=1\nb=\n" } };
+
+        for (size_t i = 0; i < ARRAY_SIZE(equal); i++) {
+                have_fingerprints(equal[i]);
+                ctl_expect(EXIT_OK, "", "", "namespace", "diff", "small", "large");
+                ctl_expect(EXIT_OK, "", "", "namespace", "diff", "small", "small");
+                ctl_expect(EXIT_OK, "{\"a\":\"small\",\"b\":\"large\",\"fields\":[]}\n", "",
+                           "namespace", "diff", "small", "large", "-j");
+        }
+}
+
+static void diff_in_json_has_null_for_a_missing_field(void **state)
+{
+        static const char *const fingerprints[] = { "a=1\nb=2\n", "b=\"\nc=3\n" };
+
+        have_fingerprints(fingerprints);
+        ctl_expect(1,
+                   "{\"a\":\"small\",\"b\":\"large\",\"fields\":["
+                   "{\"field\":\"a\",\"a\":\"1\",\"b\":null},"
+                   "{\"field\":\"b\",\"a\":\"2\",\"b\":\"\\\"\"},"
+                   "{\"field\":\"c\",\"a\":null,\"b\":\"3\"}]}\n",
+                   "", "namespace", "diff", "small", "large", "--json");
+}
+
+static void diff_never_exits_with_1_after_an_error(void **state)
+{
+        have(two, 2);
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace diff: no namespace 'gone'\n",
+                   "namespace", "diff", "gone", "small");
+        ctl_expect(EXIT_REFUSED, "", "kvcachectl: namespace diff: no namespace 'gone'\n",
+                   "namespace", "diff", "small", "gone");
+        fake.scripts[FAKE_NAMESPACE_STAT] = (struct fake_script){ -ECONNRESET, "cut", .after = 1 };
+        ctl_expect(EXIT_UNREACHABLE, "", "kvcachectl: namespace diff: the daemon went away: cut\n",
+                   "namespace", "diff", "small", "large");
+}
+
 /* --- lifetime --- */
 
 static void lifetime_takes_units_and_prints_the_result(void **state)
@@ -278,14 +352,18 @@ static void namespace_explains_wrong_usage(void **state)
         ctl_expect(EXIT_WRONG_USAGE, "",
                    "kvcachectl: 'namespace lifetime' needs a namespace and a time, or 'none'\n" SEE,
                    "namespace", "lifetime", "a");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace diff' needs two namespaces\n" SEE,
+                   "namespace", "diff", "a");
+        ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: 'namespace diff' needs two namespaces\n" SEE,
+                   "namespace", "diff", "a", "b", "c");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --purge is for 'namespace rm'\n" SEE,
                    "namespace", "stat", "a", "--purge");
         ctl_expect(EXIT_WRONG_USAGE, "", "kvcachectl: --limit is for 'namespace ls'\n" SEE,
                    "namespace", "rm", "a", "--limit=1");
-        ctl_expect(
-                EXIT_WRONG_USAGE, "",
-                "kvcachectl: unknown action 'del'; the actions are ls, stat, lifetime and rm\n" SEE,
-                "namespace", "del");
+        ctl_expect(EXIT_WRONG_USAGE, "",
+                   "kvcachectl: unknown action 'del'; the actions are ls, stat, diff, lifetime and "
+                   "rm\n" SEE,
+                   "namespace", "del");
         assert_int_equal(fake.made[FAKE_CONNECT], 0);
 }
 
@@ -300,6 +378,10 @@ int main(void)
                 CTL_TEST(stat_says_what_is_not_known),
                 CTL_TEST(stat_shows_the_name_of_the_owner),
                 CTL_TEST(missing_namespace_exits_with_1_and_is_named),
+                CTL_TEST(diff_prints_a_line_for_each_field_that_differs),
+                CTL_TEST(diff_of_equal_fingerprints_prints_nothing_and_exits_with_0),
+                CTL_TEST(diff_in_json_has_null_for_a_missing_field),
+                CTL_TEST(diff_never_exits_with_1_after_an_error),
                 CTL_TEST(lifetime_takes_units_and_prints_the_result),
                 CTL_TEST(lifetime_that_is_no_time_is_refused),
                 CTL_TEST(rm_removes_and_purges_only_when_asked),
