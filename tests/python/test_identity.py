@@ -21,7 +21,8 @@ def offloading(**changed):
     parallel.update((k, changed.pop(k)) for k in list(changed) if k in parallel)
     return ns(groups=(ns(tokens_per_block=changed.pop("tokens", 16), layer_names=changed.pop("layers", ("0", "1"))),),
               model=ns(name=changed.pop("model", "org/m"), dtype=changed.pop("kv_dtype", "bf16")), engine_id="one",
-              cache=ns(tokens_per_hash=changed.pop("per_hash", 16), blocks_per_chunk=changed.pop("blocks", 1)), parallel=ns(**parallel), **changed)
+              cache=ns(tokens_per_hash=changed.pop("per_hash", 16), blocks_per_chunk=changed.pop("blocks", 1)),
+              parallel=ns(**parallel), **changed)
 
 
 @pytest.fixture
@@ -54,7 +55,8 @@ VLLM = {
 }
 CONFIGURATION = {
     "model_dtype": ("model_config", "dtype", "torch.float16"), "revision": ("model_config", "revision", "b"),
-    "quantization": ("model_config", "quantization", "fp8"), "overrides": ("model_config", "hf_overrides", {"rope_scaling": {"factor": 4}}),
+    "quantization": ("model_config", "quantization", "fp8"),
+    "overrides": ("model_config", "hf_overrides", {"rope_scaling": {"factor": 4}}),
     "rope": ("model_config", "hf_text_config", ns(rope_theta=1e6)), "draft": ("speculative_config", "method", "ngram"),
     "backends": ("attention_config", "backend", "FLASHINFER"), "layout": ("cache_config", "kv_cache_layout", "HND"),
     "runner": ("", "use_v2_model_runner", True), "cache_dtype": ("cache_config", "cache_dtype", "fp8"),
@@ -175,7 +177,8 @@ def test_a_fact_cannot_replace_a_field_of_the_composition(name):
 
 
 def test_the_order_of_facts_does_not_matter():
-    assert list(identity.compose("e", {"b": 1, "a": 2}, "s").fields.items()) == list(identity.compose("e", {"a": 2, "b": 1}, "s").fields.items())
+    one, two = (identity.compose("e", facts, "s").fields for facts in ({"b": 1, "a": 2}, {"a": 2, "b": 1}))
+    assert list(one.items()) == list(two.items())
 
 
 # --- wrapped functions of vLLM ---

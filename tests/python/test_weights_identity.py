@@ -253,6 +253,22 @@ def test_a_shard_replaced_during_the_scan_is_noticed(tmp_path, monkeypatch):
     assert of(folder) == of(other)
 
 
+def test_a_shard_replaced_after_it_was_read_is_noticed(tmp_path, monkeypatch):
+    folder, other = make_model(tmp_path / "m"), make_model(tmp_path / "other")
+    for place, content in ((folder, b"one"), (other, b"two")):
+        (place / "a.safetensors").write_bytes(content)
+    during_the_scan(monkeypatch, lambda n: n == 3 and (folder / "a.safetensors").write_bytes(b"two"), 3)
+    assert of(folder) == of(other)
+
+
+def test_large_descriptions_are_read_whole(tmp_path):
+    folder = make_model(tmp_path / "m")
+    (folder / "table.json").write_bytes(b" " * (8 << 20))
+    before = of(folder)
+    write_at(folder / "table.json", 100_001)
+    assert of(folder) != before
+
+
 def test_a_folder_that_always_changes_is_unknown(tmp_path, monkeypatch):
     folder = make_model(tmp_path / "m")
     during_the_scan(monkeypatch, lambda n: (folder / "model.safetensors").write_bytes(b"x" * n), 1000)
@@ -327,8 +343,10 @@ def test_hostile_headers_are_sampled_in_bounded_time(tmp_path, header):
 
 
 def test_a_hostile_end_of_a_zip_file_is_sampled(tmp_path):
-    for end in (struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 1, 1, 1 << 31, 1 << 31, 0),
-                struct.pack("<4sIQI", b"PK\6\7", 0, 1 << 63, 1) + struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 1, 1, 0xffffffff, 0xffffffff, 0)):
+    def end_of(n):
+        return struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, 1, 1, n, n, 0)
+
+    for end in (end_of(1 << 31), struct.pack("<4sIQI", b"PK\6\7", 0, 1 << 63, 1) + end_of(0xffffffff)):
         path = tmp_path / "m.bin"
         path.write_bytes(b"PK\3\4" + bytes(2 << 20) + end)
         assert of(path).startswith("samples-")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facts of vLLM on which the bytes of a chunk depend, and the names of namespaces and keys.
 
-The facts come from vLLM's OffloadingConfig and from its configuration. `kvcache.engine.identity` composes the fingerprint, and a digest of it
-is in the namespace's name, so that configurations that differ lie side by side. Each group of layers (KV cache group) has a
+The facts come from vLLM's OffloadingConfig and from its configuration. `kvcache.engine.identity` composes the fingerprint, and a
+digest of it is in the namespace's name, so that configurations that differ lie side by side. Each group of layers (KV cache group) has a
 namespace, and the block hash is the key. The keys of blocks with a LoRA adapter contain the adapter's content (hooks.py).
 """
 
@@ -18,11 +18,14 @@ from ..engine.identity import Unknown, compose, digest_of, model_digest, new_sta
 from ..engine.weights import dummy_weights, weights_of
 from . import hooks
 
-__all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn", "weights_of", "weights_of_engine"]
+__all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
+           "weights_of", "weights_of_engine"]
 
 KEY_BYTES = 32
-_VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE", "VLLM_SSM_CONV_STATE_LAYOUT")
-_FORMATS = ("auto", "hf", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "fastsafetensors", "dummy")  # that read the folder
+_VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE",
+              "VLLM_SSM_CONV_STATE_LAYOUT")
+# formats whose loaders read the model's folder
+_FORMATS = ("auto", "hf", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "fastsafetensors", "dummy")
 
 
 def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dict[str, object]:
@@ -34,7 +37,8 @@ def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dic
     return {
         "model": config.model.name, "weights": weights, "dtype": config.model.dtype,
         "tokens_per_hash": config.cache.tokens_per_hash, "blocks_per_chunk": config.cache.blocks_per_chunk,
-        **{name.removesuffix("_size"): "canonical" if canonical else int(getattr(parallel, name, 0 if name == "rank" else 1)) for name in sizes},
+        **{name.removesuffix("_size"): "canonical" if canonical else int(getattr(parallel, name, 0 if name == "rank" else 1))
+           for name in sizes},
         "agnostic": int(bool(getattr(parallel, "is_parallelism_agnostic", False))),
         "replicated": int(bool(getattr(config, "replicated_layout", False))),
         "canonical": (getattr(config, "kv_cache_layout", None) or Unknown("the canonical layout has no name")) if canonical else "no",
