@@ -233,3 +233,11 @@ def test_the_scheduler_sees_the_configuration_of_its_tier(monkeypatch, vllm):
     build = install(monkeypatch)[hooks._OFFLOADING].build_offloading_config
     assert build(config, None) == "built"
     assert "layout" in of_vllm.of_engine(offloading()) and "configuration" in of_vllm.of_engine(ns(engine_id="two"))
+
+
+def test_lmcache_is_private_until_its_adapters_are_named() -> None:
+    layout = of_lmcache.Layout("[]", 4096)
+    silent, named = (identity.compose("lmcache", of_lmcache.fields_of("m", "w", layout, "0.5", 4096, a), "start")
+                     for a in (None, "none"))
+    assert set(silent.unknown) == {"adapter"} and silent.unknown["adapter"].option == "adapter"
+    assert silent.fields["private"] == "start" and not named.unknown and "private" not in named.fields

@@ -41,7 +41,8 @@ def make(module, daemon):
         memory, path = fake_lmcache.arena_of(places * PLACE, private)
         paths.append(path)
         desc = fake_lmcache.L1MemoryDesc(ctypes.addressof(ctypes.c_char.from_buffer(memory)), places * PLACE)
-        adapter = module.KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests", "timeout_s": 60.0, **options}, l1_memory_desc=desc)
+        options = {"socket": daemon.socket, "weights": "tests", "adapter": "none", "timeout_s": 60.0, **options}
+        adapter = module.KvcacheL2Adapter(options, l1_memory_desc=desc)
         host = lmcache_scenarios.Host(adapter, fake_lmcache.ObjectKey, lambda n, layout: fake_lmcache.MemoryObj(memory, n * PLACE, layout),
                                       fake_lmcache.layout_of)
         host.layout_bytes = 8192
@@ -71,7 +72,7 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
     host = make()
     keys = host.keys("versions", 3)
     assert host.store(keys)
-    old = fake_lmcache.install("0.5.0").KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests"})
+    old = fake_lmcache.install("0.5.0").KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests", "adapter": "none"})
     try:
         task = old.submit_lookup_and_lock_task(keys, fake_lmcache.layout_of("plain"))  # one layout for all groups
         found = []

@@ -111,7 +111,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     namespace    what names of namespaces begin with ("lmcache")
     weights      names the models' weights; default: a digest of their content (kvcache.engine.weights)
     weights_check  "samples" (default) or "full": how much of each file that digest reads
-    adapter      names the LoRA adapters that the engines use ("none")
+    adapter      names the LoRA adapters that the engines use, or "none". Where it is not given, namespaces are private
     ack          "accepted" (default: kept in memory first), "written" or "durable"
     share        register LMCache's memory, so that the daemon takes objects from where they lie (true)
     remote       use what the tier has that the daemon shares with other hosts (true)
@@ -123,7 +123,7 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         options = dict(params or {})
         _check(options)
         self._ack, self._weights = options.get("ack", "accepted"), options.get("weights")
-        self._check, self._adapter = options.get("weights_check", "samples"), options.get("adapter", "none")
+        self._check, self._adapter = options.get("weights_check", "samples"), options.get("adapter")
         self._start = identity.new_start()
         self._prefix, self._part_bytes = options.get("namespace", "lmcache"), options.get("part_bytes", 64 << 20)
         self._timeout_s = float(options.get("timeout_s", 5.0))

@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..engine.identity import compose, new_start, printable, warn
+from ..engine.identity import Unknown, compose, new_start, printable, warn
 from ..engine.weights import weights_of
 from ..sglang.identity import namespace_name
 
@@ -41,10 +41,11 @@ def layout_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> Layout:
     return Layout(json.dumps(pieces), nbytes)
 
 
-def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes: int, adapter: str = "none") -> dict[str, object]:
+def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes: int, adapter: str | None = None) -> dict[str, object]:
     """Returns the facts of LMCache. `adapter`: the LoRA adapters that the engines use, by the operator's word."""
-    return {"release": release, "model": model, "weights": weights, "adapter": adapter, "layout": layout.text, "bytes": layout.nbytes,
-            "part": part_bytes, "form": "objects"}
+    return {"release": release, "model": model, "weights": weights,
+            "adapter": adapter or Unknown("LMCache does not say which LoRA adapters its engines use", "adapter"),
+            "layout": layout.text, "bytes": layout.nbytes, "part": part_bytes, "form": "objects"}
 
 
 def key_of(key: Any) -> bytes:
