@@ -82,6 +82,17 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
         old.close()
 
 
+def test_servers_share_only_if_their_adapters_are_named(make, caplog):
+    """LMCache's keys do not contain LoRA adapters, so that silence is no evidence that there are none."""
+    silent = [make(adapter=None) for _ in range(2)]
+    keys = silent[0].keys("silent", 3)
+    assert silent[0].store(keys) and silent[0].find(keys) == [True] * 3
+    assert silent[1].find(keys) == [False] * 3 and make(adapter="none").find(keys) == [False] * 3
+    assert "set `adapter`" in caplog.text
+    named = [make(adapter=name) for name in ("sql", "sql", "none")]
+    assert named[0].store(keys) and named[1].find(keys) == [True] * 3 and named[2].find(keys) == [False] * 3
+
+
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},
                                      {"share": 1}, {"remote": "no"}, {"namespace": ""}, {"weights": 7}, {"sokcet": "x"}])
 def test_wrong_options_are_named(make, options):

@@ -63,16 +63,26 @@ def config_digest(config: Any) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
+def _adapter_of(model: Any) -> str:
+    """Returns "none" if the model says that it has no adapters. A configuration says nothing about them."""
+    if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", None) is True:
+        return Unknown("the model has adapters, whose content is not read", "adapter")
+    if getattr(model, "_hf_peft_config_loaded", None) is False:
+        return "none"
+    return Unknown("the model does not say whether it has adapters", "adapter")
+
+
 class PrefixStore:
     """The prefixes of one model with these weights.
 
     model         the model, or its configuration and `dtype`
     identity      what the weights are: name and revision, or a hash. Two models with one identity read each other's cache
-    adapter       names the adapters (LoRA) that the model has. Where it is not given and the model has some, the store is private
+    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; the store is
+                  private otherwise, and with a configuration alone. Make the store after the adapters are loaded
     block_tokens  of a block; prefixes are kept in whole blocks
     way           "gpu", "host" or "": how the last blocks went; `reason`: why not by the GPU, or why not at all"""
 
-    def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str = "none",
+    def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
         config = getattr(model, "config", model)
         text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
@@ -91,11 +101,9 @@ class PrefixStore:
         self._itemsize = torch.empty(0, dtype=dtype).element_size()
         self.region_bytes = block_tokens * self.heads * self.head_dim * self._itemsize
         self.block_bytes = 2 * self.layers * self.region_bytes
-        facts = {"model": identity, "adapter": adapter, "config": config_digest(config), "dtype": str(dtype).removeprefix("torch."),
+        facts = {"model": identity, "adapter": adapter or _adapter_of(model), "config": config_digest(config), "dtype": str(dtype).removeprefix("torch."),
                  "layout": "layers,kv,tokens,heads,dim", "layers": self.layers, "kv_heads": self.heads,
                  "head_dim": self.head_dim, "block_tokens": block_tokens, "keys": "sha256-chain-int64"}
-        if adapter == "none" and (getattr(model, "peft_config", None) or getattr(model, "_hf_peft_config_loaded", False)):
-            facts["adapter"] = Unknown("the model has adapters", "adapter")
         fingerprint = compose("transformers", facts, new_start())
         warn(log, fingerprint)
         self.fingerprint: Mapping[str, object] = fingerprint.fields
