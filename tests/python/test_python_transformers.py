@@ -133,6 +133,15 @@ def test_a_store_is_private_unless_the_model_says_that_it_has_no_adapters(adapte
     assert named[0].save(make_cache(20), range(20)) == 20 and named[1].match(range(20)) == 20
 
 
+def test_close_removes_a_private_namespace(adapter, client, daemon):
+    private, shared = make_store(adapter, client, adapter=None), make_store(adapter, client)
+    for store in (private, shared):
+        assert store.save(make_cache(20), range(20)) == 20
+        store.close()
+    with daemon.client() as c:
+        assert [n.name for n in c.namespaces()] == [shared.namespace.name]
+
+
 def test_a_model_without_adapters_shares(adapter, client):
     plain = model_with(_hf_peft_config_loaded=False)
     assert make_store(adapter, client, plain, adapter=None).save(make_cache(20), range(20)) == 20

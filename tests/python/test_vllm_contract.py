@@ -16,6 +16,7 @@ import fake_vllm  # noqa: E402
 import harness  # noqa: E402
 import vllm_scenarios  # noqa: E402
 from kvcache import vllm as adapter  # noqa: E402
+from kvcache.engine import private  # noqa: E402
 from kvcache.vllm import identity  # noqa: E402
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
@@ -45,6 +46,16 @@ def make(version, daemon):
                          ids=lambda f: f.__name__)
 def test_scenario(scenario, make, daemon):
     scenario(make, daemon)
+
+
+@pytest.mark.parametrize("weights, left", [("unknown", 0), ("tests", 1)])
+def test_shutdown_removes_a_private_namespace(make, daemon, monkeypatch, weights, left):
+    monkeypatch.setattr(private, "BUSY_S", 60.0)  # on a busy machine
+    host = make(weights=weights)
+    vllm_scenarios.store(host, "a", vllm_scenarios.keys_of("end", 4))
+    host.close()
+    with daemon.client() as c:
+        assert len(list(c.namespaces())) == left
 
 
 def test_events_of_what_was_stored(make, version):

@@ -34,6 +34,7 @@ from . import _library as c
 from ._errors import ArgumentError
 from ._gpu import OUTER_FIRST, Gpu, Layout
 from ._memory import Places
+from .engine import private
 from .engine.identity import Unknown, compose, digest_of, new_start, warn
 
 if TYPE_CHECKING:
@@ -115,13 +116,14 @@ class PrefixStore:
         self.way, self.reason = "", ""
 
     def close(self) -> None:
-        """Gives back the GPU and the memory. Before the client is closed."""
+        """Gives back the GPU and the memory, and removes a private namespace. Before the client is closed."""
         for gpu in self._gpus.values():
             gpu.detach()
         self._gpus.clear()
         region, self._region = self._region, None
         if region is not None:
             region.unregister()
+        private.remove([self.namespace], self.fingerprint)
 
     # --- what is asked of it ---
 
