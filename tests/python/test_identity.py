@@ -2,6 +2,7 @@
 """Fingerprints: each fact keeps apart, unknown facts are private, and no fact of an adapter can be left out unseen."""
 
 import logging
+import sys
 import types
 
 import fake_sglang
@@ -64,7 +65,8 @@ CONFIGURATION = {
 }
 SGLANG = {
     "model": {"model": "org/n"}, "revision": {"revision": "b"}, "weights": {"weights": "x"}, "served": {"model_name": "other"},
-    "geometry": {"lengths": (16,)}, "replicated": {"is_mla_model": True}, "tp": {"tp_size": 2}, "tp_rank": {"tp_rank": 1}, "pp": {"pp_size": 2},
+    "geometry": {"lengths": (16,)}, "replicated": {"is_mla_model": True}, "tp": {"tp_size": 2}, "tp_rank": {"tp_rank": 1},
+    "pp": {"pp_size": 2},
     "pp_rank": {"pp_rank": 1}, "cp": {"attn_cp_size": 2}, "cp_rank": {"attn_cp_rank": 1}, "dcp": {"dcp_size": 2}, "part": {"part": 4096},
 }
 LMCACHE = {"model": {"model": "org/n"}, "weights": {"weights": "x"}, "layout": {"shape": (4, 4)}, "release": {"release": "0.6"},
@@ -93,7 +95,7 @@ def test_each_fact_of_vllm_s_configuration_keeps_engines_apart(vllm, fact):
 
 
 @pytest.mark.parametrize("fact, change", [
-    ("version", lambda: setattr(__import__("vllm"), "__version__", "0.26.0")),
+    ("version", lambda: setattr(__import__("vllm"), "__version__", "0.34.0")),
     ("platform", lambda: setattr(__import__("vllm.platforms").platforms, "current_platform",
                                  ns(device_type="cuda", get_device_capability=lambda: (10, 0)))),
 ])
@@ -109,8 +111,29 @@ def test_a_layout_variable_keeps_engines_apart(vllm, monkeypatch):
     assert_only("environment", before, facts_of_vllm())
 
 
+@pytest.mark.parametrize("version", ["0.26.0", "0.32.9", "dev"])
+def test_the_seed_of_block_hashes_keeps_engines_apart_before_0_33(vllm, monkeypatch, version):
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    before = facts_of_vllm()
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    assert_only("seed", before, facts_of_vllm())
+    monkeypatch.delenv("PYTHONHASHSEED")
+    made = identity.compose("vllm", facts_of_vllm(), "s")
+    assert list(made.unknown) == ["seed"] and made.unknown["seed"].option == "PYTHONHASHSEED"
+
+
+@pytest.mark.parametrize("version", ["0.33.0", "0.33.1rc1", "1.0"])
+def test_the_seed_of_block_hashes_is_fixed_since_0_33(vllm, monkeypatch, version):
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    before = facts_of_vllm()
+    monkeypatch.delenv("PYTHONHASHSEED")
+    assert facts_of_vllm() == before and not identity.compose("vllm", before, "s").unknown
+
+
 def test_every_fact_of_vllm_has_a_test(vllm):
-    tested = {*VLLM, *CONFIGURATION, "version", "platform", "environment", "canonical", "scales", "adapters"}
+    tested = {*VLLM, *CONFIGURATION, "version", "platform", "environment", "canonical", "scales", "adapters", "seed"}
     assert set(facts_of_vllm()) == tested
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -152,8 +151,6 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._counts = dict.fromkeys(COUNTERS, 0)
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
-        if "PYTHONHASHSEED" not in os.environ and not _MEDIA:
-            log.warning("PYTHONHASHSEED is not set: vLLM's block hashes differ at each start, so nothing is found after a restart")
         log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
                  "connected" if self._transfers.well else "the daemon does not answer yet")
 
