@@ -54,7 +54,7 @@ class Host:
         spec = ns(config=config, _scheduler_mmap=region, kv_events_config=ns(enable_kv_cache_events=True))
         configuration = fake_vllm.configuration()
         configuration.kv_transfer_config.engine_id = engine
-        hooks._keeping(lambda vllm_config, kv_cache_config: None)(configuration, None)  # as the scheduler's process does
+        hooks._keeping(lambda vllm_config, kv_cache_config: None)(configuration, None)  # the scheduler's process calls it so
         options = {"type": "kvcache", "weights": "tests", "load_policy": "always", "enable_kv_events": True, **options}
         self.tier = SecondaryTierFactory.create_secondary_tier(options, self.view, spec)
         self.manager = TieringOffloadingManager(primary, [self.tier])
