@@ -15,7 +15,7 @@ import types
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] / "client" / "python"), str(HERE.parents[0] / "python")]
-os.environ["PYTHONHASHSEED"] = "0"  # vLLM before 0.33 has random block hashes without it, which make a namespace private
+os.environ["PYTHONHASHSEED"] = "0"  # vLLM before 0.29 has random block hashes without it, which make a namespace private
 
 import fake_vllm  # noqa: E402
 import harness  # noqa: E402

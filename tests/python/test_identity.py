@@ -111,25 +111,22 @@ def test_a_layout_variable_keeps_engines_apart(vllm, monkeypatch):
     assert_only("environment", before, facts_of_vllm())
 
 
-@pytest.mark.parametrize("version", ["0.26.0", "0.32.9", "dev"])
-def test_the_seed_of_block_hashes_keeps_engines_apart_before_0_33(vllm, monkeypatch, version):
+@pytest.mark.parametrize("version, algorithm, known", [
+    ("0.26.0", "sha256_cbor", False), ("0.28.9", "sha256", False), ("dev", "sha256", False), ("0.33.0", "xxhash_cbor", False),
+    ("0.29.0", "sha256", True), ("0.33.1rc1", "sha256_cbor", True), ("1.0", "sha256", True),
+])
+def test_the_seed_of_block_hashes_keeps_engines_apart(vllm, monkeypatch, version, algorithm, known):
     monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
+    vllm.current.cache_config.prefix_caching_hash_algo = algorithm
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     before = facts_of_vllm()
     monkeypatch.setenv("PYTHONHASHSEED", "1")
     assert_only("seed", before, facts_of_vllm())
     monkeypatch.delenv("PYTHONHASHSEED")
+    assert_only("seed", before, facts_of_vllm(), also=("private",))
     made = identity.compose("vllm", facts_of_vllm(), "s")
-    assert list(made.unknown) == ["seed"] and made.unknown["seed"].option == "PYTHONHASHSEED"
-
-
-@pytest.mark.parametrize("version", ["0.33.0", "0.33.1rc1", "1.0"])
-def test_the_seed_of_block_hashes_is_fixed_since_0_33(vllm, monkeypatch, version):
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", version)
-    monkeypatch.setenv("PYTHONHASHSEED", "1")
-    before = facts_of_vllm()
-    monkeypatch.delenv("PYTHONHASHSEED")
-    assert facts_of_vllm() == before and not identity.compose("vllm", before, "s").unknown
+    assert list(made.unknown) == ([] if known else ["seed"])
+    assert known or made.unknown["seed"].option == "PYTHONHASHSEED"
 
 
 def test_every_fact_of_vllm_has_a_test(vllm):

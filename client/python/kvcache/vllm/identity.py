@@ -61,7 +61,7 @@ def of_engine(offloading: Any = None) -> dict[str, object]:
         "overrides": _said(model, "hf_overrides"), "rope": _rope_of(model), "draft": _draft_of(config), "backends": _backends_of(config),
         "layout": _layout_of(cache), "runner": _runner_of(config), "cache_dtype": _said(cache, "cache_dtype"),
         "scales": _scales_of(cache), "hash": _said(cache, "prefix_caching_hash_algo"),
-        "seed": _seed_of(_version()), "adapters": _adapters_of(config), "version": _version(), "platform": _platform(),
+        "seed": _seed_of(_version(), _said(cache, "prefix_caching_hash_algo")), "adapters": _adapters_of(config), "version": _version(), "platform": _platform(),
         "load_format": _load_format_of(config),
         "environment": digest_of({n: os.environ.get(n) for n in _VARIABLES}),
     }
@@ -101,13 +101,16 @@ def _version() -> str:
     return getattr(vllm, "__version__", None) or Unknown("vLLM has no version")
 
 
-def _seed_of(version: str) -> str:
-    """Returns the seed of block hashes. vLLM before 0.33 takes it from the environment, and a random one where that has none."""
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if numbers and (int(numbers[1]), int(numbers[2])) >= (0, 33):
-        return "fixed"
+def _seed_of(version: str, algorithm: str) -> str:
+    """Returns the seed of block hashes. Where the environment has none, vLLM before 0.29 takes a random one, and later versions do so
+    with hash algorithms that are not cryptographic."""
     said = os.environ.get("PYTHONHASHSEED")
-    return said or Unknown("block hashes of this vLLM differ at each start", "PYTHONHASHSEED")
+    if said is not None:
+        return f"set {said}"
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) >= (0, 29) and algorithm in ("sha256", "sha256_cbor"):
+        return "fixed"
+    return Unknown("block hashes of this vLLM differ at each start", "PYTHONHASHSEED")
 
 
 def _platform() -> str:
