@@ -130,7 +130,8 @@ def test_the_seed_of_block_hashes_keeps_engines_apart(vllm, monkeypatch, version
 
 
 def test_every_fact_of_vllm_has_a_test(vllm):
-    tested = {*VLLM, *CONFIGURATION, "version", "platform", "environment", "canonical", "scales", "adapters", "seed"}
+    tested = {*VLLM, *CONFIGURATION, "version", "platform", "environment", "canonical", "scales", "adapters", "seed",
+              "arrangement"}
     assert set(facts_of_vllm()) == tested
 
 

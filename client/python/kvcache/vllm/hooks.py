@@ -35,12 +35,13 @@ def install() -> None:
     for module, name, parameters, wrapper in ((_OFFLOADING, "build_offloading_config", ("vllm_config", "kv_cache_config"), _keeping),
                                               (_HASHES, "_gen_lora_extra_hash_keys", ("request",), _with_content)):
         try:
-            _wrap(importlib.import_module(module), name, parameters, wrapper)
+            wrap(importlib.import_module(module), name, parameters, wrapper)
         except Exception as e:
             log.debug("%s.%s is not wrapped: %s", module, name, e)
 
 
-def _wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
+def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
+    """Replaces a function of a module or class by its wrapper, once. Raises if its parameters are not the known ones."""
     original = getattr(module, name)
     if getattr(original, "kvcache_wrapped", False):
         return

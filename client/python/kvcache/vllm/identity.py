@@ -17,7 +17,7 @@ from typing import Any
 
 from ..engine.identity import Unknown, compose, digest_of, model_digest, new_start, printable, warn
 from ..engine.weights import dummy_weights, weights_of
-from . import hooks
+from . import delivery, hooks
 
 __all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
            "weights_of", "weights_of_engine"]
@@ -42,29 +42,50 @@ def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dic
            for name in sizes},
         "agnostic": int(bool(getattr(parallel, "is_parallelism_agnostic", False))),
         "replicated": int(bool(getattr(config, "replicated_layout", False))),
-        "canonical": (getattr(config, "kv_cache_layout", None) or Unknown("the canonical layout has no name")) if canonical else "no",
+        "canonical": _canonical_of(config) if canonical else "no",
         "groups": digest_of([[g.tokens_per_block, list(g.layer_names)] for g in config.groups]), "row": row_bytes, "part": part_bytes,
     }
 
 
 def of_engine(offloading: Any = None) -> dict[str, object]:
-    """Returns the facts that OffloadingConfig leaves out: "auto" is the model's dtype, attention backends order a block's heads and tokens
-    in their own way, and the files of a model are those of a revision. They come from the current configuration, else from the
-    one of this OffloadingConfig."""
+    """Returns the facts that OffloadingConfig leaves out. The worker's are taken where it has delivered them: they describe the tensors
+    (arrangement.py). Otherwise vLLM's configuration stands for them, with all that the arrangement may depend on: the full version, the
+    kind of GPU and the variables of the environment."""
     config = _configuration(offloading)
+    engine_id = getattr(offloading, "engine_id", None)
+    world_size = int(getattr(getattr(offloading, "parallel", None), "world_size", 1))
+    facts = delivery.delivered(engine_id, world_size) if engine_id is not None else None
+    if facts is None and config is not None:
+        facts = {**of_configuration(config), "arrangement": "not described", "backends": _backends_of(config), "version": _version(),
+                 "platform": _platform(), "environment": digest_of({n: os.environ.get(n) for n in _VARIABLES})}
     if config is None:
-        return {"configuration": Unknown("vLLM's configuration is not visible: the plugin 'kvcache' is not loaded, or this version is "
-                                         "not known")}
+        return {**(facts or {}), "configuration": Unknown("vLLM's configuration is not visible: the plugin 'kvcache' is not loaded, or "
+                                                          "this version is not known")}
+    cache = config.cache_config
+    assert facts is not None
+    return {**facts, "hash": _said(cache, "prefix_caching_hash_algo"),
+            "seed": _seed_of(_version(), _said(cache, "prefix_caching_hash_algo")), "adapters": _adapters_of(config)}
+
+
+def of_configuration(config: Any) -> dict[str, object]:
+    """Returns the facts of vLLM's configuration on which the bytes depend and not only their arrangement."""
     model, cache = config.model_config, config.cache_config
     return {
         "model_dtype": _said(model, "dtype"), "revision": _said(model, "revision"), "quantization": _said(model, "quantization"),
-        "overrides": _said(model, "hf_overrides"), "rope": _rope_of(model), "draft": _draft_of(config), "backends": _backends_of(config),
-        "layout": _layout_of(cache), "runner": _runner_of(config), "cache_dtype": _said(cache, "cache_dtype"),
-        "scales": _scales_of(cache), "hash": _said(cache, "prefix_caching_hash_algo"),
-        "seed": _seed_of(_version(), _said(cache, "prefix_caching_hash_algo")), "adapters": _adapters_of(config), "version": _version(), "platform": _platform(),
+        "overrides": _said(model, "hf_overrides"), "rope": _rope_of(model), "draft": _draft_of(config), "layout": _layout_of(cache),
+        "runner": _runner_of(config), "cache_dtype": _said(cache, "cache_dtype"), "scales": _scales_of(cache),
         "load_format": _load_format_of(config),
-        "environment": digest_of({n: os.environ.get(n) for n in _VARIABLES}),
     }
+
+
+def version_of_arrangement(canonical: bool) -> str:
+    """Returns the part of vLLM's version that engines whose tensors are described must have in common. The canonical format has a version
+    of its own."""
+    if canonical:
+        return "canonical"
+    said = _version()
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\.post\d+)?(\+cu\d+)?", said)
+    return release[1] if release else said
 
 
 def weights_of_engine(name: str, check: str, offloading: Any = None) -> str:
@@ -75,6 +96,15 @@ def weights_of_engine(name: str, check: str, offloading: Any = None) -> str:
         text = getattr(model.hf_config, "to_json_string", None)
         return dummy_weights(text(), getattr(model, "seed", 0)) if text else Unknown("random weights without a configuration", "weights")
     return weights_of(getattr(model, "model", None) or name, getattr(model, "revision", None), check, getattr(load, "download_dir", None))
+
+
+def _canonical_of(config: Any) -> str:
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping import canonical_format_id
+
+        return str(canonical_format_id(config.kv_cache_layout))
+    except Exception as e:
+        return Unknown(f"the canonical format has no name: {e}")
 
 
 def _configuration(offloading: Any) -> Any:
@@ -131,6 +161,8 @@ def _runner_of(config: Any) -> str:
 
 
 def _scales_of(cache: Any) -> str:
+    if str(getattr(cache, "cache_dtype", "")).endswith("_per_token_head"):
+        return "per token and head"
     if getattr(cache, "calculate_kv_scales", False):
         return Unknown("scales of an fp8 cache are computed from the first request (calculate_kv_scales)")
     return "none"
