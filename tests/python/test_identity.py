@@ -197,6 +197,16 @@ def test_a_fact_cannot_replace_a_field_of_the_composition(name):
         identity.compose("e", {name: "x"}, "s")
 
 
+@pytest.mark.parametrize("name, expected", [
+    ("org/m", "m"), ("/data/pod-1/m/", "m"), ("m", "m"), ("/hub/models--org--m/snapshots/abc", "m"), ("/hub/models--m/snapshots/abc/", "m"),
+    ("/snapshots/abc", "abc"),
+])
+def test_a_model_in_another_folder_is_the_same(name, expected):
+    facts = {"model": name, "weights": "w"}
+    assert identity.compose("e", facts, "s").fields["model"] == expected
+    assert identity.model_digest(facts).startswith(expected + "-")
+
+
 def test_the_order_of_facts_does_not_matter():
     one, two = (identity.compose("e", facts, "s").fields for facts in ({"b": 1, "a": 2}, {"a": 2, "b": 1}))
     assert list(one.items()) == list(two.items())

@@ -63,15 +63,22 @@ def compose(engine: str, facts: Mapping[str, object], start: str) -> Fingerprint
             raise ValueError(f"{name!r} is a field of every fingerprint; name the fact otherwise")
         if value is None or value == "unknown":
             unknown[name] = value if isinstance(value, Unknown) else Unknown("the engine does not say it")
-        fields[name] = "unknown" if name in unknown else printable(value)
+        fields[name] = "unknown" if name in unknown else printable(model_name(value) if name == "model" else value)
     if unknown:
         fields["private"] = start
     return Fingerprint(dict(sorted(fields.items())), unknown)
 
 
+def model_name(model: object) -> str:
+    """Returns the last part of a model's name or path. The same model in another folder has the same weights, and shares."""
+    text = str(model).rstrip("/")
+    cached = re.search(r"(?:^|/)models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+$", text)
+    return cached[1] if cached else text.rsplit("/", 1)[-1]
+
+
 def model_digest(fields: Mapping[str, object]) -> str:
     """Returns MODEL-DIGEST, a part of a namespace's name: the last part of the model's name and a digest of the fingerprint."""
-    model = re.sub(r"[^A-Za-z0-9._-]+", "_", str(fields["model"]).rstrip("/").rsplit("/", 1)[-1])[:96]
+    model = re.sub(r"[^A-Za-z0-9._-]+", "_", model_name(fields["model"]))[:96]
     return f"{model}-{digest_of(dict(fields))[:16]}"
 
 
