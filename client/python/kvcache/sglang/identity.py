@@ -12,11 +12,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..engine.identity import Unknown, compose, digest_of, model_digest, new_start, printable, warn
-from ..engine.weights import weights_of
+from ..engine.identity import Unknown, compose, digest_of, model_digest, model_name, new_start, printable, warn
 from ..vllm import identity as shared
 
-__all__ = ["Unknown", "compose", "fields_of", "key_of", "namespace_name", "new_start", "parts_of", "printable", "warn", "weights_of"]
+__all__ = ["Unknown", "compose", "fields_of", "key_of", "namespace_name", "new_start", "parts_of", "printable", "warn"]
 
 _OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
             "kv_cache_dim", "head_group_num", "storage_format_tag")
@@ -36,7 +35,7 @@ def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, rev
     geometry = [[n, printable(getattr(pool, n, None))] for n in _OF_POOL]
     return {
         "model": model, "revision": revision, "weights": weights,
-        "served": config.model_name or "-", "dtype": getattr(pool, "dtype", None),
+        "served": model_name(config.model_name or "-"), "dtype": getattr(pool, "dtype", None),
         "pool": type(pool).__name__, "layout": getattr(pool, "layout", None),
         "page_tokens": str(getattr(pool, "page_size", 0)),
         "geometry": digest_of([geometry, list(lengths)]),

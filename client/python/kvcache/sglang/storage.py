@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
 from ..engine.weights import CHECKS
-from . import identity
+from . import facts, identity
 from .link import Link
 from .pages import Pages, describe
 
@@ -127,6 +127,10 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         super().register_mem_pool_host(mem_pool_host)
         if self._pool is not None or self._values is not None:
             return
+        refusal = facts.refusal()
+        if refusal:
+            log.warning("kvcache stores and finds nothing: %s", refusal)
+            return
         pool = getattr(getattr(mem_pool_host, "anchor_entry", None), "host_pool", mem_pool_host)
         lengths: tuple[int, ...] = ()
         if self._in_pieces:
@@ -149,13 +153,12 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             self._link.share(memory, address, nbytes)
 
     def _pages(self, pool: Any, lengths: tuple[int, ...]) -> Pages:
-        model, revision = _model_of(self._config)
+        model, revision = facts.model_of(self._config.model_name)
         if self._weights and isinstance(revision, identity.Unknown):
             revision = "of weights"  # the option names them
-        weights = self._weights or identity.weights_of(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
-        facts = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights,
-                                   part_bytes=self._part_bytes)
-        fingerprint = identity.compose("sglang", facts, self._start)
+        weights = self._weights or facts.weights_of_engine(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
+        said = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights, part_bytes=self._part_bytes)
+        fingerprint = identity.compose("sglang", {**said, **facts.of_engine()}, self._start)
         if lengths or not self._in_pieces:
             identity.warn(log, fingerprint)
         fields = fingerprint.fields
@@ -301,14 +304,3 @@ def _parent_of(extra_info: Any) -> bytes | None:
     """The page before the first, where SGLang passes those (hicache_storage_pass_prefix_keys)."""
     before = getattr(extra_info, "prefix_keys", None)
     return identity.key_of(before[-1]) if before else None
-
-
-def _model_of(config: Any) -> tuple[str, str]:
-    """(path, revision) of the model, which SGLang does not hand over: it names what it serves."""
-    try:
-        from sglang.srt.runtime_context import get_model
-
-        model = get_model()
-        return str(model.model_path), str(model.revision or "main")
-    except Exception:  # another version's, or a test's
-        return str(config.model_name or "unnamed"), identity.Unknown("SGLang does not say it", "weights")
