@@ -248,6 +248,14 @@ def test_block_hashes_contain_an_adapter_s_content(monkeypatch, tmp_path):
     assert keys(adapter(tmp_path / "b", b"one", number=3)) == one
 
 
+def test_keys_of_adapters_have_the_form_of_vllm_s(monkeypatch, tmp_path):
+    """vLLM 0.29 and later publish `key[1]` of each key in KV events."""
+    keys = install(monkeypatch, keys=lambda request: [("lora", request.lora_request.lora_name, request.lora_request.lora_path)])
+    said = keys[hooks._HASHES]._gen_lora_extra_hash_keys(adapter(tmp_path / "a", b"one"))
+    bare = install(monkeypatch)[hooks._HASHES]._gen_lora_extra_hash_keys(adapter(tmp_path / "a", b"one"))
+    assert said[0][0] == "lora" and said[1][0] == "kvcache" and bare == ["sql", "kvcache:" + said[1][1]]
+
+
 def test_an_unreadable_adapter_is_private(monkeypatch, tmp_path):
     keys = install(monkeypatch)[hooks._HASHES]._gen_lora_extra_hash_keys
     absent = [ns(lora_request=ns(lora_int_id=n, lora_name="x", lora_path=str(tmp_path / "none"))) for n in (1, 2)]

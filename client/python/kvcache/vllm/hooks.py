@@ -74,7 +74,11 @@ def _with_content(original: Any) -> Any:
     def keys(request: Any) -> list[Any]:
         said = list(original(request))
         adapter = getattr(request, "lora_request", None)
-        return [*said, "kvcache:" + adapter_digest(adapter)] if adapter else said
+        if not adapter:
+            return said
+        # vLLM tags its keys from 0.29 on, and takes the second element of each for its KV events.
+        tagged = any(isinstance(key, tuple) for key in said)
+        return [*said, ("kvcache", adapter_digest(adapter)) if tagged else "kvcache:" + adapter_digest(adapter)]
 
     return keys
 
