@@ -106,6 +106,28 @@ def test_random_weights_are_those_of_configuration_and_seed(sglang, tmp_path):
     assert len({first, other, weights()}) == 3
 
 
+def test_scales_are_those_in_the_file(sglang, tmp_path):
+    path = tmp_path / "scales.json"
+    path.write_text("{}")
+    fake_sglang.current["model"].quantization_param_path = str(path)
+    before = facts.of_engine()
+    path.write_text('{"a": 1}')
+    assert_only("scales", before, facts.of_engine())
+
+
+def test_the_backend_has_the_facts_and_no_folders(sglang, monkeypatch):
+    made = []
+    monkeypatch.setattr(sglang.Link, "namespace", lambda self, name, fields, nbytes: made.append(fields))
+    monkeypatch.setattr(sglang.Link, "begin", lambda self: None)
+    for folder in ("/pods/1/m", "/pods/2/m"):
+        fake_sglang.current["model"].model_path = folder
+        config = fake_sglang.Config23(model_name=folder, extra_config={"weights": "tests"})
+        storage, pool = sglang.KvcacheStorage(config, {}), fake_sglang.HostPool(pages=2)
+        storage.register_mem_pool_host(pool)
+        storage.close(), pool.close()
+    assert made[0] == made[1] and set(facts.NAMES) <= set(made[0]) and "private" not in made[0]
+
+
 # --- adapters ---
 
 

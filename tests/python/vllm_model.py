@@ -86,7 +86,7 @@ def strides_of(shape, order):
 class Caches(NamedTuple):
     config: Any  # KVCacheConfig
     tensors: dict[str, Tensor]  # the registered ones
-    cross_layers: Tensor | None
+    cross_layers: Tensor | None  # the registered one for all layers
     handed_over: Any  # CanonicalKVCaches
     layers: dict[str, Tensor]  # tensors without a dimension for layers
 
@@ -119,7 +119,8 @@ def caches_of(engine):
     elif engine.runner == "v1":
         order = (CROSS_25 if engine.version < (0, 26) else CROSS_28)[engine.layout]
         strides = strides_of((LAYERS, *shape), order)
-        cross = Tensor(Storage(1 << 20), engine.dtype, (LAYERS, *shape), strides, 0, size)
+        whole = tuple((LAYERS, *shape)[at] for at in order)  # vLLM registers it in the order of its memory
+        cross = Tensor(Storage(1 << 20), engine.dtype, whole, strides_of(whole, range(len(whole))), 0, size)
         layers = {n: Tensor(cross.storage, engine.dtype, shape, strides[1:], i * strides[0], size) for i, n in enumerate(NAMES)}
     else:
         strides = strides_of(shape, (EACH_25 if engine.version < (0, 26) else EACH_28)[engine.layout])
