@@ -121,6 +121,20 @@ def test_canonical_pages_share_across_versions_and_ranks(vllm):
     assert workers.identity.version_of_arrangement(True) == "canonical" and facts["dtypes"] != "canonical"
 
 
+def test_canonical_formats_keep_engines_apart_and_sizes_and_ranks_do_not(vllm, monkeypatch):
+    def facts(layout, **changed):
+        config = vllm_model.offloading_of(Engine(), "one")
+        config.canonical_layout, config.kv_cache_layout = True, layout
+        vars(config.parallel).update(changed)
+        return workers.identity.fields_of(config, 4096, 4096, "w")
+
+    assert isinstance(facts("LBNHC")["canonical"], identity.Unknown)
+    name = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping"
+    monkeypatch.setitem(sys.modules, name, ns(canonical_format_id=lambda layout: f"v1-{layout}"))
+    one, other = facts("LBNHC"), facts("LBHNC")
+    assert {n for n in one if one[n] != other[n]} == {"canonical"} and one == facts("LBNHC", tp_size=4, rank=1, pcp_size=2)
+
+
 def test_keys_and_values_may_lie_outside_a_block():
     """ROCm's tensors are (2, blocks, ...): the distance of keys and values depends on the number of blocks, the arrangement does not."""
     told = []
