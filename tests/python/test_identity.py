@@ -129,6 +129,45 @@ def test_the_seed_of_block_hashes_keeps_engines_apart(vllm, monkeypatch, version
     assert known or made.unknown["seed"].option == "PYTHONHASHSEED"
 
 
+LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]}
+
+
+@pytest.mark.parametrize("text", [
+    {"rope_parameters": {**LONG_ROPE, "original_max_position_embeddings": 4096}},
+    {"rope_parameters": {"full_attention": {**LONG_ROPE, "original_max_position_embeddings": 4096}}},
+    {"rope_scaling": LONG_ROPE, "original_max_position_embeddings": 4096},
+])
+def test_the_factors_of_long_rope_keep_engines_apart_and_other_lengths_do_not(vllm, text):
+    """vLLM takes the long factors for all positions if an engine accepts longer sequences than the model was trained for."""
+    model = vllm.current.model_config
+    model.hf_text_config, model.max_model_len = ns(**text), 4096
+    short = facts_of_vllm()
+    model.max_model_len = 2048
+    assert facts_of_vllm() == short
+    model.max_model_len = 4097
+    long = facts_of_vllm()
+    assert_only("rope", short, long)
+    model.max_model_len = 131072
+    assert facts_of_vllm() == long
+
+
+def test_long_rope_of_an_unknown_length(vllm):
+    model = vllm.current.model_config
+    model.hf_text_config, model.max_model_len = ns(rope_scaling=LONG_ROPE), 4096
+    before = facts_of_vllm()
+    model.max_model_len = 4097
+    assert_only("rope", before, facts_of_vllm())
+    del model.max_model_len
+    assert list(identity.compose("vllm", facts_of_vllm(), "s").unknown) == ["rope"]
+
+
+def test_lengths_do_not_matter_without_long_rope(vllm):
+    vllm.current.model_config.max_model_len = 1
+    before = facts_of_vllm()
+    vllm.current.model_config.max_model_len = 2
+    assert facts_of_vllm() == before
+
+
 def test_every_fact_of_vllm_has_a_test(vllm):
     tested = {*VLLM, *CONFIGURATION, "version", "platform", "environment", "canonical", "scales", "adapters", "seed",
               "arrangement"}

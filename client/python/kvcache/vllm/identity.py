@@ -23,6 +23,7 @@ __all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "o
            "weights_of", "weights_of_engine"]
 
 KEY_BYTES = 32
+_LENGTH = "original_max_position_embeddings"
 _VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE",
               "VLLM_SSM_CONV_STATE_LAYOUT")
 # formats whose loaders read the model's folder
@@ -194,7 +195,24 @@ def _draft_of(config: Any) -> str:
 
 def _rope_of(model: Any) -> str:
     text = getattr(model, "hf_text_config", None)
-    return _named({n: getattr(text, n, None) for n in ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")})
+    said = {n: getattr(text, n, None) for n in ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")}
+    rope = _named(said)
+    if '"long_factor"' not in rope:
+        return rope
+    # LongRoPE has two sets of factors, and vLLM chooses one for all positions by the longest sequence that the engine takes.
+    length = getattr(model, "max_model_len", None)
+    if not isinstance(length, int):
+        return Unknown("this vLLM does not say which factors of LongRoPE it takes")
+    limits = _lengths_in([said, {_LENGTH: getattr(text, _LENGTH, None)}])
+    return f"{rope} long {sorted({length > n for n in limits}) if limits else length}"
+
+
+def _lengths_in(value: Any) -> set[int]:
+    """Returns the lengths for which the model was trained, at any depth."""
+    if isinstance(value, dict):
+        own = {value[_LENGTH]} if isinstance(value.get(_LENGTH), int) else set()
+        return own.union(*map(_lengths_in, value.values()))
+    return set().union(*map(_lengths_in, value)) if isinstance(value, (list, tuple)) else set()
 
 
 def _named(value: Any) -> str:
