@@ -4,6 +4,7 @@
 import dataclasses
 import importlib
 import json
+import logging
 import multiprocessing
 import os
 import sys
@@ -92,10 +93,13 @@ def test_patch_releases_and_kinds_of_gpu_share_if_the_tensors_are_described(vllm
 @pytest.mark.parametrize("engine, patch", [
     (Engine(capability=(10, 0)), 0), (Engine(), 1), (Engine(runner="v2"), 0), (Engine(layout="HND"), 0),
 ])
-def test_engines_whose_workers_tell_nothing_are_kept_apart_by_version_gpu_and_configuration(vllm, engine, patch):
+def test_engines_whose_workers_tell_nothing_are_kept_apart_by_version_gpu_and_configuration(vllm, caplog, engine, patch):
+    caplog.set_level(logging.INFO, "kvcache.vllm")
     one, other = facts_of(vllm, Engine(), "x", deliver=False), facts_of(vllm, engine, "y", patch=patch, deliver=False)
     assert one["arrangement"] == "not described" and namespace_of(one) != namespace_of(other)
-    assert namespace_of(facts_of(vllm, Engine())) != namespace_of(one)
+    assert "did not describe" in caplog.text
+    caplog.clear()
+    assert namespace_of(facts_of(vllm, Engine())) != namespace_of(one) and "did not describe" not in caplog.text
 
 
 def test_variables_keep_engines_apart_only_if_the_tensors_are_not_described(vllm, monkeypatch):

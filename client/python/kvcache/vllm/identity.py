@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from . import delivery, hooks
 
 __all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
            "weights_of", "weights_of_engine"]
+
+log = logging.getLogger("kvcache.vllm")
 
 KEY_BYTES = 32
 _LENGTH = "original_max_position_embeddings"
@@ -57,6 +60,7 @@ def of_engine(offloading: Any = None) -> dict[str, object]:
     world_size = int(getattr(getattr(offloading, "parallel", None), "world_size", 1))
     facts = delivery.delivered(engine_id, world_size) if engine_id is not None else None
     if facts is None and config is not None:
+        log.info("vLLM's workers did not describe their KV caches: the cache is shared with engines of this very version on this kind of GPU")
         facts = {**of_configuration(config), "arrangement": "not described", "backends": _backends_of(config), "version": _version(),
                  "platform": _platform(), "environment": digest_of({n: os.environ.get(n) for n in _VARIABLES})}
     if config is None:
