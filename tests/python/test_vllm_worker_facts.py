@@ -199,6 +199,14 @@ def test_engines_without_kvcache_are_left_alone(vllm, monkeypatch):
         assert workers.is_used_by(ns(extra_config={"secondary_tiers": [tier]}))
 
 
+def test_layers_that_are_not_offloaded_do_not_matter(vllm):
+    def change(caches):
+        caches.config.kv_cache_groups.append(ns(layer_names=["scratch"], kv_cache_spec=ns()))
+        caches.tensors["scratch"] = vllm_model.Tensor(vllm_model.Storage(0), "int8", (7,), (1,))
+
+    assert facts_of(vllm, Engine()) == facts_of(vllm, Engine(), changed=change)
+
+
 def test_a_worker_that_fails_to_describe_does_not_leave_an_earlier_engine_s_facts(vllm, caplog):
     assert "strides" in facts_of(vllm, Engine(), "one")
     assert "strides" not in facts_of(vllm, Engine(), "one", changed=lambda caches: caches.tensors.clear())

@@ -96,6 +96,8 @@ def deliver(worker: Any, kv_caches: Any) -> None:
         raise ValueError("vLLM's configuration is not visible")
     layers = engine.compilation_config.static_forward_context
     canonical = bool(getattr(config, "canonical_layout", False))
-    facts = arrangement.facts_of(worker.kv_cache_config, getattr(worker, _TENSORS, None) or {}, kv_caches, layers, canonical)
+    offloaded = {name for group in config.groups for name in group.layer_names}
+    tensors = {name: held for name, held in (getattr(worker, _TENSORS, None) or {}).items() if name in offloaded}
+    facts = arrangement.facts_of(worker.kv_cache_config, tensors, kv_caches, layers, canonical)
     delivery.deliver(config.engine_id, rank, world_size, {**identity.of_configuration(engine), **facts,
                                                           "version": identity.version_of_arrangement(canonical)})
