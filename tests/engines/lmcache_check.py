@@ -41,7 +41,7 @@ LAYOUTS = {"plain": ([2, 2, 32, 32], torch.bfloat16), "other type": ([2, 2, 32, 
 
 def adapter_json(socket, **options):
     return json.dumps({"type": "plugin", "module_path": "kvcache.lmcache.adapter", "class_name": "KvcacheL2Adapter",
-                       "adapter_params": {"socket": socket, "weights": "tests", **options}})
+                       "adapter_params": {"socket": socket, "weights": "tests", "adapter": "none", **options}})
 
 
 def layout_of(name):

@@ -18,8 +18,10 @@ import traceback
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] / "client" / "python")]
+sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] / "client" / "python"),
+                str(HERE.parents[0] / "python")]
 
+import fake_sglang  # noqa: E402
 import harness  # noqa: E402
 import sglang  # noqa: E402
 import sglang_scenarios  # noqa: E402
@@ -32,6 +34,9 @@ from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E40
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E402
 from sglang.srt.mem_cache.storage.backend_factory import StorageBackendFactory  # noqa: E402
 
+from kvcache.sglang import facts  # noqa: E402
+
+facts.bag = fake_sglang.configuration().__getitem__  # SGLang publishes its configuration where it starts a scheduler
 PAGE, PAGES, LAYERS = 64, 64, 2
 pool_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # the pools of a test are small
 NAMES = {"backend_name": "kvcache", "module_path": "kvcache.sglang.storage", "class_name": "KvcacheStorage", "interface_v1": 1,

@@ -14,10 +14,13 @@ import time
 import types
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] / "client" / "python")]
+sys.path[:0] = [str(HERE), str(HERE.parents[0] / "daemon"), str(HERE.parents[1] / "client" / "python"), str(HERE.parents[0] / "python")]
+os.environ["PYTHONHASHSEED"] = "0"  # vLLM before 0.29 has random block hashes without it, which make a namespace private
 
+import fake_vllm  # noqa: E402
 import harness  # noqa: E402
 import numpy  # noqa: E402
+import vllm_identity  # noqa: E402
 import vllm_scenarios  # noqa: E402
 from vllm.v1.kv_offload.base import ReqContext, ScheduleEndContext  # noqa: E402
 from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion  # noqa: E402
@@ -25,6 +28,7 @@ from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory  # noqa: E40
 from vllm.v1.kv_offload.tiering.manager import CPUPrimaryTierOffloadingManager, TieringOffloadingManager  # noqa: E402
 
 import kvcache.vllm  # noqa: E402
+from kvcache.vllm import hooks  # noqa: E402
 
 ROWS = 32
 kvcache.vllm.register()
@@ -49,6 +53,9 @@ class Host:
         config = ns(groups=(ns(tokens_per_block=16, layer_names=("0",)),), model=ns(name="tests/model", dtype="bfloat16"),
                     cache=ns(tokens_per_hash=16, blocks_per_chunk=1), parallel=parallel, engine_id=engine)
         spec = ns(config=config, _scheduler_mmap=region, kv_events_config=ns(enable_kv_cache_events=True))
+        configuration = fake_vllm.configuration()
+        configuration.kv_transfer_config.engine_id = engine
+        hooks._keeping(lambda vllm_config, kv_cache_config: None)(configuration, None)  # the scheduler's process calls it so
         options = {"type": "kvcache", "weights": "tests", "load_policy": "always", "enable_kv_events": True, **options}
         self.tier = SecondaryTierFactory.create_secondary_tier(options, self.view, spec)
         self.manager = TieringOffloadingManager(primary, [self.tier])
@@ -134,7 +141,7 @@ def main():
 
     failed = passed = 0
     wanted = sys.argv[1:]
-    for scenario in vllm_scenarios.SCENARIOS:
+    for scenario in (*vllm_scenarios.SCENARIOS, vllm_identity.registered_tensors_are_those_of_the_model):
         if wanted and scenario.__name__ not in wanted:
             continue
         folder = tempfile.mkdtemp(prefix="kvcache-engines-")

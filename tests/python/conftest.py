@@ -46,6 +46,7 @@ def _library():
 
 os.environ["KVCACHE_LIBRARY"] = str(_library())
 os.environ.pop("KVCACHE_SOCKET", None)
+os.environ["PYTHONHASHSEED"] = "0"  # vLLM before 0.29 has random block hashes without it, which make a namespace private
 
 import deadlines  # noqa: E402
 import kvcache  # noqa: E402

@@ -16,7 +16,22 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 _MODULES = ("sglang", "sglang.srt", "sglang.srt.mem_cache", "sglang.srt.mem_cache.hicache_storage", "sglang.srt.observability",
-            "sglang.srt.observability.metrics_collector")
+            "sglang.srt.observability.metrics_collector", "sglang.srt.runtime_context", "sglang.srt.mem_cache.utils")
+
+
+def configuration():
+    """Returns the namespaces of SGLang's runtime context on which an identity depends."""
+    ns = types.SimpleNamespace
+    return {
+        "model": ns(model_path="tests/model", revision=None, quantization=None, dtype="auto", kv_cache_dtype="auto", load_format="auto",
+                    quantization_param_path=None, json_model_override_args="{}"),
+        "exec": ns(kernel=ns(attention_backend="fa3", prefill_attention_backend=None, decode_attention_backend=None)),
+        "spec": ns(speculative_algorithm=None, speculative_draft_model_path=None, speculative_draft_model_revision=None),
+        "lora": ns(enable_lora=None, lora_paths=None), "device": ns(random_seed=42),
+    }
+
+
+current = configuration()
 
 
 @dataclasses.dataclass
@@ -204,6 +219,9 @@ def install():
     storage = modules["sglang.srt.mem_cache.hicache_storage"]
     storage.HiCacheStorage, storage.PoolTransferResult = HiCacheStorage, PoolTransferResult
     modules["sglang.srt.observability.metrics_collector"].StorageMetrics = StorageMetrics
+    modules["sglang"].__version__ = "0.5.23"
+    modules["sglang.srt.runtime_context"]._CONTEXT = types.SimpleNamespace(config_bag=lambda name: current[name])
+    modules["sglang.srt.mem_cache.utils"].storage_namespace_seed = lambda extra_key, cache_salt: None
     return importlib.import_module("kvcache.sglang.storage")
 
 

@@ -15,7 +15,18 @@ from array import array
 from typing import Any
 
 ROWS = 32
-current: Any = None  # vLLM's configuration
+
+
+def configuration(*, draft=None, layout="NHD", backend="FLASH_ATTN", **of_model):
+    """vLLM's configuration, with all that an identity depends on."""
+    ns = types.SimpleNamespace
+    model = ns(**{"dtype": "torch.bfloat16", "revision": None, "quantization": None, "hf_overrides": {}, **of_model})
+    cache = ns(kv_cache_layout=layout, cache_dtype="auto", prefix_caching_hash_algo="sha256_cbor")
+    return ns(model_config=model, cache_config=cache, speculative_config=ns(model=draft), attention_config=ns(backend=backend),
+              lora_config=None, load_config=ns(load_format="auto", download_dir=None), kv_transfer_config=ns(engine_id="one"))
+
+
+current: Any = configuration()
 
 
 class LookupResult(enum.Enum):
@@ -223,6 +234,8 @@ def install(version):
                           "v1.kv_offload.tiering.factory": dict(SecondaryTierFactory=Factory),
                           "distributed.kv_transfer.kv_connector.v1.offloading.metrics":
                               dict(OffloadingConnectorStats=OffloadingConnectorStats),
+                          "platforms": dict(current_platform=types.SimpleNamespace(device_type="cuda",
+                                                                                   get_device_capability=lambda: (9, 0))),
                           "config": dict(get_current_vllm_config_or_none=lambda: current)}.items():
         parts = ["vllm", *name.split(".")]
         for n in range(1, len(parts) + 1):
@@ -232,6 +245,7 @@ def install(version):
                 if n > 1:
                     setattr(sys.modules[".".join(parts[:n - 1])], parts[n - 1], sys.modules[whole])
         vars(sys.modules["vllm." + name]).update(content)
+    sys.modules["vllm"].__version__ = ".".join(map(str, version)) + ".0"
     return importlib.import_module("kvcache.vllm.tier")
 
 

@@ -41,7 +41,8 @@ def make(module, daemon):
         memory, path = fake_lmcache.arena_of(places * PLACE, private)
         paths.append(path)
         desc = fake_lmcache.L1MemoryDesc(ctypes.addressof(ctypes.c_char.from_buffer(memory)), places * PLACE)
-        adapter = module.KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests", "timeout_s": 60.0, **options}, l1_memory_desc=desc)
+        options = {"socket": daemon.socket, "weights": "tests", "adapter": "none", "timeout_s": 60.0, **options}
+        adapter = module.KvcacheL2Adapter(options, l1_memory_desc=desc)
         host = lmcache_scenarios.Host(adapter, fake_lmcache.ObjectKey, lambda n, layout: fake_lmcache.MemoryObj(memory, n * PLACE, layout),
                                       fake_lmcache.layout_of)
         host.layout_bytes = 8192
@@ -71,7 +72,7 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
     host = make()
     keys = host.keys("versions", 3)
     assert host.store(keys)
-    old = fake_lmcache.install("0.5.0").KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests"})
+    old = fake_lmcache.install("0.5.0").KvcacheL2Adapter({"socket": daemon.socket, "weights": "tests", "adapter": "none"})
     try:
         task = old.submit_lookup_and_lock_task(keys, fake_lmcache.layout_of("plain"))  # one layout for all groups
         found = []
@@ -79,6 +80,17 @@ def test_release_0_5_0_finds_what_0_5_6_stored(daemon, make):
         assert found[-1].popcount() == 3
     finally:
         old.close()
+
+
+def test_servers_share_only_if_their_adapters_are_named(make, caplog):
+    """LMCache's keys do not contain LoRA adapters, so that silence is no evidence that there are none."""
+    silent = [make(adapter=None) for _ in range(2)]
+    keys = silent[0].keys("silent", 3)
+    assert silent[0].store(keys) and silent[0].find(keys) == [True] * 3
+    assert silent[1].find(keys) == [False] * 3 and make(adapter="none").find(keys) == [False] * 3
+    assert "set `adapter`" in caplog.text
+    named = [make(adapter=name) for name in ("sql", "sql", "none")]
+    assert named[0].store(keys) and named[1].find(keys) == [True] * 3 and named[2].find(keys) == [False] * 3
 
 
 @pytest.mark.parametrize("options", [{"ack": "soon"}, {"part_bytes": 100}, {"part_bytes": "x"}, {"part_bytes": True}, {"timeout_s": 0},

@@ -12,6 +12,7 @@ import pathlib
 import random
 import subprocess
 import sys
+import types
 
 import fake_torch
 import fake_transformers
@@ -34,9 +35,9 @@ def adapter(monkeypatch):
     sys.modules.pop("kvcache.transformers", None)
 
 
-def make_store(adapter, client, config=None, identity="weights-1", **more):
-    return adapter.PrefixStore(client, config or fake_transformers.LlamaConfig(), identity, block_tokens=BLOCK,
-                               dtype=fake_torch.bfloat16, **more)
+def make_store(adapter, client, config=None, /, identity="weights-1", **more):
+    return adapter.PrefixStore(client, config or fake_transformers.LlamaConfig(), identity,
+                               **{"block_tokens": BLOCK, "dtype": fake_torch.bfloat16, "adapter": "none", **more})
 
 
 def make_cache(tokens, seed=1, layers=3, heads=2, dim=4, kind=fake_torch.bfloat16):
@@ -110,12 +111,42 @@ def test_others_do_not_find_it(adapter, client):
     make_store(adapter, client).save(make_cache(20), ids)
     for other in (make_store(adapter, client, identity="weights-2"), make_store(adapter, client, name="other"),
                   make_store(adapter, client, fake_transformers.LlamaConfig(rope_theta=1e6)),
-                  adapter.PrefixStore(client, fake_transformers.LlamaConfig(), "weights-1", block_tokens=2 * BLOCK,
-                                      dtype=fake_torch.bfloat16),
-                  adapter.PrefixStore(client, fake_transformers.LlamaConfig(), "weights-1", block_tokens=BLOCK,
-                                      dtype=fake_torch.float32)):
+                  make_store(adapter, client, block_tokens=2 * BLOCK), make_store(adapter, client, dtype=fake_torch.float32),
+                  make_store(adapter, client, adapter="sql")):
         assert other.match(ids) == 0 and other.load(ids)[1] == 0
     assert make_store(adapter, client, fake_transformers.LlamaConfig(use_cache=False)).match(ids) == 20
+
+
+def model_with(**said):
+    return types.SimpleNamespace(config=fake_transformers.LlamaConfig(), dtype=fake_torch.bfloat16, **said)
+
+
+@pytest.mark.parametrize("model", [
+    fake_transformers.LlamaConfig(), model_with(), model_with(_hf_peft_config_loaded=True), model_with(peft_config={"default": 1}),
+    model_with(_hf_peft_config_loaded=False, peft_config={"default": 1}), model_with(_hf_peft_config_loaded=None),
+], ids=["configuration", "silent", "loaded", "peft", "both", "none"])
+def test_a_store_is_private_unless_the_model_says_that_it_has_no_adapters(adapter, client, caplog, model):
+    stores = [make_store(adapter, client, model, adapter=None) for _ in range(2)]
+    assert stores[0].save(make_cache(20), range(20)) == 20 and stores[0].match(range(20)) == 20 and stores[1].match(range(20)) == 0
+    assert "adapter" in caplog.text and "private" in stores[0].fingerprint
+    named = [make_store(adapter, client, model, adapter="sql") for _ in range(2)]
+    assert named[0].save(make_cache(20), range(20)) == 20 and named[1].match(range(20)) == 20
+
+
+def test_close_removes_a_private_namespace(adapter, client, daemon):
+    private, shared = make_store(adapter, client, adapter=None), make_store(adapter, client)
+    for store in (private, shared):
+        assert store.save(make_cache(20), range(20)) == 20
+        store.close()
+    with daemon.client() as c:
+        assert [n.name for n in c.namespaces()] == [shared.namespace.name]
+
+
+def test_a_model_without_adapters_shares(adapter, client):
+    plain = model_with(_hf_peft_config_loaded=False)
+    assert make_store(adapter, client, plain, adapter=None).save(make_cache(20), range(20)) == 20
+    assert make_store(adapter, client, plain, adapter=None).match(range(20)) == 20
+    assert make_store(adapter, client, plain).match(range(20)) == 20  # the option "none" says the same
 
 
 def test_a_chunk_of_another_length_is_a_miss(adapter, client):

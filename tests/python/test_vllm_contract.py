@@ -16,6 +16,7 @@ import fake_vllm  # noqa: E402
 import harness  # noqa: E402
 import vllm_scenarios  # noqa: E402
 from kvcache import vllm as adapter  # noqa: E402
+from kvcache.engine import private  # noqa: E402
 from kvcache.vllm import identity  # noqa: E402
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
@@ -45,6 +46,16 @@ def make(version, daemon):
                          ids=lambda f: f.__name__)
 def test_scenario(scenario, make, daemon):
     scenario(make, daemon)
+
+
+@pytest.mark.parametrize("weights, left", [("unknown", 0), ("tests", 1)])
+def test_shutdown_removes_a_private_namespace(make, daemon, monkeypatch, weights, left):
+    monkeypatch.setattr(private, "BUSY_S", 60.0)  # on a busy machine
+    host = make(weights=weights)
+    vllm_scenarios.store(host, "a", vllm_scenarios.keys_of("end", 4))
+    host.close()
+    with daemon.client() as c:
+        assert len(list(c.namespaces())) == left
 
 
 def test_events_of_what_was_stored(make, version):
@@ -212,7 +223,9 @@ def test_every_difference_in_bytes_is_another_namespace():
     others = [name(row=8192), name(part=4096), name(weights="x"), name(model="org/n"), name(blocks=2), name(tp_size=4),
               name(rank=1), name(replicated_layout=True), name(canonical_layout=True, kv_cache_layout="NHD")]
     assert same == name() and len({same, *others}) == 1 + len(others)
-    assert name(is_parallelism_agnostic=True, tp_size=4) == name(is_parallelism_agnostic=True, tp_size=2)
+    assert name(is_parallelism_agnostic=True, tp_size=4) != name(is_parallelism_agnostic=True, tp_size=2)
+    canonical = dict(canonical_layout=True, kv_cache_layout="NHD")
+    assert name(**canonical, tp_size=4) == name(**canonical, tp_size=2, rank=1)
     assert all(len(n) < 256 and n.isascii() for n in others) and same.startswith("vllm/m-")
 
 
@@ -221,16 +234,3 @@ def test_keys_of_both_lengths():
         one, two = (identity.parts_of(bytes([n]) * length + b"\0\0\0\1", 3) for n in (1, 2))
         assert all(len(k) == 32 for k in one + two) and len({*one, *two}) == 6
     assert identity.group_of(b"x" * 32 + b"\0\0\1\2") == 258
-
-
-def test_weights_of_a_folder_and_of_the_hub_s_cache(tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "a.safetensors").write_bytes(b"1")
-    before = identity.weights_of(str(tmp_path))
-    (tmp_path / "a.safetensors").write_bytes(b"22")
-    assert before.startswith("files-") and before != identity.weights_of(str(tmp_path))
-    ref = tmp_path / "hub" / "models--org--m" / "refs" / "main"
-    ref.parent.mkdir(parents=True)
-    ref.write_text("c0ffee\n")
-    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert identity.weights_of("org/m") == "commit-c0ffee" and identity.weights_of("org/other") == "unknown"

@@ -255,7 +255,7 @@ def from_disk():
     host, keys = Host(ack="written"), keys_of("disk", 12)
     assert host.stored("1", keys) == 12
     with kvcache.Client(SOCKET) as client:
-        client.namespace(host.spec.names[0], host.spec.fields).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=True)
+        client.namespace(host.worker.spec.names[0], host.worker.spec.fields).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=True)
     assert host.found("2", keys) == 12
     host.step()
     [rates] = (p.rates for p in host.manager._policies.values())
@@ -545,17 +545,14 @@ def preempted_and_declined():
 def told_apart():
     """Bytes that mean another thing are never found: another dtype of the model, backend or order in a block, or revision."""
     def engine(**changed):
-        facts = {"dtype": "torch.bfloat16", "revision": None, "layout": "NHD", "backend": "FLASH_ATTN", **changed}
-        model = ns(dtype=facts["dtype"], revision=facts["revision"], hf_overrides=facts.get("overrides", {}))
-        fake_vllm.current = ns(model_config=model, speculative_config=ns(model=facts.get("draft")),
-                               cache_config=ns(kv_cache_layout=facts["layout"]), attention_config=ns(backend=facts["backend"]))
+        fake_vllm.current = fake_vllm.configuration(**changed)
         return Host("engine " + str(changed))
 
     host, keys = engine(), keys_of("apart", 5)
     assert host.stored("1", keys) == 5
     host.close()
     for changed in ({"dtype": "torch.float16"}, {"revision": "b"}, {"layout": "HND"}, {"backend": "FLASHINFER"}, {"draft": "d"},
-                    {"overrides": {"rope_theta": 1e6}}, {"overrides": told_apart}):
+                    {"hf_overrides": {"rope_theta": 1e6}}, {"hf_overrides": told_apart}):
         other = engine(**changed)
         assert other.found("2", keys) == 0, changed
         other.close()

@@ -219,6 +219,13 @@ class Client:
                 raise ArgumentError(self._words())
         return namespace
 
+    def _remove(self, namespace: Namespace) -> int:
+        with self._entered():
+            r = self._usable(None)
+            if r == 0 and self._handle is not None:
+                r = self._note(c.namespace_remove(self._handle.kv, namespace._name, None, c.PURGE, None), quiet=True)[0]
+        return -r
+
     def register(self, memory: Buffer, fd: int | None = None, *, copy: bool = False) -> Region:
         """Shares memory with the daemon, which then moves bytes there by itself: a shared mapping of a memfd, or of a file
         in /dev/shm or on hugetlbfs, as a buffer. Its file is found by itself; `fd` where that fails. Of a buffer that is not

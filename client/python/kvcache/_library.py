@@ -46,6 +46,7 @@ ACKS = {"accepted": 0, "written": 1, "durable": 2}
 TIER_MEMORY, TIER_DISK, TIER_ALL, TIER_REMOTE = 1, 2, 3, 4
 REMOTE = 1 << 4  # of struct kvcache_request's flags: the shared tier, too
 
+PURGE = 1 << 0  # of kvcache_namespace_remove()
 POPULATE, NO_LOOKUP, NO_SPIN = 1, 2, 4
 
 # struct kvcache_options, _namespace_options, _buffer_options, _request, _completion; those with a size begin with it. What
@@ -89,6 +90,7 @@ close = _function("kvcache_close", None, _p)
 error = _function("kvcache_error", _s, _p)
 get_info = _function("kvcache_get_info", _i, _p, _p)
 namespace_open = _function("kvcache_namespace_open", _i, _p, _s, _p)
+namespace_remove = _function("kvcache_namespace_remove", _i, _p, _s, _s, ctypes.c_uint32, _p)
 buffer_register = _function("kvcache_buffer_register", _i, _p, _s, _p, _p)
 buffer_unregister = _function("kvcache_buffer_unregister", _i, _p, ctypes.c_uint32)
 memory_settled = _function("kvcache_memory_settled", _i, _p, _p, _z)

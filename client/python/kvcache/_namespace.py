@@ -61,6 +61,11 @@ class Namespace:
             self._id = number.value
         return r
 
+    def remove(self) -> int:
+        """Removes the namespace with its chunks, for good. Returns 0, or an errno: ENOENT, it does not exist; EBUSY, other sessions have it
+        open; EACCES, another user made it. The next call that names it makes it again."""
+        return self._client._remove(self)
+
     # --- what is there ---
 
     def match(self, keys: KeysLike, timeout: float | None = None) -> int:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
@@ -33,10 +34,14 @@ from . import _library as c
 from ._errors import ArgumentError
 from ._gpu import OUTER_FIRST, Gpu, Layout
 from ._memory import Places
+from .engine import private
+from .engine.identity import Unknown, compose, digest_of, new_start, warn
 
 if TYPE_CHECKING:
     from ._client import Client
     from ._region import Region
+
+log = logging.getLogger("kvcache.transformers")
 
 AT_ONCE_BYTES = 256 << 20  # that pass through memory at a time
 # Of a configuration: what changes without the cache changing.
@@ -59,15 +64,26 @@ def config_digest(config: Any) -> str:
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
+def _adapter_of(model: Any) -> str:
+    """Returns "none" if the model says that it has no adapters. A configuration says nothing about them."""
+    if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", None) is True:
+        return Unknown("the model has adapters, whose content is not read", "adapter")
+    if getattr(model, "_hf_peft_config_loaded", None) is False:
+        return "none"
+    return Unknown("the model does not say whether it has adapters", "adapter")
+
+
 class PrefixStore:
     """The prefixes of one model with these weights.
 
     model         the model, or its configuration and `dtype`
     identity      what the weights are: name and revision, or a hash. Two models with one identity read each other's cache
+    adapter       names the adapters (LoRA) that the model has, or "none". Default: "none" if the model says that it has none; the store is
+                  private otherwise, and with a configuration alone. Make the store after the adapters are loaded
     block_tokens  of a block; prefixes are kept in whole blocks
     way           "gpu", "host" or "": how the last blocks went; `reason`: why not by the GPU, or why not at all"""
 
-    def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None,
+    def __init__(self, client: Client, model: Any, identity: str, *, block_tokens: int = 16, dtype: Any = None, adapter: str | None = None,
                  name: str = "transformers", ack: str = "written") -> None:
         config = getattr(model, "config", model)
         text = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
@@ -86,12 +102,13 @@ class PrefixStore:
         self._itemsize = torch.empty(0, dtype=dtype).element_size()
         self.region_bytes = block_tokens * self.heads * self.head_dim * self._itemsize
         self.block_bytes = 2 * self.layers * self.region_bytes
-        self.fingerprint: Mapping[str, object] = {
-            "model": identity, "config": config_digest(config), "dtype": str(dtype).removeprefix("torch."),
-            "layout": "layers,kv,tokens,heads,dim", "layers": self.layers, "kv_heads": self.heads,
-            "head_dim": self.head_dim, "block_tokens": block_tokens, "keys": "sha256-chain-int64",
-        }
-        digest = hashlib.sha256(json.dumps(self.fingerprint, sort_keys=True).encode()).hexdigest()[:16]
+        facts = {"model": identity, "adapter": adapter or _adapter_of(model), "config": config_digest(config), "dtype": str(dtype).removeprefix("torch."),
+                 "layout": "layers,kv,tokens,heads,dim", "layers": self.layers, "kv_heads": self.heads,
+                 "head_dim": self.head_dim, "block_tokens": block_tokens, "keys": "sha256-chain-int64"}
+        fingerprint = compose("transformers", facts, new_start())
+        warn(log, fingerprint)
+        self.fingerprint: Mapping[str, object] = fingerprint.fields
+        digest = digest_of(fingerprint.fields)[:16]
         self._client = client
         self.namespace = client.namespace(f"{name}/{digest}", self.fingerprint, chunk_bytes=self.block_bytes)
         self._gpus: dict[int, Gpu] = {}
@@ -99,13 +116,14 @@ class PrefixStore:
         self.way, self.reason = "", ""
 
     def close(self) -> None:
-        """Gives back the GPU and the memory. Before the client is closed."""
+        """Gives back the GPU and the memory, and removes a private namespace. Before the client is closed."""
         for gpu in self._gpus.values():
             gpu.detach()
         self._gpus.clear()
         region, self._region = self._region, None
         if region is not None:
             region.unregister()
+        private.remove([self.namespace], self.fingerprint)
 
     # --- what is asked of it ---
 

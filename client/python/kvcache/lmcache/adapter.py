@@ -24,6 +24,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 
 from .._memory import Pin
+from ..engine.weights import CHECKS
 from ..sglang import link
 from ..sglang.link import Link
 from ..sglang.pages import Pages
@@ -37,7 +38,7 @@ except ImportError:  # before 0.5.3
 log = logging.getLogger("kvcache.lmcache")
 
 ACKS = ("accepted", "written", "durable")
-OPTIONS = ("socket", "ack", "timeout_s", "weights", "namespace", "share", "remote", "part_bytes")
+OPTIONS = ("socket", "ack", "timeout_s", "weights", "weights_check", "adapter", "namespace", "share", "remote", "part_bytes")
 MOST_SPACES = 64  # layouts of all models
 SHARE_ADVICE = "lmcache server --shm-name NAME --no-l1-use-lazy makes memory that can be"
 
@@ -108,7 +109,9 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
 
     socket       the daemon's; default: $KVCACHE_SOCKET, else the usual places
     namespace    what names of namespaces begin with ("lmcache")
-    weights      says which weights the models have; default: found out (identity.weights_of)
+    weights      names the models' weights; default: a digest of their content (kvcache.engine.weights)
+    weights_check  "samples" (default) or "full": how much of each file that digest reads
+    adapter      names the LoRA adapters that the engines use, or "none". Where it is not given, namespaces are private
     ack          "accepted" (default: kept in memory first), "written" or "durable"
     share        register LMCache's memory, so that the daemon takes objects from where they lie (true)
     remote       use what the tier has that the daemon shares with other hosts (true)
@@ -120,6 +123,8 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         options = dict(params or {})
         _check(options)
         self._ack, self._weights = options.get("ack", "accepted"), options.get("weights")
+        self._check, self._adapter = options.get("weights_check", "samples"), options.get("adapter")
+        self._start = identity.new_start()
         self._prefix, self._part_bytes = options.get("namespace", "lmcache"), options.get("part_bytes", 64 << 20)
         self._timeout_s = float(options.get("timeout_s", 5.0))
         self._release = ".".join(str(getattr(lmcache, "__version__", "unknown")).split(".")[:2])
@@ -302,11 +307,12 @@ class KvcacheL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                 if space is None:
                     self._link.complain(f"more than {MOST_SPACES} models and layouts: {model} with {layout.text[:80]} is not kept")
                 return space
-            weights = self._weights or identity.weights_of(model)
-            if weights == "unknown" and not any(s.model == model for s in self._spaces.values()):
-                log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name "
-                            "do not find its objects", model)
-            fields = identity.fields_of(model, weights, layout, self._release, self._part_bytes)
+            weights = self._weights or identity.weights_of(model, None, self._check)
+            facts = identity.fields_of(model, weights, layout, self._release, self._part_bytes, self._adapter)
+            fingerprint = identity.compose("lmcache", facts, self._start)
+            if not any(s.model == model for s in self._spaces.values()):
+                identity.warn(log, fingerprint)
+            fields = fingerprint.fields
             name, part = identity.namespace_name(self._prefix, fields), min(layout.nbytes, self._part_bytes)
             info = self._link.lookups.info()
             if info is not None and info.max_chunk_bytes < part:
@@ -383,7 +389,9 @@ def _check(options: Mapping[str, Any]) -> None:
         raise ValueError(f"part_bytes is a multiple of 4096, not {part!r}")
     if not isinstance(timeout_s, (int, float)) or isinstance(timeout_s, bool) or not 0 < timeout_s <= 3600:
         raise ValueError(f"timeout_s is a number of seconds, 3600 at most, not {timeout_s!r}")
-    for name in ("namespace", "weights", "socket"):
+    if of("weights_check", "samples") not in CHECKS:
+        raise ValueError(f"weights_check is 'samples' or 'full', not {options['weights_check']!r}")
+    for name in ("namespace", "weights", "adapter", "socket"):
         value = options.get(name)
         if value is not None and (not isinstance(value, str) or not value or not value.isprintable() or len(value) > 100):
             raise ValueError(f"{name} is a text of 100 characters at most, not {value!r}")

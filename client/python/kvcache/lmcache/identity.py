@@ -13,9 +13,11 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ..sglang.identity import namespace_name, printable, weights_of
+from ..engine.identity import Unknown, compose, new_start, printable, warn
+from ..engine.weights import weights_of
+from ..sglang.identity import namespace_name
 
-__all__ = ["Layout", "fields_of", "key_of", "layout_of", "namespace_name", "printable", "weights_of"]
+__all__ = ["Layout", "compose", "fields_of", "key_of", "layout_of", "namespace_name", "new_start", "printable", "warn", "weights_of"]
 
 
 class Layout(NamedTuple):
@@ -39,10 +41,11 @@ def layout_of(shapes: Sequence[Any], dtypes: Sequence[Any]) -> Layout:
     return Layout(json.dumps(pieces), nbytes)
 
 
-def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes: int) -> dict[str, str]:
-    """The fingerprint."""
-    return {"engine": "lmcache", "release": printable(release), "model": printable(model), "weights": printable(weights),
-            "layout": printable(layout.text), "bytes": str(layout.nbytes), "part": str(part_bytes), "form": "objects"}
+def fields_of(model: str, weights: str, layout: Layout, release: str, part_bytes: int, adapter: str | None = None) -> dict[str, object]:
+    """Returns the facts of LMCache. `adapter`: the LoRA adapters that the engines use, by the operator's word."""
+    return {"release": release, "model": model, "weights": weights,
+            "adapter": adapter or Unknown("LMCache does not say which LoRA adapters its engines use", "adapter"),
+            "layout": layout.text, "bytes": layout.nbytes, "part": part_bytes, "form": "objects"}
 
 
 def key_of(key: Any) -> bytes:

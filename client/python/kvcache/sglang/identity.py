@@ -9,23 +9,21 @@ namespace's name, so that configurations that differ lie side by side. Ranks tha
 from __future__ import annotations
 
 import hashlib
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..engine.identity import Unknown, compose, digest_of, model_digest, model_name, new_start, printable, warn
 from ..vllm import identity as shared
-from ..vllm.identity import printable, weights_of
 
-__all__ = ["fields_of", "key_of", "namespace_name", "parts_of", "printable", "weights_of"]
+__all__ = ["Unknown", "compose", "fields_of", "key_of", "namespace_name", "new_start", "parts_of", "printable", "warn"]
 
 _OF_POOL = ("layer_num", "start_layer", "end_layer", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
             "kv_cache_dim", "head_group_num", "storage_format_tag")
 
 
 def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, revision: str, weights: str,
-              part_bytes: int) -> dict[str, str]:
-    """The fingerprint. `config`: SGLang's HiCacheStorageConfig; what a version of it lacks has its old value. `lengths`: of a page's
+              part_bytes: int) -> dict[str, object]:
+    """Returns the facts of SGLang. `config`: its HiCacheStorageConfig; an attribute that a version lacks has its old value. `lengths`: of a page's
     pieces; none: pages are handed over as one tensor each."""
     def of(name: str, otherwise: object) -> object:
         value = getattr(config, name, None)
@@ -36,11 +34,11 @@ def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, rev
     rank = of("dcp_rank", 0) if replicated else config.tp_rank
     geometry = [[n, printable(getattr(pool, n, None))] for n in _OF_POOL]
     return {
-        "engine": "sglang", "model": printable(model), "revision": printable(revision), "weights": printable(weights),
-        "served": printable(config.model_name or "-"), "dtype": printable(getattr(pool, "dtype", "unknown")),
-        "pool": printable(type(pool).__name__), "layout": printable(getattr(pool, "layout", "unknown")),
+        "model": model, "revision": revision, "weights": weights,
+        "served": model_name(config.model_name or "-"), "dtype": getattr(pool, "dtype", None),
+        "pool": type(pool).__name__, "layout": getattr(pool, "layout", None),
         "page_tokens": str(getattr(pool, "page_size", 0)),
-        "geometry": hashlib.sha256(json.dumps([geometry, list(lengths)]).encode()).hexdigest(),
+        "geometry": digest_of([geometry, list(lengths)]),
         "form": "pieces" if lengths else "flat", "replicated": str(int(replicated)),
         "tp": str(config.tp_size if apart else 1), "tp_rank": str(rank if apart else 0),
         "pp": str(config.pp_size), "pp_rank": str(config.pp_rank),
@@ -49,10 +47,8 @@ def fields_of(config: Any, pool: Any, lengths: Sequence[int], *, model: str, rev
     }
 
 
-def namespace_name(prefix: str, fields: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(dict(fields), sort_keys=True).encode()).hexdigest()[:12]
-    model = re.sub(r"[^A-Za-z0-9._-]+", "_", fields["model"].rstrip("/").rsplit("/", 1)[-1])[:96]
-    return f"{prefix}/{model}-{digest}/{fields['form']}"
+def namespace_name(prefix: str, fields: Mapping[str, object]) -> str:
+    return f"{prefix}/{model_digest(fields)}/{fields['form']}"
 
 
 def key_of(name: str, pool: str = "") -> bytes:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import LOST, PENDING, ArgumentError, Client, Done, Error, Keys, Namespace, Region
+from ..engine import private
 
 SHARE_ADVICE = '"allocator": "shm" makes a host pool that can be'
 
@@ -64,6 +65,7 @@ class Link:
         self._searched = -math.inf  # when the last search of a caller that waits for each ended
         self._regions: list[tuple[int, int, Region]] = []
         self._probed: Spaces | None = None
+        self._opened: list[tuple[Namespace, dict[str, str]]] = []
         self._well = False
         self._closing, self._kick = threading.Event(), threading.Event()
         self._complaints: dict[str, float] = {}
@@ -117,6 +119,7 @@ class Link:
     def namespace(self, name: str, fields: dict[str, str], chunk_bytes: int) -> Spaces:
         spaces = Spaces(*(c.namespace(name, fields, chunk_bytes) for c in (self.lookups, self.searches, self.loads, self.stores)))
         self._probed = self._probed or spaces
+        self._opened.append((spaces.stores, fields))
         return spaces
 
     def share(self, memory: Any, address: int, nbytes: int) -> None:
@@ -244,10 +247,13 @@ class Link:
                                   end - start, region.reason, self._share_advice)
 
     def close(self) -> None:
-        self._well = False
+        was_well, self._well = self._well, False
         self._closing.set()
         self._kick.set()
         self._mender.join(2 * PROBE_S + 1.0)
-        for client in (self.lookups, self.searches, self.loads, self.stores):
+        for client in (self.lookups, self.searches, self.loads):
             client.close()
+        for namespace, fields in self._opened if was_well else ():
+            private.remove([namespace], fields)
+        self.stores.close()
         self._regions.clear()

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolTransferResult
 
-from . import identity
+from ..engine.weights import CHECKS
+from . import facts, identity
 from .link import Link
 from .pages import Pages, describe
 
@@ -79,7 +80,8 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
 
     socket       the daemon's; default: $KVCACHE_SOCKET, else the usual places
     namespace    what names of namespaces begin with ("sglang")
-    weights      says which weights the model has; default: found out (identity.weights_of)
+    weights      names the model's weights; default: a digest of their content (kvcache.engine.weights)
+    weights_check  "samples" (default) or "full": how much of each file that digest reads
     ack          "accepted" (default: kept in memory first), "written" or "durable"
     share        register the host pool, so that the daemon takes pages from where they lie (true)
     remote       use what the tier has that the daemon shares with other hosts (true)
@@ -91,7 +93,10 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         self._ack, self._share = options.get("ack", "accepted"), options.get("share", True)
         self._part_bytes, timeout_s = options.get("part_bytes", 64 << 20), options.get("timeout_s", 5.0)
         self._prefix, socket = options.get("namespace", "sglang"), options.get("socket")
-        self._weights = options.get("weights")
+        self._weights, self._check = options.get("weights"), options.get("weights_check", "samples")
+        self._start = identity.new_start()
+        if self._check not in CHECKS:
+            raise ValueError(f"weights_check is 'samples' or 'full', not {self._check!r}")
         if self._ack not in ACKS:
             raise ValueError(f"ack is 'accepted', 'written' or 'durable', not {self._ack!r}")
         if not isinstance(self._share, bool):
@@ -122,6 +127,10 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
         super().register_mem_pool_host(mem_pool_host)
         if self._pool is not None or self._values is not None:
             return
+        refusal = facts.refusal()
+        if refusal:
+            log.warning("kvcache stores and finds nothing: %s", refusal)
+            return
         pool = getattr(getattr(mem_pool_host, "anchor_entry", None), "host_pool", mem_pool_host)
         lengths: tuple[int, ...] = ()
         if self._in_pieces:
@@ -144,13 +153,15 @@ class KvcacheStorage(HiCacheStorage):  # type: ignore[misc]
             self._link.share(memory, address, nbytes)
 
     def _pages(self, pool: Any, lengths: tuple[int, ...]) -> Pages:
-        model, revision = _model_of(self._config)
-        weights = self._weights or identity.weights_of(model)
-        if weights == "unknown" and lengths:
-            log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name do "
-                        "not find its pages", model)
-        fields = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights,
-                                    part_bytes=self._part_bytes)
+        model, revision = facts.model_of(self._config.model_name)
+        if self._weights and isinstance(revision, identity.Unknown):
+            revision = "of weights"  # the option names them
+        weights = self._weights or facts.weights_of_engine(model, None if isinstance(revision, identity.Unknown) else revision, self._check)
+        said = identity.fields_of(self._config, pool, lengths, model=model, revision=revision, weights=weights, part_bytes=self._part_bytes)
+        fingerprint = identity.compose("sglang", {**said, **facts.of_engine()}, self._start)
+        if lengths or not self._in_pieces:
+            identity.warn(log, fingerprint)
+        fields = fingerprint.fields
         name = identity.namespace_name(self._prefix, fields)
         page = sum(lengths)
         log.info("kvcache: %s, pages of %s bytes in %d pieces", name, page or "any number of", len(lengths))
@@ -293,14 +304,3 @@ def _parent_of(extra_info: Any) -> bytes | None:
     """The page before the first, where SGLang passes those (hicache_storage_pass_prefix_keys)."""
     before = getattr(extra_info, "prefix_keys", None)
     return identity.key_of(before[-1]) if before else None
-
-
-def _model_of(config: Any) -> tuple[str, str]:
-    """(path, revision) of the model, which SGLang does not hand over: it names what it serves."""
-    try:
-        from sglang.srt.runtime_context import get_model
-
-        model = get_model()
-        return str(model.model_path), str(model.revision or "main")
-    except Exception:  # another version's, or a test's
-        return str(config.model_name or "unknown"), "unknown"

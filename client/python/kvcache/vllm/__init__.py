@@ -16,6 +16,13 @@ def register() -> None:
     """Makes {"type": "kvcache"} known to vLLM. May be called any number of times; never raises, since vLLM would end."""
     log = logging.getLogger("kvcache.vllm")
     try:
+        from . import hooks, worker
+
+        hooks.install()
+        worker.install()
+    except Exception as e:
+        log.warning("facts of vLLM cannot be collected: %s", e)
+    try:
         from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
     except ImportError as e:
         log.debug("this vLLM has no tiers: %s", e)

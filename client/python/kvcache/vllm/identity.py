@@ -1,90 +1,226 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Under which names vLLM's chunks are stored: namespace, fingerprint, keys.
+"""The facts of vLLM on which the bytes of a chunk depend, and the names of namespaces and keys.
 
-A chunk's bytes depend on what vLLM's own FileMapper puts into its paths, on the weights, which vLLM leaves out, and on the size
-of a row. All of that is the fingerprint; a digest of it is in the namespace's name, so that configurations that differ lie side by
-side. Each group of layers (KV cache group) has a namespace, and the block hash is the key.
+The facts come from vLLM's OffloadingConfig and from its configuration. `kvcache.engine.identity` composes the fingerprint, and a
+digest of it is in the namespace's name, so that configurations that differ lie side by side. Each group of layers (KV cache group) has a
+namespace, and the block hash is the key. The keys of blocks with a LoRA adapter contain the adapter's content (hooks.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..engine.identity import Unknown, compose, digest_of, model_digest, new_start, printable, warn
+from ..engine.weights import dummy_weights, weights_of
+from . import delivery, hooks
+
+__all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
+           "weights_of", "weights_of_engine"]
+
+log = logging.getLogger("kvcache.vllm")
+
 KEY_BYTES = 32
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_LENGTH = "original_max_position_embeddings"
+_VARIABLES = ("VLLM_KV_CACHE_LAYOUT", "VLLM_ATTENTION_BACKEND", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE",
+              "VLLM_SSM_CONV_STATE_LAYOUT")
+# formats whose loaders read the model's folder
+_FORMATS = ("auto", "hf", "safetensors", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "fastsafetensors", "dummy")
 
 
-def weights_of(model: str) -> str:
-    """Which weights lie under this name: a digest over the files of a folder (config.json, and names, sizes and times of weights), the
-    commit that the hub's cache has, or "unknown"."""
-    folder = pathlib.Path(model)
-    if folder.is_dir():
-        seen = hashlib.sha256()
-        for f in sorted(folder.iterdir()):
-            if f.name == "config.json":
-                seen.update(f.read_bytes())
-            elif f.suffix in WEIGHTS:
-                st = f.stat()
-                seen.update(f"{f.name} {st.st_size} {st.st_mtime_ns}\n".encode())
-        return "files-" + seen.hexdigest()[:16]
-    home = os.environ.get("HF_HOME") or os.path.join(os.path.expanduser("~"), ".cache", "huggingface")
-    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
-    ref = pathlib.Path(cache, "models--" + model.replace("/", "--"), "refs", "main")
-    try:
-        return "commit-" + ref.read_text().strip()[:40]
-    except OSError:
-        return "unknown"
-
-
-def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dict[str, str]:
-    """The fingerprint. `config`: vLLM's OffloadingConfig; what a version of it lacks has its old value."""
+def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dict[str, object]:
+    """Returns the facts of vLLM's OffloadingConfig. An attribute that a version lacks has the value that it had before. The parallel sizes
+    are left out only where pages are canonical: vLLM's "parallelism agnostic" is a field and is not believed."""
     parallel = config.parallel
-    replicated = bool(getattr(config, "replicated_layout", False))
-    canonical = getattr(config, "kv_cache_layout", None) if getattr(config, "canonical_layout", False) else None
-    agnostic = bool(getattr(parallel, "is_parallelism_agnostic", False)) or replicated
-
-    def ranks(name: str) -> int:
-        return 1 if agnostic else int(getattr(parallel, name, 1))
-
-    groups = [[g.tokens_per_block, list(g.layer_names)] for g in config.groups]
-    digest = hashlib.sha256(json.dumps(groups).encode()).hexdigest()
+    canonical = bool(getattr(config, "canonical_layout", False))
+    sizes = ("tp_size", "pp_size", "pcp_size", "dcp_size", "rank")
     return {
-        "engine": "vllm", "model": printable(config.model.name), "weights": printable(weights), "dtype": printable(config.model.dtype),
-        "tokens_per_hash": str(config.cache.tokens_per_hash), "blocks_per_chunk": str(config.cache.blocks_per_chunk),
-        "tp": str(ranks("tp_size")), "pp": str(ranks("pp_size")), "pcp": str(ranks("pcp_size")), "dcp": str(ranks("dcp_size")),
-        "rank": "0" if agnostic else str(getattr(parallel, "rank", 0)), "groups": digest, "replicated": str(int(replicated)),
-        "canonical": printable(canonical or "no"), "row": str(row_bytes), "part": str(part_bytes),
+        "model": config.model.name, "weights": weights, "dtype": config.model.dtype,
+        "tokens_per_hash": config.cache.tokens_per_hash, "blocks_per_chunk": config.cache.blocks_per_chunk,
+        **{name.removesuffix("_size"): "canonical" if canonical else int(getattr(parallel, name, 0 if name == "rank" else 1))
+           for name in sizes},
+        "agnostic": int(bool(getattr(parallel, "is_parallelism_agnostic", False))),
+        "replicated": int(bool(getattr(config, "replicated_layout", False))),
+        "canonical": _canonical_of(config) if canonical else "no",
+        "groups": digest_of([[g.tokens_per_block, list(g.layer_names)] for g in config.groups]), "row": row_bytes, "part": part_bytes,
     }
 
 
-def of_engine() -> dict[str, str]:
-    """What OffloadingConfig leaves out and a block's bytes depend on: "auto" is the model's dtype, attention backends order a block's
-    heads and tokens in their own way, and the files of a model are those of a revision. From the configuration that vLLM has at hand
-    while a worker makes its caches; empty where it has none."""
+def of_engine(offloading: Any = None) -> dict[str, object]:
+    """Returns the facts that OffloadingConfig leaves out. The worker's are taken where it has delivered them: they describe the tensors
+    (arrangement.py). Otherwise vLLM's configuration stands for them, with all that the arrangement may depend on: the full version, the
+    kind of GPU and the variables of the environment."""
+    config = _configuration(offloading)
+    engine_id = getattr(offloading, "engine_id", None)
+    world_size = int(getattr(getattr(offloading, "parallel", None), "world_size", 1))
+    facts = delivery.delivered(engine_id, world_size) if engine_id is not None else None
+    if facts is None and config is not None:
+        log.info("vLLM's workers did not describe their KV caches: the cache is shared with engines of this very version on this kind of GPU")
+        facts = {**of_configuration(config), "arrangement": "not described", "backends": _backends_of(config), "version": _version(),
+                 "platform": _platform(), "environment": digest_of({n: os.environ.get(n) for n in _VARIABLES})}
+    if config is None:
+        return {**(facts or {}), "configuration": Unknown("vLLM's configuration is not visible: the plugin 'kvcache' is not loaded, or "
+                                                          "this version is not known")}
+    cache = config.cache_config
+    assert facts is not None
+    return {**facts, "hash": _said(cache, "prefix_caching_hash_algo"),
+            "seed": _seed_of(_version(), _said(cache, "prefix_caching_hash_algo")), "adapters": _adapters_of(config)}
+
+
+def of_configuration(config: Any) -> dict[str, object]:
+    """Returns the facts of vLLM's configuration on which the bytes depend and not only their arrangement."""
+    model, cache = config.model_config, config.cache_config
+    return {
+        "model_dtype": _said(model, "dtype"), "revision": _said(model, "revision"), "quantization": _said(model, "quantization"),
+        "overrides": _said(model, "hf_overrides"), "rope": _rope_of(model), "draft": _draft_of(config), "layout": _layout_of(cache),
+        "runner": _runner_of(config), "cache_dtype": _said(cache, "cache_dtype"), "scales": _scales_of(cache),
+        "load_format": _load_format_of(config),
+    }
+
+
+def version_of_arrangement(canonical: bool) -> str:
+    """Returns the part of vLLM's version that engines whose tensors are described must have in common. The canonical format has a version
+    of its own."""
+    if canonical:
+        return "canonical"
+    said = _version()
+    release = re.fullmatch(r"(\d+\.\d+)\.\d+(\.post\d+)?(\+cu\d+)?", said)
+    return release[1] if release else said
+
+
+def weights_of_engine(name: str, check: str, offloading: Any = None) -> str:
+    """Returns the identity of the weights that vLLM loads for the model of this name."""
+    config = _configuration(offloading)
+    model, load = getattr(config, "model_config", None), getattr(config, "load_config", None)
+    if getattr(load, "load_format", None) == "dummy":
+        text = getattr(model.hf_config, "to_json_string", None)
+        return dummy_weights(text(), getattr(model, "seed", 0)) if text else Unknown("random weights without a configuration", "weights")
+    return weights_of(getattr(model, "model", None) or name, getattr(model, "revision", None), check, getattr(load, "download_dir", None))
+
+
+def _canonical_of(config: Any) -> str:
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.v1.offloading.canonical_mapping import canonical_format_id
+
+        return str(canonical_format_id(config.kv_cache_layout))
+    except Exception as e:
+        return Unknown(f"the canonical format has no name: {e}")
+
+
+def _configuration(offloading: Any) -> Any:
     try:
         from vllm.config import get_current_vllm_config_or_none
 
         config = get_current_vllm_config_or_none()
     except ImportError:
         config = None
-    if config is None:
-        return {}
-    model = config.model_config
-    return {"model_dtype": printable(str(model.dtype).removeprefix("torch.")), "revision": printable(getattr(model, "revision", None)),
-            "quantization": printable(getattr(model, "quantization", None)),
-            "overrides": printable(_named(getattr(model, "hf_overrides", None) or "no")),
-            "draft": printable(getattr(getattr(config, "speculative_config", None), "model", None)),
-            "backends": printable(_backends_of(config)), "layout": printable(_layout_of(config))}
+    return config if config is not None else hooks.configuration_of(getattr(offloading, "engine_id", None))
+
+
+def _said(config: Any, name: str) -> str:
+    """Returns an attribute's value. An attribute that this version does not have is unknown; None is a value."""
+    if not hasattr(config, name):
+        return Unknown(f"this vLLM has no {name} in its {type(config).__name__}")
+    value = getattr(config, name)
+    return _named(value) if isinstance(value, (dict, list)) or callable(value) else str(value or "none").removeprefix("torch.")
+
+
+def _version() -> str:
+    import vllm
+
+    return getattr(vllm, "__version__", None) or Unknown("vLLM has no version")
+
+
+def _seed_of(version: str, algorithm: str) -> str:
+    """Returns the seed of block hashes. Where the environment has none, vLLM before 0.29 takes a random one, and later versions do so
+    with hash algorithms that are not cryptographic."""
+    said = os.environ.get("PYTHONHASHSEED")
+    if said is not None:
+        return f"set {said}"
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers and (int(numbers[1]), int(numbers[2])) >= (0, 29) and algorithm in ("sha256", "sha256_cbor"):
+        return "fixed"
+    return Unknown("block hashes of this vLLM differ at each start", "PYTHONHASHSEED")
+
+
+def _platform() -> str:
+    """Returns the kind of GPU: where nothing else is said, the attention backend and its layout depend on it."""
+    try:
+        from vllm.platforms import current_platform
+
+        return f"{current_platform.device_type} {current_platform.get_device_capability()}"
+    except Exception as e:
+        return Unknown(f"vLLM does not say the platform: {e}")
+
+
+def _runner_of(config: Any) -> str:
+    said = getattr(config, "use_v2_model_runner", None)
+    if said is None:  # before there were two, unless the variable asks for the other one
+        said = os.environ.get("VLLM_USE_V2_MODEL_RUNNER", "0") not in ("", "0")
+    return "v2" if said else "v1"
+
+
+def _scales_of(cache: Any) -> str:
+    if str(getattr(cache, "cache_dtype", "")).endswith("_per_token_head"):
+        return "per token and head"
+    if getattr(cache, "calculate_kv_scales", False):
+        return Unknown("scales of an fp8 cache are computed from the first request (calculate_kv_scales)")
+    return "none"
+
+
+def _adapters_of(config: Any) -> str:
+    if hasattr(config, "lora_config") and config.lora_config is None:
+        return "none"
+    if hooks.hashes_have_content():
+        return "content"
+    return Unknown("block hashes may lack the content of LoRA adapters: the plugin 'kvcache' is not loaded, or this version is not known")
+
+
+def _load_format_of(config: Any) -> str:
+    said = str(getattr(getattr(config, "load_config", None), "load_format", None) or "auto")
+    return said if said in _FORMATS else Unknown(f"load_format {said} may read weights that are not in the model's folder")
+
+
+def _draft_of(config: Any) -> str:
+    if not hasattr(config, "speculative_config"):
+        return Unknown("this vLLM has no speculative_config")
+    draft = config.speculative_config
+    name = getattr(draft, "model", None)
+    if name is None:
+        return f"none {getattr(draft, 'method', None)}"
+    weights = weights_of(str(name), getattr(draft, "revision", None))
+    return weights if isinstance(weights, Unknown) else f"{name} {weights}"
+
+
+def _rope_of(model: Any) -> str:
+    text = getattr(model, "hf_text_config", None)
+    said = {n: getattr(text, n, None) for n in ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")}
+    rope = _named(said)
+    if '"long_factor"' not in rope:
+        return rope
+    # LongRoPE has two sets of factors, and vLLM chooses one for all positions by the longest sequence that the engine takes.
+    length = getattr(model, "max_model_len", None)
+    if not isinstance(length, int):
+        return Unknown("this vLLM does not say which factors of LongRoPE it takes")
+    limits = _lengths_in([said, {_LENGTH: getattr(text, _LENGTH, None)}])
+    return f"{rope} long {sorted({length > n for n in limits}) if limits else length}"
+
+
+def _lengths_in(value: Any) -> set[int]:
+    """Returns the lengths for which the model was trained, at any depth."""
+    if isinstance(value, dict):
+        own = {value[_LENGTH]} if isinstance(value.get(_LENGTH), int) else set()
+        return own.union(*map(_lengths_in, value.values()))
+    return set().union(*map(_lengths_in, value)) if isinstance(value, (list, tuple)) else set()
 
 
 def _named(value: Any) -> str:
-    """The same in each process: a function's text has an address."""
+    """Returns a text that is the same in each process: functions appear by their names, not by their addresses."""
     def name(one: Any) -> str:
         return f"{getattr(one, '__module__', '')}.{getattr(one, '__qualname__', type(one).__qualname__)}"
 
@@ -92,36 +228,29 @@ def _named(value: Any) -> str:
 
 
 def _backends_of(config: Any) -> str:
-    """Also where a version has no such function, two backends that were asked for differ."""
+    """Returns the backends of the layers, where layers exist in this process, else the one that was asked for."""
     try:
         from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 
         return ",".join(sorted({b.get_name() for b in get_current_attn_backends(config)}))
     except Exception:
-        return str(getattr(getattr(config, "attention_config", None), "backend", None))
+        return "asked " + str(getattr(getattr(config, "attention_config", None), "backend", None))
 
 
-def _layout_of(config: Any) -> str:
-    named = getattr(config.cache_config, "kv_cache_layout", None)
-    if named is not None:
-        return str(named)
+def _layout_of(cache: Any) -> str:
+    said = getattr(cache, "kv_cache_layout", None)
+    if said is not None:
+        return str(said)
     try:
         from vllm.v1.attention.backends.utils import get_kv_cache_layout
 
         return str(get_kv_cache_layout())
-    except Exception:
-        return "unknown"
+    except Exception as e:
+        return Unknown(f"vLLM does not say the layout of its KV cache: {e}")
 
 
-def printable(value: object) -> str:
-    text = re.sub(r"[^ -~]", lambda m: f"%{ord(m[0]):x}", str(value))
-    return text if len(text) <= 512 else hashlib.sha256(text.encode()).hexdigest()
-
-
-def namespace_name(prefix: str, fields: Mapping[str, str], group: int) -> str:
-    digest = hashlib.sha256(json.dumps(dict(fields), sort_keys=True).encode()).hexdigest()[:12]
-    model = re.sub(r"[^A-Za-z0-9._-]+", "_", os.path.basename(fields["model"].rstrip("/")))[:96]
-    return f"{prefix}/{model}-{digest}/g{group}"
+def namespace_name(prefix: str, fields: Mapping[str, object], group: int) -> str:
+    return f"{prefix}/{model_digest(fields)}/g{group}"
 
 
 def group_of(key: bytes) -> int:

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 from .. import LOST, OK, Client, Error, Namespace, status_ok
 from .._gpu import BLOCK_FIRST, Gpu, Layout
+from ..engine import private
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -160,6 +161,7 @@ class Mover:
         self._cuda = Cuda(device)
         self._client = Client(socket, "vllm-worker", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
         chunk = max(b.chunk_bytes for b in blocks)
+        self._fields = fields
         self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, b.chunk_bytes)
                                                   for (g, n), b in zip(names.items(), blocks)}
         self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)))
@@ -255,6 +257,7 @@ class Mover:
                 break
             self._step(job)
         self._gpu.detach(self._timeout_s)
+        private.remove(self._namespaces.values(), self._fields)
         self._client.close()
 
     def _next(self) -> _Job | None:

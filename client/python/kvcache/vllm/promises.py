@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Leased, Namespace, status_ok
+from ..engine import private
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -67,6 +68,7 @@ class Promises:
                  timeout_s: float) -> None:
         self._chunk_bytes, self._timeout_s = dict(chunk_bytes), timeout_s
         self._client = Client(socket, "vllm", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
+        self._fields = fields
         self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, self._chunk_bytes.get(g, 0))
                                                   for g, n in names.items()}
         self._requests: dict[str, _Request] = {}
@@ -233,4 +235,5 @@ class Promises:
 
     def close(self) -> None:
         self._requests.clear()
+        private.remove(self._namespaces.values(), self._fields)
         self._client.close()

@@ -439,7 +439,7 @@ def blocks_of(kv_caches: Any) -> list[Blocks]:
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
     def __init__(self, spec: KvcacheOffloadingSpec, kv_caches: Any, device: int, current_stream: Any) -> None:
         self._engine, self.spec = spec.config.engine_id, spec
-        spec.name(identity.of_engine())
+        spec.name()
         blocks = blocks_of(kv_caches)
         if len(blocks) != len(spec.tokens):
             raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
@@ -482,8 +482,8 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 
 
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
-    """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, ack, load_policy,
-    prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
+    """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
+    load_policy, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
     `remote`."""
 
     def __init__(self, config: Any) -> None:
@@ -513,20 +513,20 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.timeout_s = float(options.get("timeout_s", 5.0))
         # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
         self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) for at, g in enumerate(config.groups)}
-        self.fields = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
-                                         str(options.get("weights") or identity.weights_of(config.model.name)))
-        if self.fields["weights"] == "unknown":
-            log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name do "
-                        "not find its chunks", config.model.name)
-        self.fields["chunk"] = "layers"  # one page a layer; a row of the tier is another thing
+        self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
+                                        str(options.get("weights") or identity.weights_of_engine(
+                                            config.model.name, str(options.get("weights_check", "samples")), config)))
+        self.facts["chunk"] = "layers"  # one page a layer; a row of the tier is different
+        self.fields: dict[str, str] = {}
         self.names: dict[int, str] = {}
-        self.name({})
         self._manager: KvcacheManager | None = None
         self._worker: KvcacheWorker | None = None
 
-    def name(self, fields: Mapping[str, str]) -> None:
-        """With these fields in the fingerprint, too, which the worker knows: the scheduler's side takes its names."""
-        self.fields.update(fields)
+    def name(self) -> None:
+        """Composes the fingerprint in the worker, where the engine's facts are known. The scheduler's side takes the worker's names."""
+        fingerprint = identity.compose("vllm", {**self.facts, **identity.of_engine(self.config)}, identity.new_start())
+        identity.warn(log, fingerprint)
+        self.fields = fingerprint.fields
         self.names = {g: identity.namespace_name(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields, g)
                       for g in self.tokens}
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import os
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -93,7 +92,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
 
     socket                 the daemon's; default: $KVCACHE_SOCKET, else the usual places
     namespace              what names of namespaces begin with ("vllm")
-    weights                says which weights the model has; default: found out (identity.weights_of)
+    weights                names the model's weights; default: a digest of their content (kvcache.engine.weights)
+    weights_check          "samples" (default) or "full": how much of each file that digest reads
     ack                    "accepted" (default: kept in memory first), "written" or "durable"
     load_policy            "auto": load what is faster than computing it; "always"
     prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s   rates for that; default: learned
@@ -106,7 +106,8 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
     tolerates_off_thread_polling = True
 
     def __init__(self, offloading_spec: Any, primary_kv_view: memoryview, tier_type: str, backpressure_detector: Any = None, *,
-                 socket: str | None = None, namespace: str = "vllm", weights: str | None = None, ack: str = "accepted",
+                 socket: str | None = None, namespace: str = "vllm", weights: str | None = None, weights_check: str = "samples",
+                 ack: str = "accepted",
                  load_policy: str = "auto", prefill_tokens_per_s: float = 0.0, memory_bytes_per_s: float = 0.0,
                  disk_bytes_per_s: float = 0.0, remote_bytes_per_s: float = 0.0, remote: bool = True, part_bytes: int = 64 << 20, timeout_s: float = 10.0,
                  enable_kv_events: bool = False, locality: str | None = None) -> None:
@@ -128,10 +129,11 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         row_bytes = primary_kv_view.strides[0]
         groups = config.groups
         self._tokens = [g.tokens_per_block * config.cache.blocks_per_chunk for g in groups]
-        fields = identity.fields_of(config, row_bytes, part_bytes, weights or identity.weights_of(config.model.name))
-        if fields["weights"] == "unknown":
-            log.warning("which weights %s has is unknown: set `weights` to their revision, so that other weights under this name do "
-                        "not find its chunks", config.model.name)
+        facts = identity.fields_of(config, row_bytes, part_bytes,
+                                   weights or identity.weights_of_engine(config.model.name, weights_check, config))
+        fingerprint = identity.compose("vllm", {**facts, **identity.of_engine(config), "chunk": "rows"}, identity.new_start())
+        identity.warn(log, fingerprint)
+        fields = fingerprint.fields
         names = {g: identity.namespace_name(namespace, fields, g) for g in range(len(groups))}
         self._policies = [LoadPolicy(tokens, row_bytes, always=load_policy == "always", prefill_tokens_per_s=prefill_tokens_per_s,
                                      memory_bytes_per_s=memory_bytes_per_s, disk_bytes_per_s=disk_bytes_per_s,
@@ -149,8 +151,6 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._counts = dict.fromkeys(COUNTERS, 0)
         events = getattr(getattr(offloading_spec, "kv_events_config", None), "enable_kv_cache_events", False)
         self._events: list[OffloadingEvent] | None = [] if enable_kv_events and events else None
-        if "PYTHONHASHSEED" not in os.environ and not _MEDIA:
-            log.warning("PYTHONHASHSEED is not set: vLLM's block hashes differ at each start, so nothing is found after a restart")
         log.info("kvcache: %s, %d rows of %d bytes, %s", names[0] if names else "-", primary_kv_view.shape[0], row_bytes,
                  "connected" if self._transfers.well else "the daemon does not answer yet")
 

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .. import LOST, PENDING, TIER_DISK, TIER_MEMORY, TIER_REMOTE, ArgumentError, Batch, Client, Error, Namespace, status_ok
+from ..engine import private
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -67,6 +68,7 @@ class Transfers:
         self._lock = threading.Lock()
         self._declined: dict[int, int] = {}  # by group: keys that are still to be counted
         self._client = Client(socket, "vllm", timeout=timeout_s, connect_timeout=0.2)
+        self._fields = fields
         self._namespaces: dict[int, Namespace] = {
             group: self._client.namespace(name, fields, min(row_bytes, part_bytes)) for group, name in names.items()}
         self._region: Any = self._client.register(memory, fd, copy=True)  # that it is not shared is said by _probe()
@@ -386,6 +388,8 @@ class Transfers:
         self._kick.set()
         self._mender.join(5.0)
         with self._lock:
+            if self._well:
+                private.remove(self._namespaces.values(), self._fields)
             self._well = False
             self._client.close()
             self._jobs.clear()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of file digests, in the user's cache folder.
+
+An entry is valid for one state of a file: device, inode, size, mtime and ctime. A program can restore a file's mtime but not its ctime.
+A cache that another user owns or may write to is not used. A damaged one is rebuilt.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+
+FORMAT = 1
+MOST_ENTRIES = 20_000
+MOST_BYTES = 8 << 20
+RECENT_NS = 2_000_000_000  # a file that changed this recently may change again within one tick of its times
+
+State = tuple[int, int, int, int, int]
+_KEY, _DIGEST = re.compile(r"(full|samples)(:-?\d{1,20}){5}"), re.compile(r"[0-9a-f]{64}")
+
+
+def _folder() -> str:
+    return os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache"), "kvcache")
+
+
+class Digests:
+    def __init__(self, folder: str | None = None) -> None:
+        self._folder = folder or _folder()
+        self._file = os.path.join(self._folder, "weights.json")
+        self._known = self._read()
+        self._used: dict[str, str] = {}
+        self._new = False
+
+    def get(self, state: State, how: str) -> str | None:
+        key = _key(state, how)
+        digest = self._known.get(key)
+        if digest is not None:
+            self._used[key] = digest
+        return digest
+
+    def put(self, state: State, how: str, digest: str) -> None:
+        if state[4] < time.time_ns() - RECENT_NS:
+            self._used[_key(state, how)] = digest
+            self._new = True
+
+    def save(self) -> None:
+        """Writes new entries. The entries that were used last are kept. A cache that cannot be written is not needed."""
+        if not self._new:
+            return
+        entries = {k: d for k, d in self._read().items() if k not in self._used}
+        entries.update(self._used)
+        kept = dict(list(entries.items())[-MOST_ENTRIES:])
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            if not _is_own(os.stat(self._folder)):
+                return
+            fd, name = tempfile.mkstemp(prefix="weights-", dir=self._folder)  # mode 0600
+            try:
+                with os.fdopen(fd, "w", encoding="ascii") as f:
+                    json.dump({"format": FORMAT, "files": kept}, f)
+                os.replace(name, self._file)
+            except BaseException:
+                os.unlink(name)
+                raise
+            self._new = False
+        except OSError:
+            pass
+
+    def _read(self) -> dict[str, str]:
+        try:
+            if not _is_own(os.stat(self._folder)):
+                return {}
+            fd = os.open(self._file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(fd, "rb") as f:
+                st = os.fstat(fd)
+                if not stat.S_ISREG(st.st_mode) or not _is_own(st) or st.st_size > MOST_BYTES:
+                    return {}
+                content = json.loads(f.read(MOST_BYTES))
+            if content["format"] != FORMAT:
+                return {}
+            return {k: d for k, d in content["files"].items() if _KEY.fullmatch(k) and _DIGEST.fullmatch(d)}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return {}
+
+
+def _is_own(st: os.stat_result) -> bool:
+    """Returns whether only this user may write to the file."""
+    return st.st_uid == os.geteuid() and not st.st_mode & 0o022
+
+
+def _key(state: State, how: str) -> str:
+    return ":".join([how, *map(str, state)])

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fingerprints composed from facts.
+
+A fact is a name and a value. The value is text, a number, or an `Unknown`. A fingerprint is a sorted map of short printable strings:
+longer values are replaced by digests. Two engines share a namespace if their fingerprints are equal. An unknown fact makes the
+fingerprint private: it contains a random text of this start of the engine, so that no other engine can share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from typing import NamedTuple
+
+FORMAT = 2  # 1: weights were identified by their modification times
+LONGEST = 96  # characters of a value that is kept as it is
+
+
+class Unknown(str):
+    """A fact that could not be established. `option`: the option that supplies it, or an empty string."""
+
+    reason: str
+    option: str
+
+    def __new__(cls, reason: str, option: str = "") -> Unknown:
+        self = super().__new__(cls, "unknown")
+        self.reason, self.option = reason, option
+        return self
+
+
+class Fingerprint(NamedTuple):
+    fields: dict[str, str]
+    unknown: dict[str, Unknown]
+
+
+def new_start() -> str:
+    """Returns the random text that makes fingerprints private to one start of an engine."""
+    return secrets.token_hex(16)
+
+
+def printable(value: object) -> str:
+    """Returns printable ASCII of at most `LONGEST` characters. Different values have different texts."""
+    text = re.sub(r"[^ -$&-~]", lambda m: f"%{ord(m[0]):x};", str(value))
+    return text if len(text) <= LONGEST else "sha256-" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """Returns a digest of a value that JSON can express."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def compose(engine: str, facts: Mapping[str, object], start: str) -> Fingerprint:
+    """Returns the fingerprint of these facts. None and the text "unknown" count as unknown facts. The result depends on `start`
+    only if a fact is unknown."""
+    fields, unknown = {"engine": engine, "format": str(FORMAT)}, {}
+    for name in sorted(facts):
+        value = facts[name]
+        if name in ("engine", "format", "private"):
+            raise ValueError(f"{name!r} is a field of every fingerprint; name the fact otherwise")
+        if value is None or value == "unknown":
+            unknown[name] = value if isinstance(value, Unknown) else Unknown("the engine does not say it")
+        fields[name] = "unknown" if name in unknown else printable(model_name(value) if name == "model" else value)
+    if unknown:
+        fields["private"] = start
+    return Fingerprint(dict(sorted(fields.items())), unknown)
+
+
+def model_name(model: object) -> str:
+    """Returns the last part of a model's name or path. The same model in another folder has the same weights, and shares."""
+    text = str(model).rstrip("/")
+    cached = re.search(r"(?:^|/)models--(?:[^/]*--)?([^/]+)/snapshots/[^/]+$", text)
+    return cached[1] if cached else text.rsplit("/", 1)[-1]
+
+
+def model_digest(fields: Mapping[str, object]) -> str:
+    """Returns MODEL-DIGEST, a part of a namespace's name: the last part of the model's name and a digest of the fingerprint."""
+    model = re.sub(r"[^A-Za-z0-9._-]+", "_", model_name(fields["model"]))[:96]
+    return f"{model}-{digest_of(dict(fields))[:16]}"
+
+
+def warn(log: logging.Logger, fingerprint: Fingerprint) -> None:
+    """Logs one warning that names each unknown fact and the option that supplies it."""
+    if not fingerprint.unknown:
+        return
+    told = "; ".join(f"{name}: {fact.reason}" + (f" (set `{fact.option}`)" if fact.option else "")
+                     for name, fact in fingerprint.unknown.items())
+    log.warning("the cache is private to this start of the engine, and no other engine finds it, because facts are unknown: %s", told)

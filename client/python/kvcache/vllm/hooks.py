@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Wrapped functions of vLLM, for facts that vLLM hands to no connector. The plugin entry point installs them in each process of vLLM.
+
+- `build_offloading_config`: the scheduler's process has no current configuration when it makes a tier. The wrapper keeps the one from which
+  it built an OffloadingConfig.
+- `_gen_lora_extra_hash_keys`: block hashes contain an adapter's name, and its path in newer versions. The wrapper adds the digest of its
+  content, taken when the adapter is first seen, because the engine keeps what it has read.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import logging
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..engine.identity import Unknown, new_start
+from ..engine.weights import weights_of
+
+log = logging.getLogger("kvcache.vllm")
+
+_CONNECTOR = "vllm.distributed.kv_transfer.kv_connector.v1."
+_OFFLOADING, _HASHES = _CONNECTOR + "offloading.config", "vllm.v1.core.kv_cache_utils"
+MOST_ADAPTERS = 10_000
+
+_configurations: dict[str, Any] = {}  # by engine
+_adapters: dict[tuple[int, str, str], str] = {}
+
+
+def install() -> None:
+    """Wraps both functions. May be called any number of times. Never raises: a fact that is not there is unknown, which is safe."""
+    for module, name, parameters, wrapper in ((_OFFLOADING, "build_offloading_config", ("vllm_config", "kv_cache_config"), _keeping),
+                                              (_HASHES, "_gen_lora_extra_hash_keys", ("request",), _with_content)):
+        try:
+            wrap(importlib.import_module(module), name, parameters, wrapper)
+        except Exception as e:
+            log.debug("%s.%s is not wrapped: %s", module, name, e)
+
+
+def wrap(module: Any, name: str, parameters: tuple[str, ...], wrapper: Callable[[Any], Any]) -> None:
+    """Replaces a function of a module or class by its wrapper, once. Raises if its parameters are not the known ones."""
+    original = getattr(module, name)
+    if getattr(original, "kvcache_wrapped", False):
+        return
+    if tuple(inspect.signature(original).parameters) != parameters:
+        raise TypeError(f"its parameters are {inspect.signature(original)}")
+    wrapped = wrapper(original)
+    wrapped.kvcache_wrapped = True
+    setattr(module, name, wrapped)
+    connector = sys.modules.get(_CONNECTOR + "offloading_connector")
+    if getattr(connector, name, None) is original:
+        setattr(connector, name, wrapped)
+
+
+def _keeping(original: Any) -> Any:
+    @functools.wraps(original)
+    def build(vllm_config: Any, kv_cache_config: Any) -> Any:
+        _configurations[str(getattr(vllm_config.kv_transfer_config, "engine_id", ""))] = vllm_config
+        return original(vllm_config, kv_cache_config)
+
+    return build
+
+
+def configuration_of(engine_id: object) -> Any:
+    """Returns vLLM's configuration of this engine, or None."""
+    return _configurations.get(str(engine_id))
+
+
+def _with_content(original: Any) -> Any:
+    @functools.wraps(original)
+    def keys(request: Any) -> list[Any]:
+        said = list(original(request))
+        adapter = getattr(request, "lora_request", None)
+        if not adapter:
+            return said
+        # vLLM tags its keys from 0.29 on, and takes the second element of each for its KV events.
+        tagged = any(isinstance(key, tuple) for key in said)
+        return [*said, ("kvcache", adapter_digest(adapter)) if tagged else "kvcache:" + adapter_digest(adapter)]
+
+    return keys
+
+
+def adapter_digest(adapter: Any) -> str:
+    """Returns the digest of an adapter's content when it was first seen. Where it cannot be read, the text is random, so that no other
+    engine finds its blocks. `load_inplace` makes vLLM read the files again."""
+    key = (int(adapter.lora_int_id), str(adapter.lora_name), str(getattr(adapter, "lora_path", "")))
+    digest = _adapters.get(key)
+    if digest is None or getattr(adapter, "load_inplace", False):
+        digest = weights_of(key[2])
+        if isinstance(digest, Unknown):
+            log.warning("blocks of the LoRA adapter %s are private to this start of the engine: %s", key[1], digest.reason)
+            digest = new_start()
+        _adapters[key] = digest
+        if len(_adapters) > MOST_ADAPTERS:
+            del _adapters[next(iter(_adapters))]
+    return digest
+
+
+def hashes_have_content() -> bool:
+    """Returns whether block hashes contain the content of LoRA adapters."""
+    return bool(getattr(getattr(sys.modules.get(_HASHES), "_gen_lora_extra_hash_keys", None), "kvcache_wrapped", False))

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts that only vLLM's workers know, collected when the model runner registers its KV caches.
+
+The plugin entry point wraps methods of OffloadingConnectorWorker in each process of vLLM. Between the registered tensors and the views that
+a spec gets, the wrappers describe both (arrangement.py) and leave the facts for the scheduler's side (delivery.py). Engines that do not
+use kvcache are left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from . import arrangement, delivery, hooks, identity
+
+log = logging.getLogger("kvcache.vllm")
+
+_WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
+_TENSORS = "_kvcache_tensors"  # the attribute that holds them between the two wrapped calls
+
+
+def install() -> None:
+    """Wraps the methods. May be called any number of times. Never raises: without them the facts of a worker are not delivered."""
+    try:
+        cls = importlib.import_module(_WORKER).OffloadingConnectorWorker
+    except Exception as e:
+        log.debug("vLLM's offloading worker is not wrapped: %s", e)
+        return
+    for name, parameters, wrapper in (("register_kv_caches", ("self", "kv_caches"), _registering),
+                                      ("register_cross_layers_kv_cache", ("self", "kv_cache", "attn_backend"), _registering_cross_layers),
+                                      ("_init_worker", ("self", "kv_caches"), _describing)):
+        try:
+            hooks.wrap(cls, name, parameters, wrapper)
+        except Exception as e:
+            log.debug("%s.%s is not wrapped: %s", cls.__name__, name, e)
+
+
+def _registering(original: Any) -> Any:
+    @functools.wraps(original)
+    def register(self: Any, kv_caches: Any) -> Any:
+        return _with_tensors(self, kv_caches, lambda: original(self, kv_caches))
+
+    return register
+
+
+def _registering_cross_layers(original: Any) -> Any:
+    """One tensor has the pages of all layers of the only group."""
+    @functools.wraps(original)
+    def register(self: Any, kv_cache: Any, attn_backend: Any) -> Any:
+        groups = getattr(getattr(self, "kv_cache_config", None), "kv_cache_groups", ())
+        tensors = {name: kv_cache for group in groups for name in group.layer_names}
+        return _with_tensors(self, tensors, lambda: original(self, kv_cache, attn_backend))
+
+    return register
+
+
+def _with_tensors(worker: Any, tensors: Any, call: Any) -> Any:
+    setattr(worker, _TENSORS, tensors)
+    try:
+        return call()
+    finally:
+        setattr(worker, _TENSORS, None)
+
+
+def _describing(original: Any) -> Any:
+    @functools.wraps(original)
+    def init_worker(self: Any, kv_caches: Any) -> Any:
+        try:
+            if is_used_by(self.spec):
+                deliver(self, kv_caches)
+        except Exception as e:  # the engine must start
+            log.warning("the arrangement of vLLM's KV caches is not known, and engines of other versions do not share: %s: %s",
+                        type(e).__name__, e)
+        return original(self, kv_caches)
+
+    return init_worker
+
+
+def is_used_by(spec: Any) -> bool:
+    """Returns whether a spec is kvcache's or has its tier."""
+    tiers = getattr(spec, "extra_config", {}).get("secondary_tiers") or ()
+    return any(c.__module__.startswith("kvcache.") for c in type(spec).__mro__) or any(
+        isinstance(t, Mapping) and ("kvcache" in (t.get("type"), str(t.get("module_path")).partition(".")[0])) for t in tiers)
+
+
+def deliver(worker: Any, kv_caches: Any) -> None:
+    """Leaves the facts of this worker for the scheduler's side."""
+    config = worker.spec.config
+    rank, world_size = int(config.parallel.rank), int(config.parallel.world_size)
+    delivery.forget(config.engine_id, rank)
+    engine = getattr(worker, "vllm_config", None) or hooks.configuration_of(config.engine_id)
+    if engine is None:
+        raise ValueError("vLLM's configuration is not visible")
+    layers = engine.compilation_config.static_forward_context
+    canonical = bool(getattr(config, "canonical_layout", False))
+    offloaded = {name for group in config.groups for name in group.layer_names}
+    tensors = {name: held for name, held in (getattr(worker, _TENSORS, None) or {}).items() if name in offloaded}
+    facts = arrangement.facts_of(worker.kv_cache_config, tensors, kv_caches, layers, canonical)
+    delivery.deliver(config.engine_id, rank, world_size, {**identity.of_configuration(engine), **facts,
+                                                          "version": identity.version_of_arrangement(canonical)})
