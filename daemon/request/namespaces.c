@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NAMESPACES, NAMESPACE_REMOVE, and NAMESPACE with WIRE_F_SET.
  *
- * A namespace is removed by the user that made it or by an admin, while no other session has it
- * open, and when it is known to hold nothing: no chunk on any volume, none in memory that is still
- * to be written. With WIRE_F_PURGE what it holds is purged first. Who may remove it may set its
- * lifetime, which holds for what is in it already, from the next message on.
+ * A namespace can be removed by the user that created it or by an admin, if no other session has it
+ * open and it is known to be empty: no chunk on any volume, and none in memory that is still to be
+ * written. With WIRE_F_PURGE its contents are purged first. A client that may remove it may also
+ * set its lifetime, which applies to present contents as well, from the next message on.
  *
- * Failures: what cannot be known to be empty, because a volume is offline, is removed only with a
- * purge. Without memory nothing is done. */
+ * Failures: a namespace that may have chunks on an offline volume is removed only with a purge.
+ * Without memory nothing is done. */
 #include "request/admin.h"
 
 #include <errno.h>
@@ -20,7 +20,8 @@
 #include "request/hits.h"
 #include "tenant/ids.h"
 
-/* Those of a tenant that the client may see; TENANT_IDS: of none. */
+/* Returns the store's number of a tenant whose namespaces the client may see, or TENANT_IDS if it
+ * may not or there is no such tenant. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
 {
         const struct tenant *tenant = client->tenant;
@@ -50,8 +51,8 @@ static bool may_remove(const struct client *client, const struct store_namespace
 
 struct page {
         const struct client *client;
-        uint64_t after; /* the id that the page before ended with */
-        int only;       /* of the tenant of this number in the store; -1: of all */
+        uint64_t after; /* last id of the previous page */
+        int only;       /* the tenant's number in the store; -1: all tenants */
         unsigned max, count;
         uint32_t ids[WIRE_MAX_NAMESPACES];
         unsigned n;
@@ -79,7 +80,7 @@ static bool note_id(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-/* Into `to`, which has room; its bytes. */
+/* Prints a namespace to `to`, which has room, and returns the bytes. */
 static size_t print_namespace(const struct client *client, const struct store_namespace *ns,
                               bool fingerprint, uint8_t *to)
 {
@@ -122,7 +123,7 @@ static size_t print_namespace(const struct client *client, const struct store_na
 void admin_namespaces(struct request req, const struct wire_namespaces *msg)
 {
         struct client *client = req.client;
-        static struct { /* large; one thread */
+        static struct { /* too large for the stack */
                 struct wire_reply reply;
                 uint8_t infos[WIRE_MAX_MESSAGE - sizeof(struct wire_reply)];
         } out;
@@ -139,7 +140,7 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
         enum wire_status status;
         size_t bytes = 0;
 
-        /* The reply may have to wait for its reader. */
+        /* The reply may have to be queued. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
                 request_fail(req, status, client_refusal(status));
@@ -176,14 +177,15 @@ struct removal {
         struct store_namespace_remove store;
         struct cache_count count;
         struct request request;
-        struct tenant *of; /* of the namespace's tenant; NULL: it is not configured */
+        struct tenant *of; /* the namespace's tenant; NULL: not configured */
         uint32_t id;
         uint16_t store_tenant;
         uint64_t dropped;
-        char name[WIRE_MAX_NAME + 1]; /* which the store forgets */
+        char name[WIRE_MAX_NAME + 1]; /* copied, since the store forgets it */
 };
 
-/* With what the store keeps for its purge, and then for the removal itself. */
+/* Returns the bytes of a removal, including those that the store keeps for the purge and the
+ * removal. */
 static size_t removal_bytes(const struct client *client)
 {
         return sizeof(struct removal) + store_fan_out_bytes(client->tenant->service->store);
@@ -196,7 +198,7 @@ static void audit_removal(const struct removal *op, const char *operation, const
                   op->dropped, detail);
 }
 
-/* It stands against a removal: answered, and the removal is over. */
+/* Refuses a removal and frees it. */
 static void refuse(struct removal *op, enum wire_status status, uint32_t value, uint64_t value64,
                    const char *text)
 {
@@ -214,8 +216,8 @@ static void refuse_not_empty(struct removal *op, uint64_t chunks)
         refuse(op, WIRE_NOT_EMPTY, 0, chunks, text);
 }
 
-/* Has another session it open, or this one requests under way that may name it? Then that is the
- * answer. */
+/* Refuses the removal if another session has the namespace open, or if this one has requests in
+ * flight that may name it. Returns whether it did. */
 static bool refuse_open(struct removal *op)
 {
         const struct client *client = op->request.client;
@@ -236,7 +238,7 @@ static bool refuse_open(struct removal *op)
         return true;
 }
 
-/* It is removed: nothing keeps its number. */
+/* Forgets everything about the number of a removed namespace. */
 static void forget(struct removal *op)
 {
         const struct service *service = op->request.client->tenant->service;
@@ -313,13 +315,14 @@ static void on_removal_purged(struct cache_purge *purge)
         removal_purged(container_of(purge, struct removal, purge));
 }
 
-/* Of a tenant that has no cache. */
+/* Completes the purge for a tenant without a cache. */
 static void on_store_purged(struct store_purge *purge)
 {
         removal_purged(container_of(purge, struct removal, purge.store));
 }
 
-/* What is in memory alone: accepted, and still to be written, or never written. */
+/* Continues when chunks that exist only in memory are counted: accepted and not yet written, or
+ * never written. */
 static void on_counted(struct cache_count *count)
 {
         struct removal *op = container_of(count, struct removal, count);
