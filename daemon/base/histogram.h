@@ -21,6 +21,7 @@ void histogram_add(struct histogram *h, uint64_t value);
  * that were counted elsewhere. */
 void histogram_add_many(struct histogram *h, uint64_t value, uint64_t n);
 void histogram_add_to_sum(struct histogram *h, uint64_t sum);
+/* Adds all values of `from` to `to`. */
 void histogram_merge(struct histogram *to, const struct histogram *from);
 /* Returns the upper edge of the bucket that contains the quantile (0 to 1), at most `max`; 0 if the
  * histogram is empty. */

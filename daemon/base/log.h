@@ -21,8 +21,8 @@ enum log_format {
         LOG_FORMAT_AUTO,    /* the journal if stderr is its stream (JOURNAL_STREAM names its device
                              * and inode), otherwise text */
         LOG_FORMAT_TEXT,    /* one line on stderr */
-        LOG_FORMAT_JOURNAL, /* the journal, wherever stderr goes; lines that it refuses go to stderr
-                             */
+        LOG_FORMAT_JOURNAL, /* the journal, wherever stderr goes; lines that it refuses go to
+                             * stderr */
         LOG_FORMAT_JSON,    /* one JSON object per line of stderr */
 };
 
@@ -31,6 +31,7 @@ void log_open(void);
 /* Sets the format: "auto", "text", "journal" or "json". Returns 0, -EINVAL for another name, or
  * -ENOTSUP, without a change, if there is no journal. */
 int log_set_format(const char *name);
+/* Set the least important level that is logged, and return whether a level is. */
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
 /* Parses "error", "warning", "notice", "info" or "debug". Returns 0 or -EINVAL. */
@@ -55,6 +56,7 @@ struct log_operation {
 };
 void log_set_operation(const struct log_operation *o);
 
+/* Writes one line, whatever the level; callers use the macros below. */
 void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt,
                ...) __attribute__((format(printf, 5, 6)));
 
@@ -70,8 +72,8 @@ void log_write(enum log_level level, const char *file, int line, const char *fun
 #define log_debug(...)   log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
 
 /* Limits lines that a client can cause: at most `burst` in a row, then one per second. Suppressed
- * lines are counted, and reported with the next line that passes ("(12 similar lines held back)").
- */
+ * lines are counted, and reported with the next line that passes ("(12 similar lines held
+ * back)"). */
 struct log_ratelimit {
         uint32_t burst;
         uint32_t tokens;

@@ -180,8 +180,8 @@ static void bound_busy(struct snapshot *s)
                 s->metrics[i].busy_secs = MIN(s->metrics[i].busy_secs, s->enabled_secs);
 }
 
-/* Adds everything since the last call to the active session, reading at most `pages` client pages.
- */
+/* Adds everything since the last call to the active session, reading at most `pages` client
+ * pages. */
 static void count(struct bench *b, unsigned pages)
 {
         uint64_t since = b->counted_ns;

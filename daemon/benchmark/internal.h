@@ -48,6 +48,7 @@ void bench_pages_new_epoch(struct bench *b);
 
 /* --- clients.c --- */
 
+/* Adds transfers to the sum of all clients. */
 void bench_clients_add(struct bench *b, unsigned path, unsigned layout, unsigned technology,
                        const struct transfer_counts *c, uint64_t busy_ns);
 
@@ -80,6 +81,7 @@ void bench_files_path(const struct bench_files *f, const char *name, size_t byte
 
 /* Adds a session that was read from a file. Takes the snapshot. */
 void bench_adopt(struct bench *b, struct snapshot *snapshot);
+/* Report the end of bench_files_write() and bench_files_delete(): 0 or -errno. */
 void bench_saved(struct bench *b, const char *name, int result);
 void bench_deleted(struct bench *b, const char *name, int result);
 /* Adds transfers of a client to the sum of all clients and to the active session. */

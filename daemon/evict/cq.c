@@ -28,8 +28,8 @@
  * Runs on the thread of its owner. 48 bytes per item and 16 bytes per ghost, four ghosts per item
  * but at most MAX_GHOSTS; memory becomes resident on use. Cannot fail once created. Deterministic.
  *
- * The time of a touch is a 32-bit number whose unit doubles before it would overflow, as in lru.c.
- */
+ * The time of a touch is a 32-bit number whose unit doubles before it would overflow, as in
+ * lru.c. */
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -70,8 +70,8 @@ enum {
         MAX_USES = 15, /* counts from 12 on share a list */
 };
 
-/* An item. Links are as in links.h. Parent, child and siblings are 0 or an item's number plus one.
- */
+/* An item. Links are as in links.h. Parent, child and siblings are 0 or an item's number plus
+ * one. */
 struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */

@@ -36,8 +36,8 @@ enum evict_place {
 };
 
 /* The number of a use. A request asks for a chain of items, inserts the missing ones and touches
- * all, some repeatedly; all of this is one use. Numbers may be in any order. 0: a use of its own.
- */
+ * all, some repeatedly; all of this is one use. Numbers may be in any order. 0: a use of its
+ * own. */
 #define EVICT_NO_USE 0
 
 /* Returns the id for a hash that may be 0. */
@@ -88,8 +88,8 @@ static inline enum evict_hint evict_hint_return(uint32_t seconds)
                                           : EVICT_HINT_MUCH_LATER;
 }
 /* Applies a hint to an item. Call it along a chain from the end to the root. Returns false, without
- * a change, for EVICT_HINT_FINAL if another chain continues the item; the caller should then stop.
- */
+ * a change, for EVICT_HINT_FINAL if another chain continues the item; the caller should then
+ * stop. */
 bool evict_hint(struct evict *e, uint32_t item, enum evict_hint hint);
 /* Prefetches memory before many touches in a row: call step 0 for each item, somewhat later step 1,
  * then evict_touch(). */
@@ -128,8 +128,8 @@ uint32_t evict_victim(struct evict *e, uint32_t group,
                       uint32_t max_passed);
 
 /* Returns the logical time of an item's last touch, or 0 if it is absent. The clock advances by one
- * with each touch or insertion. For comparing groups; slightly inexact after billions of touches.
- */
+ * with each touch or insertion. For comparing groups; slightly inexact after billions of
+ * touches. */
 uint64_t evict_touched(const struct evict *e, uint32_t item);
 /* Reports the time of a monotonic clock. Call it as often as is cheap. It does not influence the
  * policy. */
@@ -196,6 +196,7 @@ struct evict_standing {
         bool is_retained;
         unsigned cost; /* evict_cost_level() */
 };
+/* Fills in the present standing of an item, for diagnosis. */
 void evict_explain(const struct evict *e, uint32_t item, uint32_t group,
                    struct evict_standing *ret);
 

@@ -42,6 +42,8 @@ struct regions {
                                            * ring */
 };
 
+/* Initializes an empty set of regions. `submit` must pass a request to the worker of the given
+ * number. */
 void regions_init(struct regions *r, struct kio *io, struct worker *workers, unsigned n_workers,
                   void (*submit)(struct kio *io, struct kio_request *req, unsigned worker));
 /* Releases every region without waiting. Call it after the rings are closed. Does nothing if `r`

@@ -16,6 +16,8 @@ struct completion_queue {
         int fd;        /* an eventfd, readable when the loop thread has requests to take */
 };
 
+/* Creates the eventfd. Returns 0 or -errno. At completion_queue_fini() no thread may publish any
+ * longer; remaining requests are dropped. */
 int completion_queue_init(struct completion_queue *o);
 void completion_queue_fini(struct completion_queue *o);
 

@@ -138,6 +138,7 @@ void kio_region_register(struct kio *io, struct kio_region *region);
  * ended, and for up to one second more. */
 void kio_region_unregister(struct kio *io, struct kio_region *region);
 
+/* Fill in the configuration in use and the counters as of now. */
 void kio_get_info(const struct kio *io, struct kio_info *ret);
 void kio_get_stats(const struct kio *io, struct kio_stats *ret);
 /* Returns the counters of transfers. Borrowed; loop thread only. */

@@ -98,6 +98,7 @@ unsigned worker_queue_depth(unsigned depth);
 int worker_init(struct worker *w, unsigned index, struct completion_queue *completion_queue);
 void worker_fini(struct worker *w);
 
+/* Gives an order to the thread, whose previous order must have been answered. */
 void worker_give_order(struct worker *w, enum worker_order order);
 /* Waits for the order to be carried out. Returns 0, or the -errno of OPEN. */
 int worker_wait_answer(struct worker *w);

@@ -37,8 +37,8 @@ struct learned_params {
         unsigned n_pools;
         const char *folder;
         struct key_secret secret;
-        /* Reports a file that cannot be written, as one line of text; once, until a write succeeds.
-         */
+        /* Reports a file that cannot be written, as one line of text; once, until a write
+         * succeeds. */
         void (*warn)(void *userdata, const char *text);
         void *userdata;
 };

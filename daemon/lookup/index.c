@@ -202,8 +202,8 @@ static void drop_live(struct tenant *t)
         t->live = table_close(t->all, t->live);
 }
 
-/* Discards the table being built. While a worker populates its memory, the table is only put aside.
- */
+/* Discards the table being built. While a worker populates its memory, the table is only put
+ * aside. */
 static void drop_next(struct tenant *t)
 {
         if (t->is_calling && t->next)

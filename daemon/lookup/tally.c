@@ -70,8 +70,8 @@ static bool has_room(struct tally *t, const struct store *store)
         return t->n_rows < t->room;
 }
 
-/* Returns the row of a namespace, or NULL if the store lacks the namespace or there is no memory.
- */
+/* Returns the row of a namespace, or NULL if the store lacks the namespace or there is no
+ * memory. */
 static struct tally_row *row_for(struct tally *t, const struct store *store, uint32_t namespace_id)
 {
         uint64_t created_ms, version = store_namespaces_version(store);

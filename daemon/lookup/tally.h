@@ -28,8 +28,8 @@ struct tally_row;
 /* The counts of a tenant. All zero is empty. */
 struct tally {
         struct tally_keys all[TALLY_KINDS]; /* includes removed namespaces */
-        uint64_t declined; /* keys that clients found but did not load, because computing was faster
-                            */
+        uint64_t declined; /* keys that clients found but did not load, because computing was
+                            * faster */
         struct tally_row *rows;
         unsigned n_rows, room;
         unsigned last;    /* the row found last */

@@ -60,8 +60,8 @@ struct backend_op {
         void *private_data;              /* used by the back end */
 };
 
-/* Ends an operation, after its result fields are set, and passes it to the loop thread. Any thread.
- */
+/* Ends an operation, after its result fields are set, and passes it to the loop thread. Any
+ * thread. */
 void backend_op_end(struct backend_op *op, int result);
 
 struct backend_params {
@@ -73,8 +73,8 @@ struct backend_params {
         const char *endpoint, *bucket, *region, *credentials,
                 *ca;         /* S3; the last two are file names */
         unsigned depth;      /* most operations at a time */
-        uint64_t timeout_ns; /* limit of one operation, for engines that have to know it in advance
-                              */
+        uint64_t timeout_ns; /* limit of one operation, for engines that have to know it in
+                              * advance */
 };
 
 /* An object found by list(). */

@@ -39,14 +39,16 @@ struct breaker {
         uint64_t trips;
 };
 
+/* Initializes a closed breaker. Operations longer than `slow_ns` count as slow. */
 void breaker_init(struct breaker *b, uint64_t slow_ns, uint64_t now_ns);
 /* Counts the end of an operation that is not a trial, or its failure to end by its deadline.
  * Ignored unless the breaker is closed, because the operation began earlier. Returns whether this
  * opened the breaker. */
 bool breaker_count(struct breaker *b, bool failed, uint64_t took_ns, uint64_t now_ns);
-/* Returns whether a trial may be sent, and if so, marks it as in flight until breaker_trial_end().
- */
+/* Returns whether a trial may be sent, and if so, marks it as in flight until
+ * breaker_trial_end(). */
 bool breaker_trial(struct breaker *b, uint64_t now_ns);
+/* Ends a trial, and closes or reopens the breaker. */
 void breaker_trial_end(struct breaker *b, bool failed, uint64_t now_ns);
 /* Returns when the next trial may be sent, or 0 if none is wanted. */
 uint64_t breaker_next(const struct breaker *b);

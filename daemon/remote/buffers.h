@@ -28,6 +28,7 @@ void buffers_init(struct buffers *s, uint64_t bound);
 void buffers_fini(struct buffers *s);
 /* Returns 0, -EAGAIN if the bound is reached, or -ENOMEM. The contents are undefined. */
 int buffers_acquire(struct buffers *s, size_t size, struct buffer *ret);
+/* Returns a buffer to the cache, or unmaps it if the bound would be exceeded. */
 void buffers_release(struct buffers *s, struct buffer buffer, uint64_t now_ns);
 /* Frees one cached buffer if none has been in use for a while. */
 void buffers_trim(struct buffers *s, uint64_t now_ns);

@@ -351,8 +351,8 @@ static bool is_unsupported(int error)
                error == EMLINK;
 }
 
-/* Gives the file its name, or returns -EEXIST if that name exists. The temporary name may remain.
- */
+/* Gives the file its name, or returns -EEXIST if that name exists. The temporary name may
+ * remain. */
 static int publish(struct files *f, int dir_fd, const char *temporary, const char *base)
 {
         if (!atomic_load(&f->no_link)) {

@@ -173,8 +173,8 @@ static int lease_set_time(const struct lease_place *p, const struct lease *lease
         return 0;
 }
 
-/* Renews this host's lease by setting its time to now. Returns -EBUSY if another host took it over.
- */
+/* Renews this host's lease by setting its time to now. Returns -EBUSY if another host took it
+ * over. */
 static int lease_renew(const struct lease_place *p, const struct lease *lease)
 {
         uint64_t newest;

@@ -211,8 +211,8 @@ int tree_open_parent(struct tree *t, const struct tree_root *root, const char *n
         if (fd != -ENOENT || !create)
                 return fd;
 
-        /* Create the missing directories from the top; another host may do the same concurrently.
-         */
+        /* Create the missing directories from the top; another host may do the same
+         * concurrently. */
         fd = fcntl(root->fd, F_DUPFD_CLOEXEC, 3);
         fd = fd < 0 ? -errno : fd;
         while (fd >= 0 && slash && part < slash) {

@@ -41,8 +41,8 @@ static inline bool fair_is_empty(const struct fair *f)
 void fair_append(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
 /* Removes a waiting item, which was appended with the same `bytes`. */
 void fair_remove(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
-/* Returns the item to serve next, or NULL if none waits. Flows with a bit in `except` are skipped.
- */
+/* Returns the item to serve next, or NULL if none waits. Flows with a bit in `except` are
+ * skipped. */
 struct list_node *fair_first(const struct fair *f, uint64_t except);
 /* Charges `bytes` served to a tenant, which delays its next items. */
 void fair_charge(struct fair *f, uint16_t tenant, uint64_t bytes);

@@ -50,8 +50,8 @@ struct operation {
         struct buffers *buffers; /* source of `buffer`; NULL: a single page, or no memory */
         struct buffer buffer;
         bool under_way; /* the engine has the operation */
-        bool expired;   /* done() was called at the deadline, but the engine still has the operation
-                         */
+        bool expired;   /* done() was called at the deadline, but the engine still has the
+                         * operation */
         void (*done)(struct operation *o, int result);
         void (*kept)(struct operation *o); /* see operation_keep(); may be NULL */
         void *owner;                       /* for done(); NULL: the request ended earlier */
@@ -149,6 +149,7 @@ struct remote {
  * -ENOMEM. */
 int operation_new(struct remote *r, enum operation_kind kind, struct buffers *buffers, size_t bytes,
                   struct operation **ret);
+/* Frees an operation that the engine does not have. Returns NULL. */
 struct operation *operation_free(struct operation *o);
 /* Sends the operation to the back end. done() follows, never within the call. */
 void operation_submit(struct operation *o, enum backend_op_kind kind);
@@ -169,6 +170,7 @@ void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_n
 
 /* --- namespaces.c --- */
 
+/* Returns the namespace, or NULL if it does not use the shared tier. */
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
 /* Returns whether chunks of the namespace may be read and written. */
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
@@ -183,6 +185,8 @@ static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_
 }
 /* Reads the generations soon, because the engine is available again. */
 void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns);
+/* Run the work that is due, once per remote_iterate(). The ..._next() functions return when they
+ * must run again, CLOCK_MONOTONIC ns; 0: only after an event. */
 void remote_namespaces_iterate(struct remote *r, uint64_t now_ns);
 uint64_t remote_namespaces_next(const struct remote *r);
 void remote_namespaces_stop(struct remote *r);

@@ -4,8 +4,8 @@
  *
  * A search probes one key after another by reading headers; all searches together are limited to
  * probe_rate. The keys between the probed ones are inferred from their order. An inference may be
- * wrong: then a get misses, and while that is remembered, matches examine every key. Loop thread.
- */
+ * wrong: then a get misses, and while that is remembered, matches examine every key. Loop
+ * thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

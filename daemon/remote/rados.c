@@ -52,7 +52,7 @@ struct call {
         bool done;      /* the callback has run */
         bool cancelled; /* at its deadline or because the daemon stops */
         bool late;
-        struct iovec pieces[2]; /* as passed to librados */
+        struct iovec pieces[2]; /* pieces passed to librados */
         unsigned n_pieces;
         size_t got[2];
         int results[3]; /* result of each piece, then of stat */
@@ -275,8 +275,8 @@ static int start_write(struct rados *r, struct call *c, const char *oid)
                                          RADOS_OPERATION_FULL_TRY);
 }
 
-/* Hands a call to librados. Runs on the worker without the lock; the call is in `calls` and held.
- */
+/* Hands a call to librados. Runs on the worker without the lock; the call is in `calls` and
+ * held. */
 static void call_start(struct rados *r, struct call *c)
 {
         const char *oid = rados_oid(r, c->op ? c->op->name : c->name);
@@ -386,8 +386,8 @@ static uint64_t worker_expire(struct rados *r, uint64_t now)
         return next;
 }
 
-/* Returns the first call to cancel, or NULL; lowers *next to the earliest deadline of the others.
- */
+/* Returns the first call to cancel, or NULL; lowers *next to the earliest deadline of the
+ * others. */
 static struct call *find_late(struct rados *r, uint64_t now, uint64_t *next)
 {
         list_for_each (&r->calls, n) {

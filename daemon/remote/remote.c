@@ -44,8 +44,8 @@ static void free_rest(struct remote *r)
         free(r);
 }
 
-/* Reads the state file. An unreadable file counts as missing, which may cause an unnecessary purge.
- */
+/* Reads the state file. An unreadable file counts as missing, which may cause an unnecessary
+ * purge. */
 static void read_state(struct remote *r)
 {
         int e = r->state_path ? generations_read(&r->generations, r->state_path) : -ENOENT;

@@ -33,11 +33,11 @@ struct remote_params {
         const char *prefix; /* begins every object's name, such as "kvcache" */
         enum remote_write write;
         uint64_t write_rate;     /* bytes per second; 0: no limit */
-        uint64_t read_inflight;  /* bytes of buffers for reads */
-        uint64_t write_inflight; /* bytes of buffers for writes */
-        uint64_t write_queue; /* bytes of chunks that may wait to be written; the oldest are dropped
-                               */
-        uint64_t timeout_ns;  /* limit of an operation; a get may have an earlier deadline */
+        uint64_t read_inflight;  /* most bytes of buffers for reads */
+        uint64_t write_inflight; /* most bytes of buffers for writes */
+        uint64_t write_queue;    /* bytes of chunks that may wait to be written; the oldest are
+                                  * dropped */
+        uint64_t timeout_ns;     /* limit of an operation; a get may have an earlier deadline */
         uint64_t presence_ns, absence_ns; /* how long a key is believed present or absent */
         uint64_t generation_interval_ns;
         unsigned probe_rate; /* most probes for presence per second */

@@ -162,8 +162,8 @@ static size_t on_body(char *from, size_t size, size_t count, void *userdata)
                 char *to = part_at(t->op, t->got, &n);
 
                 if (!to) {
-                        /* With status 200, the server ignores the range and sends the whole object.
-                         */
+                        /* With status 200, the server ignores the range and sends the whole
+                         * object. */
                         t->filled = status == 200 || t->room == 0;
                         t->too_long = !t->filled;
                         return 0;

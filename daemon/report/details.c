@@ -163,8 +163,8 @@ static bool is_section(const cJSON *item)
         return cJSON_IsObject(item) || (cJSON_IsArray(item) && item->child);
 }
 
-/* Prints a table of two columns. With `top`, members that have a section of their own are omitted.
- */
+/* Prints a table of two columns. With `top`, members that have a section of their own are
+ * omitted. */
 static void details_members(FILE *out, const cJSON *object, bool top)
 {
         const cJSON *item;

@@ -7,4 +7,5 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
+/* Prints `status`, which may have any content. */
 void details_print(FILE *out, const cJSON *status);

@@ -55,16 +55,16 @@ struct history {
         struct history_counters last;
 };
 
-/* Returns whether a sample is due; the caller then collects the counters and calls history_add().
- */
+/* Returns whether a sample is due; the caller then collects the counters and calls
+ * history_add(). */
 bool history_is_due(const struct history *h, uint64_t now_ns);
 /* Adds a sample. The first call only records the counters. A counter that has decreased, as a
  * store's may when a volume is resumed, counts as unchanged. If the clock has gone back, all
  * samples are dropped. */
 void history_add(struct history *h, uint64_t now_ns, const struct history_counters *now);
 
-/* Returns the i-th sample of the last fifteen minutes, from the oldest, or NULL if there are fewer.
- */
+/* Returns the i-th sample of the last fifteen minutes, from the oldest, or NULL if there are
+ * fewer. */
 const struct history_sample *history_get(const struct history *h, uint64_t now_ns, unsigned i);
 /* Returns whether `sample` follows the previous one without a gap, such as a stopped process
  * causes. */

@@ -159,8 +159,8 @@ static void conn_refuse(struct conn *c)
         evhttp_connection_free(c->evcon); /* also frees `c`, through conn_closed() */
 }
 
-/* Charges the connection to its address. Returns false if the address has its share of connections.
- */
+/* Charges the connection to its address. Returns false if the address has its share of
+ * connections. */
 static bool conn_admit(struct conn *c)
 {
         const struct http *h = c->http;
@@ -605,8 +605,8 @@ static void wait_for_page(struct conn *c, struct evhttp_request *req, enum page_
                 work_in(h, 0);
 }
 
-/* Returns the conn of a request, or NULL if it has none (see make_bev()) or already has a request.
- */
+/* Returns the conn of a request, or NULL if it has none (see make_bev()) or already has a
+ * request. */
 static struct conn *find_conn(struct http *h, struct evhttp_request *req)
 {
         const struct evhttp_connection *evcon = evhttp_request_get_connection(req);

@@ -195,6 +195,7 @@ struct metrics_visitor {
         void (*histogram)(void *userdata, const char *labels, const struct histogram *h,
                           const struct metrics_buckets *buckets);
 };
+/* Calls the visitor for all families, in the order of the table. */
 void metrics_visit(const struct metrics *s, const struct metrics_visitor *visitor, void *userdata);
 
 /* Print Prometheus text format 0.0.4, or OpenMetrics 1.0.0, which ends with "# EOF". Every family

@@ -22,6 +22,7 @@ struct page {
 
 enum { PAGE_RELOAD_S = 10, PAGE_NAMESPACES = 20 };
 
+/* Prints the page as a complete HTML document. */
 void page_print(FILE *out, const struct page *page);
 /* The Content-Security-Policy of the page. */
 extern const char page_policy[];

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements plots.h. A sample is drawn at its end; if its predecessor is missing, there is a gap.
- */
+/* Implements plots.h. A sample is drawn at its end; if its predecessor is missing, there is a
+ * gap. */
 #include "report/plots.h"
 
 #include <math.h>

@@ -24,7 +24,7 @@ struct status_sources {
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
         const struct learned *learned;
-        const struct keep *keep;  /* NULL: the pools are not kept */
+        const struct keep *keep;  /* NULL: memory is never kept */
         const bool *keep_ready;   /* whether the pools will be kept across a restart */
         const char *keep_why_not; /* the reason if not */
         uint64_t config_reloads, config_reloads_refused;

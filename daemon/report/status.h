@@ -14,7 +14,8 @@ struct client;
 
 /* Callbacks for http and request/, whose `userdata` is a struct status_sources. */
 void status_print_metrics(void *userdata, enum http_metrics format, FILE *out);
-void status_print_status(void *userdata, FILE *out); /* one JSON object; names end in the unit */
+void status_print_status(void *userdata,
+                         FILE *out); /* one JSON object, whose names state the units */
 /* Prints a report for a client. Only an admin gets information about other tenants. */
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
 

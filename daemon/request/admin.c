@@ -376,8 +376,8 @@ static void on_remote_purged(struct remote_purge *remote)
         remote_part_purged(p);
 }
 
-/* Purges the shared tier first: the local purge that follows also removes chunks fetched meanwhile.
- */
+/* Purges the shared tier first: the local purge that follows also removes chunks fetched
+ * meanwhile. */
 static void purge_remote(struct purge *p)
 {
         p->remote_left = p->n_remote;

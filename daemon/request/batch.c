@@ -3,8 +3,8 @@
  * key's bytes in the client's memory. Loop thread.
  *
  * A batch is one block (memory.h), except for the slots of a PUT or of a GET that has to wait. It
- * is charged to its client's user, and outlives the client's session until its last key has ended.
- */
+ * is charged to its client's user, and outlives the client's session until its last key has
+ * ended. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -26,8 +26,8 @@ void buffer_unregister(struct request req, const struct wire_unregister *msg);
  * is released. */
 void buffers_end(struct client *client);
 
-/* Keep the buffers of `regions`, a bit mask, until buffers_unuse(), because a message names them.
- */
+/* Keep the buffers of `regions`, a bit mask, until buffers_unuse(), because a message names
+ * them. */
 void buffers_use(struct client *client, uint64_t regions);
 void buffers_unuse(struct client *client, uint64_t regions);
 /* Returns the bit of a buffer that may be named, or 0 if there is none of this number. */

@@ -122,11 +122,11 @@ uint32_t client_release(struct client *client, const struct wire_lease *leases, 
 /* Ends at most `most` of the client's leases, the latest first, and returns their number. */
 uint32_t client_release_some(struct client *client, uint32_t most);
 
-/* Returns whether the configuration permits the client to read chunks directly from the data files.
- */
+/* Returns whether the configuration permits the client to read chunks directly from the data
+ * files. */
 bool client_may_borrow(const struct client *client);
-/* Returns whether the configuration permits the client to register files from which puts are read.
- */
+/* Returns whether the configuration permits the client to register files from which puts are
+ * read. */
 bool client_may_register_files(const struct client *client);
 
 /* Adds the lookups that the client has performed itself since the last call. */

@@ -23,8 +23,8 @@ enum {
         HITS_FDS = 2,  /* the index, the client's page */
         HELD_PART = 4, /* holds may take this fraction of the limit of leases, in addition to it */
 
-        /* Touches per step, per millisecond, and at most after a sleep. A touch takes about 100 ns.
-         */
+        /* Touches per step, per millisecond, and at most after a sleep. A touch takes about 100
+         * ns. */
         TOUCHES_STEP = 512,
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,

@@ -86,6 +86,7 @@ static inline uint32_t slot_index(const struct slot *s)
 enum wire_status batch_new(struct request req, const struct wire_batch *msg, struct batch **ret);
 /* Adds slots for the keys of a batch that needs them after all. Returns false without memory. */
 bool batch_add_slots(struct batch *b);
+/* Frees a batch and ends its charge. No key of it may be in progress. */
 void batch_free(struct batch *b);
 /* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
 void batch_key_end(struct batch *b, enum wire_status status);
@@ -118,6 +119,7 @@ bool batches_cancel_some(struct client *client, uint32_t *steps);
 /* Lends a key that is on disk but not in memory, and ends it. Returns false if the GET has to read
  * it; the result then contains the reason. */
 bool loan_begin(struct batch *b, uint32_t i, const struct key *key);
+/* Handles GIVE_BACK for one loan, and returns its status. */
 enum wire_status loan_end(struct client *client, const struct wire_lease *loan);
 /* Handles LENT_FILE. */
 void loan_file(struct request req, const struct wire_lent_file *msg);

@@ -199,8 +199,8 @@ static void on_opened(struct region *memory, int result)
                 return;
         }
         m->state = MAPPING_OPEN;
-        /* opened() may release shares, even the last one; the mapping stays until it is unmapped.
-         */
+        /* opened() may release shares, even the last one; the mapping stays until it is
+         * unmapped. */
         while (!list_empty(&m->waiting)) {
                 struct mapping_share *s =
                         container_of(list_pop(&m->waiting), struct mapping_share, node);

@@ -25,4 +25,5 @@ void request_fini(struct tenant *tenant);
 /* Returns a block of at least `bytes`, or NULL without memory. It is a reusable one or allocated
  * for this use; *ret_again tells request_block_release() which. */
 void *request_block_take(struct request_memory *m, size_t bytes, bool *ret_again);
+/* Releases a block of request_block_take(); `again` is its *ret_again. */
 void request_block_release(struct request_memory *m, void *block, bool again);

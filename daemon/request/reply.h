@@ -14,8 +14,8 @@ struct request {
 /* Answer with OK and without results. */
 void request_ok(struct request req);
 void request_ok_value(struct request req, uint32_t value, uint64_t value64);
-/* Answers with OK and descriptors, which remain the caller's. takes_fds() must have permitted them.
- */
+/* Answers with OK and descriptors, which remain the caller's. takes_fds() must have permitted
+ * them. */
 void request_reply_fds(struct request req, uint32_t value, uint64_t value64, const int *fds,
                        unsigned n_fds);
 /* Answer with a failure: `status` is not WIRE_OK, and `text` gives the reason. */

@@ -22,6 +22,6 @@ void request_dispatch(struct client *client, const void *msg, int *fds);
 /* Starts up to REQUEST_KEYS_PER_ITERATION keys of dispatched messages; none if the client has
  * ended. Returns whether all are started. */
 bool request_run(struct client *client);
-/* Returns whether the client has so few keys to start that other clients need not be served first.
- */
+/* Returns whether the client has so few keys to start that other clients need not be served
+ * first. */
 bool request_is_small(const struct client *client);

@@ -90,8 +90,8 @@ struct sessions {
         uint64_t poll_ns;     /* when the loop last began to poll; 0: the poll has returned */
         uint64_t woken_ns;    /* when that poll returned */
         uint64_t heard_ns;    /* when a client last sent a message */
-        uint64_t readable_ns; /* earliest time at which the messages of this iteration were readable
-                               */
+        uint64_t readable_ns; /* earliest time at which the messages of this iteration were
+                               * readable */
         union {
                 struct wire_hdr hdr;
                 uint8_t bytes[WIRE_MAX_MESSAGE];

@@ -39,6 +39,7 @@ struct sessions_stats {
         uint64_t deferred;           /* now: costly requests waiting for their user's turn */
 };
 
+/* Creates the module. `params` is copied. Returns 0 or -errno. */
 int sessions_new(struct sessions **ret, const struct sessions_params *params);
 /* Frees the module. No session may exist (see sessions_stop()), and no staging area may be left. */
 struct sessions *sessions_free(struct sessions *s);
@@ -63,8 +64,8 @@ unsigned sessions_disposing(const struct sessions *s);
 unsigned sessions_stagings_closing(const struct sessions *s);
 /* Returns whether a session has had an event since it was last iterated. */
 bool sessions_active(const struct sessions *s);
-/* Makes sessions stop reading, with service.stopping set; each ends when its requests are answered.
- */
+/* Makes sessions stop reading, with service.stopping set; each ends when its requests are
+ * answered. */
 void sessions_drain(struct sessions *s);
 /* Returns whether any request is unanswered. */
 bool sessions_busy(const struct sessions *s);

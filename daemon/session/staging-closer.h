@@ -14,6 +14,7 @@ enum { STAGING_THREAD = KIO_VOLUMES_MAX - 4 };
 
 struct staging_closer;
 
+/* Creates a closer. Returns 0 or -ENOMEM. */
 int staging_closer_new(struct staging_closer **ret, struct kio *io);
 struct staging_closer *staging_closer_free(struct staging_closer *c); /* all areas must have been
                                                                        * freed */

@@ -72,6 +72,7 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
 /* Acquires a free slot of a class: from one of its slabs, a free slab, or an empty slab of another
  * class, which then changes its class. Returns 0, SLAB_FULL or -ENOMEM. */
 int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret);
+/* Releases a slot in use. */
 void slabs_release(struct slabs *s, struct slab_slot slot);
 
 /* Returns SLAB_NOBODY if the slot is free. */
