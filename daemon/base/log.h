@@ -2,8 +2,8 @@
 /* Log lines: to journald with fields if the daemon's stderr is the journal, otherwise to stderr as
  * text, unless log.format says otherwise.
  *
- * `server`, `session` and `main` log; other parts return errors. Any thread. A line says what
- * happened and what follows. */
+ * `server`, `session` and `main` log; other parts return errors. Any thread. A line states an event
+ * and its consequence. */
 #pragma once
 
 #include <stdbool.h>

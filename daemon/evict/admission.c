@@ -2,9 +2,10 @@
 /* Implements admission.h. Owns the bucket, the controller and the remembered keys.
  *
  * The controller averages the bytes that first touches request and all other bytes written over a
- * horizon. The probability is the ratio of what first touches may have, of the budget and of the
- * accrued bytes, to what they request. The horizon is an eighth of the budget's age, at most five
- * minutes, so that a trace replayed sixty times as fast is treated as at its original speed.
+ * horizon. The probability is the ratio of the bytes available to first touches, from the budget
+ * and the accrued bytes, to the bytes that they request. The horizon is an eighth of the budget's
+ * age, at most five minutes, so that a trace replayed sixty times as fast is treated as at its
+ * original speed.
  *
  * The bucket ranges from an hour's worth of the budget down to a debt of a quarter of the horizon's
  * worth. No 24 hours admit more than 105 % of the budget. The bucket begins empty, so that restarts
@@ -239,7 +240,7 @@ void admission_count_written(struct admission *a, uint64_t written, uint64_t now
 void admission_get_stats(const struct admission *a, struct admission_stats *ret)
 {
         *ret = a->stats;
-        /* Clamp a debt to what the type can hold. */
+        /* Clamp the level to the range of the type. */
         ret->available = a->level <= -0x1p63  ? INT64_MIN
                          : a->level >= 0x1p63 ? INT64_MAX
                                               : (int64_t)a->level;

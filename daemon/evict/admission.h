@@ -54,7 +54,7 @@ bool admission_has_refused(const struct admission *a, uint64_t id);
 
 /* Correct the charges to the bytes really written, for a caller that knows them. admission_settle()
  * adds up the charges of writes that have ended; admission_count_written() takes the total written
- * since startup, refunds those charges and charges what was written instead. This includes tables
+ * since startup, refunds those charges and charges the written bytes instead. This includes tables
  * and repeated writes, and excludes failed ones. */
 void admission_settle(struct admission *a, uint64_t charged);
 void admission_count_written(struct admission *a, uint64_t written, uint64_t now_ns);

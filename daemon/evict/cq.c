@@ -2,9 +2,9 @@
 /* Count queues: LRU lists by the number of uses of an item. The victim is the least valuable of the
  * lists' ends, by densities learned from the traffic.
  *
- * An item used once is in one of three lists, by its place in its chain on insertion. What a
- * session adds in its third turn or later mostly returns with the next turn; the beginning of a new
- * prompt mostly does not; and the end of a chain, which the next turn continues, returns least of
+ * An item used once is in one of three lists, by its place in its chain on insertion. Items of a
+ * session's third or later turn mostly return with the next turn. Items at the beginning of a new
+ * prompt mostly do not, and the end of a chain, which the next turn continues, returns least of
  * all. Items used more often are in lists by the count: 2, 3, 4 to 5, 6 to 11, 12 and more. Items
  * with a client's hint have lists of their own, whatever their count: three by the predicted
  * return, and one for items said not to return. The trust in hints is learned like everything else,
@@ -19,7 +19,7 @@
  * clients report it. Each of the twelve classes has a list for each of three cost bands, and one
  * for items of unknown cost, which count as the mean. Evicted items remain as ghosts, so that their
  * next use is learned from and their count continues; without ghosts the policy would learn only
- * from what it keeps.
+ * from kept items.
  *
  * One use counts once, however often it touches an item, because the item stores the number of the
  * last use. The turn of an item follows from that of its predecessor in the chain, and is kept in
@@ -180,7 +180,8 @@ static void cq_free(struct evict *e)
         free(cq(e));
 }
 
-/* Return the field that names the younger or older neighbour of what a link refers to. */
+/* Return the field that names the younger or older neighbour of the item or list end that a link
+ * refers to. */
 static uint32_t *younger_of(struct cq *q, uint32_t link)
 {
         return link & LINK_END ? &q->lists[link & ~LINK_END].oldest : &q->items[link - 1].younger;

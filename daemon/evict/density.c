@@ -200,7 +200,7 @@ bool density_restore(struct density *d, const double counts[static DENSITY_COUNT
         memcpy(d->hits, counts, sizeof(d->hits));
         memcpy(d->losses, counts + DENSITY_COUNTS / 2, sizeof(d->losses));
         d->events = events;
-        /* Counts from a larger cache fade to what this one keeps. */
+        /* Counts from a larger cache fade to this one's maximum. */
         while (d->events > d->max_events)
                 fade(d);
         return true;

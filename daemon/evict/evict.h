@@ -46,10 +46,10 @@ static inline uint64_t evict_id(uint64_t hash)
         return hash != 0 ? hash : 1;
 }
 
-/* Inserts a new item as the youngest. `bytes`: what its eviction would free. */
+/* Inserts a new item as the youngest. `bytes`: length that its eviction would free. */
 void evict_insert(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes);
 /* Inserts a new item with an identity. `id` identifies its contents across items: a nonzero hash of
- * its key, by which a policy recognizes what it has evicted. */
+ * its key, by which a policy recognizes an evicted item. */
 void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
                         uint32_t use, enum evict_place place);
 /* Records a use of the item. `group` must be that of the insertion. */
@@ -141,9 +141,9 @@ uint64_t evict_age_ns(const struct evict *e, uint32_t item);
  * With `by_recency`, it is the inverse of the age, which no hint or cost can change. For comparing
  * slabs of different sizes by the sums over their items. */
 double evict_worth(const struct evict *e, uint32_t item, bool by_recency);
-/* Returns a lower bound of the chance that the item is used again, by what was learned of other
- * items of its age. 1 if a client predicts a use and nothing contradicts it; 0 if the policy learns
- * nothing. */
+/* Returns a lower bound of the chance that the item is used again, estimated from other items of
+ * its age. 1 if a client predicts a use and nothing contradicts it; 0 if the policy learns nothing.
+ */
 double evict_chance(const struct evict *e, uint32_t item);
 /* Calls each() for up to `n` items of a group in ascending order of worth. They are the next to be
  * evicted, except where the order of a chain intervenes. The callee must not touch, insert or

@@ -76,7 +76,8 @@ static void lru_free(struct evict *e)
         free(lru(e));
 }
 
-/* Return the field that names the younger or older neighbour of what a link refers to. */
+/* Return the field that names the younger or older neighbour of the item or list end that a link
+ * refers to. */
 static uint32_t *younger_of(struct lru *l, uint32_t link)
 {
         return link & LINK_END ? &l->groups[link & ~LINK_END].oldest : &l->items[link - 1].younger;

@@ -4,7 +4,7 @@
  *
  * Runs on the loop thread, once per change of the setting. A policy's lists are in order, so they
  * are merged by a heap of their oldest items without sorting. The only memory is that of the new
- * policy and the heap. What the old policy has learned is discarded, since the new one would
+ * policy and the heap. The old policy's learned state is discarded, since the new one would
  * interpret it differently. Fails only with -ENOMEM, and leaves the old policy unchanged. */
 #include <assert.h>
 #include <errno.h>

@@ -28,8 +28,7 @@ struct kio_queue_params {
         int probe_fd;
         unsigned rung;   /* feature level of the back end; 0 is the best */
         unsigned worker; /* the worker's number, used in thread names */
-        char *error;     /* at least 256 bytes; on failure, open() writes what was refused and
-                          * the remedy */
+        char *error;     /* at least 256 bytes; open() describes a failure and its remedy */
 };
 
 /* Returns the memory that the self-test of params->worker reads into, which lies in the pool so

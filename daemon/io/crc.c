@@ -3,8 +3,8 @@
  *
  * Any thread may call; nothing is owned. libisal's crc32_iscsi() does neither inversion and
  * takes an int as length; this module handles both. A long copy bypasses the caches (stream.h)
- * if the processor can. Other copies proceed in pieces that fit the second-level cache, so that
- * the checksum reads what the copy has just written, and each byte crosses the memory bus once. */
+ * if the processor can. Other copies proceed in pieces that fit the second-level cache, so that the
+ * checksum reads cached bytes of the copy, and each byte crosses the memory bus once. */
 #include "io/crc.h"
 
 #include <string.h>

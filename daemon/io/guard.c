@@ -99,7 +99,7 @@ int guard_call(void (*f)(void *userdata), void *userdata)
 {
         if (sigsetjmp(guard_jump, 0) != 0) {
                 /* ThreadSanitizer needs no guard_shared_end() here: entering a signal handler
-                 * resets what it ignores. */
+                 * resets its ignore state. */
                 pthread_sigmask(SIG_SETMASK, &guard_mask, NULL);
                 return -EFAULT;
         }

@@ -4,24 +4,26 @@
  *
  *   READ   Reads `length` bytes at `offset` of `fd` into `buf`. If `crc_bytes` is not 0, computes
  *          the CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the end of the
- *          file early fails with -EIO; it is never a short success. With a `tail`, `length` is
- *          crc_bytes rounded up to 4 KiB, and `buf` has room for crc_bytes only: whole 4 KiB blocks
- *          are read into `buf` and the last, partial one into `tail`. The checksum covers both, and
- *          then the payload of the tail is copied to its place in `buf`. No byte beyond buf +
- *          crc_bytes is written, even after an error. With `wipe`, `want_crc` is the expected
- *          checksum. If the checksum differs or the read fails, `buf` is filled with zeros before
- *          complete() is called; `crc` still tells what was read.
- *   WRITE  Writes `length` bytes. With a `tail`, `length` is a multiple of 4 KiB, and the last 4 KiB
- *          come from `tail`.
+ *          file early fails with -EIO; it is never a short success.
+ *          With a `tail`, `length` is crc_bytes rounded up to 4 KiB, and `buf` has room for
+ *          crc_bytes only: whole 4 KiB blocks are read into `buf` and the last, partial one into
+ *          `tail`. The checksum covers both, and then the payload of the tail is copied to its place
+ *          in `buf`. No byte beyond buf + crc_bytes is written, even after an error.
+ *          With `wipe`, `want_crc` is the expected checksum. If the checksum differs or the read
+ *          fails, `buf` is filled with zeros before complete() is called; `crc` still tells what was
+ *          read.
+ *   WRITE  Writes `length` bytes.
+ *          With a `tail`, `length` is a multiple of 4 KiB, and the last 4 KiB come from `tail`.
  *   SYNC   Calls fdatasync.
  *   COPY   Copies `length` bytes from `src` to `buf` in slices of at most 256 KiB, between which the
  *          worker serves its queue, and computes into `crc` the CRC32C of the bytes *as they are in
- *          buf*, since a client that shares `src` may change it during the copy. With `guard_src`,
- *          the memory may also vanish, which results in -EFAULT; this covers `src` and `buf`, and in
- *          a READ the checksum and the copy out of the tail. Without `buf`, nothing is copied or
- *          counted as moved, and the checksum is that of `src`. If there is a `tail`, however, the
- *          bytes beyond the last whole 4 KiB block are copied to it and padded with zeros to 4 KiB,
- *          and the checksum covers them *there*, as a WRITE with this tail will store them.
+ *          buf*, since a client that shares `src` may change it during the copy.
+ *          With `guard_src`, the memory may also vanish, which results in -EFAULT; this covers `src`
+ *          and `buf`, and in a READ the checksum and the copy out of the tail.
+ *          Without `buf`, nothing is copied or counted as moved, and the checksum is that of `src`.
+ *          If there is a `tail`, however, the bytes beyond the last whole 4 KiB block are copied to
+ *          it and padded with zeros to 4 KiB, and the checksum covers them *there*, as a WRITE with
+ *          this tail will store them.
  *   CALL   Runs `call(req)` on the blocking-call thread of its volume, and takes the return value as
  *          the result. For operations without an asynchronous form here, such as fallocate, openat
  *          and populating memory. Calls of one volume run one at a time and never on a worker,

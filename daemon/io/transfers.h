@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counters of transfers: what moved the bytes of chunks, how many operations that took, and how
- * they ended.
+/* Counters of transfers of chunks: their operations by technology and result, their bytes, sizes
+ * and latencies.
  *
  * The loop thread is the only writer and reader, since every operation returns to it; the
  * counters are therefore plain numbers, without locks or system calls. A transfer counts when it

@@ -15,7 +15,7 @@
  * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps,
  * and the kernel's writes in between are invisible to them.
  *
- * Failures: open() describes what the kernel refused, and the next feature level asks for less.
+ * Failures: open() describes the kernel's refusal, and the next feature level asks for less.
  * Without a buffer table, or with a piece that cannot be registered, transfers go unregistered,
  * which is only slower. */
 #include "io/backend.h"
@@ -33,8 +33,8 @@
 
 enum { URING_BUFFERS_MAX = 16384, URING_PROBE_BYTES = 4096 };
 
-/* Feature levels, from the best for a thread that submits and reaps in batches to what the
- * oldest usable kernel supports. */
+/* Feature levels, from the best for a thread that submits and reaps in batches to the one of the
+ * oldest usable kernel. */
 static const struct rung {
         unsigned flags;
         bool restricted;

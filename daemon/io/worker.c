@@ -20,7 +20,7 @@
  *
  * Failures: a short transfer continues from its last aligned byte; EINTR and EAGAIN are retried
  * a bounded number of times without progress; any other error is the request's result. A queue
- * that cannot submit keeps what it has in flight and is retried with growing pauses; until it
+ * that cannot submit keeps its operations in flight and is retried with growing pauses; until it
  * recovers, all other requests to the device fail at once. */
 #include "io/worker.h"
 

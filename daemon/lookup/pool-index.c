@@ -272,7 +272,7 @@ bool pool_index_iterate(struct pool_index *pi)
         return pi->filled < pool_records(pi->pool);
 }
 
-/* Orders the daemon's stores for clients before its reads of what clients have stored. */
+/* Orders the daemon's stores for clients before its loads of their stores. */
 static void fence(void)
 {
         POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);

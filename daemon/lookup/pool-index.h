@@ -3,10 +3,10 @@
  * proto/pool-index.h specifies both. The index is created when the first client joins, and is
  * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
- * This module also limits what a client may hold: its allowance is a part of what remains of the
- * bytes that all clients may hold. A client that repeatedly holds more than twice its allowance,
- * when the room is needed, does not behave like the library. It is revoked: the session must be
- * ended, and its user cannot join for a while. Loop thread. */
+ * This module also limits what a client may hold: its allowance is a part of the remaining bytes
+ * that all clients may hold. A client that repeatedly holds more than twice its allowance, when the
+ * room is needed, does not behave like the library. It is revoked: the session must be ended, and
+ * its user cannot join for a while. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -54,7 +54,8 @@ struct pool_index *pool_index_free(struct pool_index *pi);
  * if a client of this user was revoked within a minute, or -errno. */
 int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
                     int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd);
-/* Ends a client's membership and all its holds. pool_release_held() frees what waited for them. */
+/* Ends a client's membership and all its holds. pool_release_held() frees the dropped chunks that
+ * waited for them. */
 void pool_index_leave(struct pool_client *client);
 /* Permits the client to read chunks of the store's namespace `id`, which it knows by `number`. With
  * id 0, revokes the permission for that number. */
@@ -70,7 +71,7 @@ void pool_index_each_hold(const struct pool_client *client,
                           void (*each)(void *userdata, uint32_t chunk), void *userdata);
 
 /* Takes the client's counts since the last call, for the namespace that it knows by `number`.
- * `now_ns` limits what is possible. Returns false if some counts are impossible, which are left
+ * `now_ns` limits the possible counts. Returns false if some counts are impossible, which are left
  * out. */
 struct pool_index_count {
         uint64_t keys, mapped_bytes, copied_bytes, untold;

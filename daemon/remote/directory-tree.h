@@ -2,7 +2,7 @@
 /* The shared directory as a tree of names: remote.path and everything beneath it.
  *
  * Names are resolved beneath a descriptor of remote.path, and symbolic links in them are not
- * followed, so that a user who can write there cannot redirect the daemon to other files.
+ * followed. A user with write access there can therefore not redirect the daemon to other files.
  * remote.path itself may contain links, since the administrator chose it.
  *
  * Every function may block for as long as the file system does. Any thread.

@@ -38,10 +38,10 @@ struct presence_table {
 /* Allocates room for at least `n` keys. Returns 0 or -ENOMEM. */
 int presence_init(struct presence_table *t, uint64_t n, uint64_t now_ns);
 void presence_fini(struct presence_table *t);
-/* Returns what is known of a key; PRESENCE_UNKNOWN if the knowledge has expired. */
+/* Returns the cached presence of a key; PRESENCE_UNKNOWN if there is none or it has expired. */
 enum presence presence_get(const struct presence_table *t, uint64_t hash, uint64_t now_ns);
-/* Sets what is known of a key for `lifetime_ns`; PRESENCE_UNKNOWN removes it. A value inferred from
- * the order of a chain does not replace an observed one that is still valid. */
+/* Caches the presence of a key for `lifetime_ns`; PRESENCE_UNKNOWN removes it. A value inferred
+ * from the order of a chain does not replace an observed one that is still valid. */
 void presence_set(struct presence_table *t, uint64_t hash, enum presence p, uint64_t lifetime_ns,
                   uint64_t now_ns);
 /* Records that the key was used on `day`, and returns whether this is the first time on that day.

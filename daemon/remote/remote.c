@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier as a whole: creates its parts, which have files of their own, runs what is due,
- * and shuts down. Loop thread.
+/* The shared tier as a whole: creates its parts, which have files of their own, runs their due
+ * work, and shuts down. Loop thread.
  *
  * Operations that hang in the engine at the end are abandoned, together with the memory that they
  * may still write to and the completions that they end in. */

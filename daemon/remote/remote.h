@@ -140,7 +140,7 @@ void remote_get_end(struct remote *r, struct remote_get *get, bool bad);
  * after a key was unexpectedly absent, and copies the keys only to start a search. */
 uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
                       const uint64_t *hashes, uint32_t n, bool *ret_known);
-/* Returns what is cached about a key: 1 present, 0 absent, -1 unknown. */
+/* Returns the cached presence of a key: 1 present, 0 absent, -1 unknown. */
 int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash);
 
 /* --- writing --- */
@@ -181,7 +181,7 @@ void remote_put_loaded(struct remote_put *put, bool loaded);
  * objects of older generations. Runs on its own thread, on one host at a time. */
 struct remote_sweep {
         uint64_t limit;
-        bool dry_run; /* only counts what would be deleted */
+        bool dry_run; /* only counts the objects that would be deleted */
         /* Results: 0; -EBUSY if this or another host is sweeping; -ENOTSUP if the engine expires
          * objects itself; otherwise the engine's error. */
         int result;

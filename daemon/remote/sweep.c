@@ -4,7 +4,7 @@
  * A store may have many millions of objects, which are therefore listed and not remembered. The
  * first listing finds the namespaces that have a generation, which the loop then reads. The second
  * deletes objects of older generations and counts the bytes of the others by age. If these exceed
- * the limit, the counts determine an age, and a third listing deletes what is older. Ages have a
+ * the limit, the counts determine an age, and a third listing deletes older objects. Ages have a
  * resolution of a thousandth.
  *
  * A thread of its own lists and deletes; it holds the lease of the engine, owns the sweeper while

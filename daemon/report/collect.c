@@ -672,8 +672,8 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_process(from, ret);
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
-        if (!only || from->service->n_tenants <= 1) /* resources reveal what users of other tenants
-                                                     * do */
+        if (!only ||
+            from->service->n_tenants <= 1) /* resources reveal the activity of other tenants */
                 collect_resources(from->service->quotas, ret);
         collect_tenants(from->service, only, ret);
         collect_pool(from->service, ret);

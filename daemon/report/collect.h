@@ -6,6 +6,7 @@
 
 struct tenant;
 
-/* Fills *ret. With `only`, it contains what clients of this tenant may see; NULL: everything. */
+/* Fills *ret. With `only`, it contains only the metrics that clients of this tenant may see; NULL:
+ * everything. */
 void status_collect(const struct status_sources *from, const struct tenant *only,
                     struct metrics *ret);

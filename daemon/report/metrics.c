@@ -288,7 +288,7 @@ static const char *row_info(const struct row *row, const struct metrics *s)
         return (const char *)s + row->offset;
 }
 
-/* Returns what a sample's name has after the family's name. */
+/* Returns the suffix of a sample's name after the family's name. */
 static const char *row_suffix(const struct row *row)
 {
         return row->kind == COUNTER ? "_total" : row->kind == INFO ? "_info" : "";

@@ -70,7 +70,7 @@ static void add_tenants(cJSON *root, const struct metrics *s)
         }
 }
 
-/* Adds what clients hold of each resource, and its limits. */
+/* Adds the usage of each resource by clients, and its limits. */
 static void add_resources(cJSON *root, const struct metrics *s)
 {
         cJSON *list = cJSON_AddObjectToObject(root, "resources");
@@ -143,7 +143,8 @@ static void add_pool(cJSON *root, const struct service *service, const struct me
                                                                                 : "none");
 }
 
-/* Adds what became of the previous daemon's memory, and whether this daemon's will be kept. */
+/* Adds the outcome of keeping the previous daemon's memory, and whether this daemon's will be kept.
+ */
 static void add_kept(cJSON *root, const struct status_sources *from)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "kept_memory");

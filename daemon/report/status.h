@@ -19,5 +19,5 @@ void status_print_status(void *userdata,
 /* Prints a report for a client. Only an admin gets information about other tenants. */
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
 
-/* Logs the configuration in use and what startup found. */
+/* Logs the configuration in use and the results of startup. */
 void status_log_started(const struct status_sources *from);

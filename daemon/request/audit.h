@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The audit trail: one line of the log for each operation by which a client removes stored data or
- * changes how long it is kept, with the operation, the namespace, its tenant, the chunks that it
- * affected, and the user and process that asked. Loop thread. */
+/* The audit trail: one log line for each operation by which a client removes stored data or changes
+ * its lifetime. The line has the operation, the namespace, its tenant, the number of chunks, and
+ * the client's user and process. Loop thread. */
 #pragma once
 
 #include "request/client.h"

@@ -44,6 +44,6 @@ void chain_part_end(struct cache *cache, struct chain_part *part);
 void chain_touch(struct cache *cache, const struct cache_place *places, uint32_t n);
 /* Closes the open chain, because no message continues it. */
 void chain_close(struct client *client);
-/* Touches long chains that are complete, step by step. *steps is the cost permitted, as in
- * client_settle(), and becomes what is left. Returns whether more remain. */
+/* Touches long chains that are complete, step by step. *steps is the permitted cost, as in
+ * client_settle(), and is reduced by the cost used. Returns whether more remain. */
 bool chain_settle_some(struct client *client, uint32_t *steps);

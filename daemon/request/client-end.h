@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ends a client and releases what it holds. Loop thread. */
+/* Ends a client and releases its resources. Loop thread. */
 #pragma once
 
 #include "request/client.h"
@@ -12,6 +12,6 @@ void client_fini(struct client *client);
  * ends the leases. */
 void client_abandon(struct client *client);
 /* Performs slow work in steps: touches long complete chains, and for an abandoned client cancels
- * waiting keys and ends leases and loans. *steps is the cost permitted, in keys and leases, and
- * becomes what is left. Returns whether more remains. */
+ * waiting keys and ends leases and loans. *steps is the permitted cost, in keys and leases, and is
+ * reduced by the cost used. Returns whether more remains. */
 bool client_settle(struct client *client, uint32_t *steps);

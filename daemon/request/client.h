@@ -80,7 +80,7 @@ struct client {
         struct key chain_last;
         uint64_t chain_ns;            /* when its last message arrived */
         struct list_node chains_over; /* struct chain: complete, to be touched */
-        bool abandoned;               /* client_settle() releases what it holds */
+        bool abandoned;               /* client_settle() releases its resources */
 
         void (*send)(struct client *client, const void *msg, size_t bytes, const int *fds,
                      unsigned n_fds);

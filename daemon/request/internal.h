@@ -112,7 +112,7 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
 /* cancel.c: handles CANCEL. */
 void cancel_batch(struct request req, const struct wire_cancel *msg);
 /* Cancels keys of all batches of the client that wait for room or for their turn, at most *steps,
- * which becomes what is left. Returns whether more of them wait. */
+ * which is reduced by their number. Returns whether more of them wait. */
 bool batches_cancel_some(struct client *client, uint32_t *steps);
 
 /* loans.c: chunks that a client reads directly from the data files (GPUDirect Storage). */

@@ -2,9 +2,9 @@
 /* NAMESPACES, NAMESPACE_REMOVE, and NAMESPACE with WIRE_F_SET.
  *
  * A namespace can be removed by the user that created it or by an admin, if no other session has it
- * open and it is known to be empty: no chunk on any volume, and none in memory that is still to be
- * written. With WIRE_F_PURGE its contents are purged first. A client that may remove it may also
- * set its lifetime, which applies to present contents as well, from the next message on.
+ * open and it is known to be empty. Empty means no chunk on any volume, and none in memory that is
+ * still to be written. With WIRE_F_PURGE its contents are purged first. A client that may remove it
+ * may also set its lifetime, which applies to present contents as well, from the next message on.
  *
  * Failures: a namespace that may have chunks on an offline volume is removed only with a purge.
  * Without memory nothing is done. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements reply.h. Every message is answered here: its latency is counted, its place among the
  * client's messages in flight is released, and the session is notified (client->idle()). A client
- * whose session has ended gets no reply. Cannot fail: session/send.c keeps what the socket does not
- * take at once. */
+ * whose session has ended gets no reply. Cannot fail: session/send.c keeps replies that the socket
+ * does not take at once. */
 #include "request/reply.h"
 
 #include <assert.h>

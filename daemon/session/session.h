@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sessions: one connection each, with its peer, its messages and its end.
  *
- * A session with leases that the daemon ends (bad frame, timeout) is shut down for writing and kept
- * with its leases until the peer's end is closed, because until then the peer may read what it
- * leased (rule R11). Loop thread. */
+ * A session with leases that the daemon ends (bad frame, timeout) is shut down for writing. It is
+ * kept with its leases until the peer's end is closed, because until then the peer may read the
+ * leased chunks (rule R11). Loop thread. */
 #pragma once
 
 #include <event2/event.h>

@@ -46,10 +46,10 @@ struct slabs *slabs_free(struct slabs *s);
 int slabs_add(struct slabs *s, uint64_t bytes);
 
 /* Declares or finds the class for chunks of `bytes`: the smallest that fits, among the declared
- * exact ones and the shared ones, which are at most 12.5 % (or one grain) apart and end with the
- * whole slab. A declaration rounds up to the grain, is idempotent and returns 0, or -ENOSPC if the
- * table is full and the shared class has to be used. A class stays and keeps its index. `bytes`
- * must be 1 to slab_bytes, or the result is -E2BIG. */
+ * exact ones and the shared ones. Shared classes are at most 12.5 % (or one grain) apart, and the
+ * largest is the whole slab. A declaration rounds up to the grain, is idempotent and returns 0, or
+ * -ENOSPC if the table is full and the shared class has to be used. A class stays and keeps its
+ * index. `bytes` must be 1 to slab_bytes, or the result is -E2BIG. */
 int slabs_declare_class(struct slabs *s, uint64_t bytes);
 int slabs_class_for(const struct slabs *s, uint64_t bytes); /* returns the class index or -E2BIG */
 /* Returns the class of a group. If the table of classes is full, returns the smallest of the
