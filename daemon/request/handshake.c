@@ -27,7 +27,7 @@ struct namespace_open {
         struct request request;
         bool makes;          /* the namespace is new */
         uint64_t charged;    /* bytes of memory */
-        uint32_t highest_id; /* before it was made */
+        uint32_t highest_id; /* the census had it before this one was created */
         struct removal removal;
         unsigned removals; /* started for this open */
 };
@@ -35,7 +35,7 @@ struct namespace_open {
 /* One open tries no more removals, since a namespace may turn out to be used. */
 enum { MOST_REMOVALS = 8 };
 
-/* Places for namespaces that neither one that is open nor one that is being opened takes. */
+/* Returns the number of entries free for further namespaces. */
 static unsigned free_numbers(const struct client *client)
 {
         return CLIENT_MAX_NAMESPACES - client->open_namespaces - client->opening;
