@@ -45,7 +45,8 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
 
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c)
 {
-        return gpu_fail(gpu, driver_errno(c), "%s: %s", what, driver_error_name(&gpu->driver, c));
+        return gpu_fail(gpu, driver_errno(c), "%s: %s (%d)", what,
+                        driver_error_name(&gpu->driver, c), c);
 }
 
 int gpu_enter(struct kvcache_gpu *gpu)
@@ -62,16 +63,23 @@ int gpu_enter(struct kvcache_gpu *gpu)
 
 void gpu_make_current(struct kvcache_gpu *gpu)
 {
+        gpu->capture_mode = driver_relax(&gpu->driver);
         gpu->is_current = gpu->driver.ctx_push(gpu->context) == CU_OK;
 }
 
-void gpu_leave(struct kvcache_gpu *gpu)
+static void gpu_pop_context(struct kvcache_gpu *gpu)
 {
         cu_context context;
 
         if (gpu->is_current)
                 (void)gpu->driver.ctx_pop(&context);
         gpu->is_current = false;
+}
+
+void gpu_leave(struct kvcache_gpu *gpu)
+{
+        gpu_pop_context(gpu);
+        driver_restore(&gpu->driver, gpu->capture_mode);
 }
 
 /* --- the pool --- */
@@ -236,6 +244,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         r = driver_open(&gpu->driver, why);
         if (r < 0)
                 return gpu_fail(gpu, r, "%s", why);
+        gpu->capture_mode = driver_relax(&gpu->driver);
         r = gpu_open_context(gpu, o);
         if (r == 0)
                 r = gpu_open_descriptors(gpu);
@@ -301,9 +310,10 @@ static void gpu_free(struct kvcache_gpu *gpu)
         for (unsigned i = 0; i < 2; i++)
                 if (gpu->order_streams[i])
                         (void)d->stream_destroy(gpu->order_streams[i]);
-        gpu_leave(gpu);
+        gpu_pop_context(gpu);
         if (gpu->is_primary)
                 (void)d->primary_release(gpu->device);
+        driver_restore(d, gpu->capture_mode);
         driver_close(&gpu->driver);
         closep(&gpu->event_fd);
         closep(&gpu->epoll_fd);

@@ -51,6 +51,17 @@ void operation_free(struct kvcache_gpu *gpu, struct operation *op)
         free(op);
 }
 
+/* A stream that is being captured cannot be made to wait until its capture has ended. */
+static bool operation_is_held_up(const struct kvcache_gpu *gpu, const struct operation *op)
+{
+        return op->after_stream && driver_is_capturing(&gpu->driver, op->after_stream);
+}
+
+static bool operation_is_ready(const struct operation *op)
+{
+        return !op->is_issued && op->next == op->count && op->unissued == 0;
+}
+
 /* The last copy of the operation is in a stream: those that follow it come after both. */
 static void operation_issue(struct kvcache_gpu *gpu, struct operation *op)
 {
@@ -146,7 +157,7 @@ bool blocks_progress(struct kvcache_gpu *gpu)
                 }
                 blocks_schedule(gpu);
                 TAILQ_FOREACH(op, &gpu->operations, link)
-                if (!op->is_issued && op->next == op->count && op->unissued == 0) {
+                if (operation_is_ready(op) && !operation_is_held_up(gpu, op)) {
                         operation_issue(gpu, op);
                         changed = true;
                 }
@@ -160,6 +171,7 @@ bool blocks_progress(struct kvcache_gpu *gpu)
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline)
 {
         int64_t now = blocks_now(), until = deadline;
+        const struct operation *op;
         const struct batch *b;
 
         if (now >= deadline)
@@ -168,6 +180,9 @@ bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline)
         if (b->state == BATCH_COPYING)
                 until = MIN(until, now + NOTICE_MS * INT64_C(1000000));
         else if (b->state == BATCH_SETTLING)
+                until = MIN(until, now + SETTLE_MS * INT64_C(1000000));
+        TAILQ_FOREACH(op, &gpu->operations, link)
+        if (operation_is_ready(op))
                 until = MIN(until, now + SETTLE_MS * INT64_C(1000000));
         parts_wait(gpu->kv, gpu->event_fd, until);
         return true;
@@ -235,6 +250,8 @@ static int operation_take_order(struct kvcache_gpu *gpu, struct operation *op,
         cu_stream order = gpu->order_streams[op->is_put];
         cu_result c;
 
+        if (driver_is_capturing(d, q->before_stream) || driver_is_capturing(d, q->after_stream))
+                return gpu_fail(gpu, -EBUSY, "a stream of the request is being captured");
         op->after_stream = q->after_stream;
         op->after_event = q->after_event;
         if (!q->before_stream && !q->before_event)

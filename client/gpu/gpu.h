@@ -137,6 +137,7 @@ struct kvcache_gpu {
         cu_device device;
         cu_context context;
         bool is_primary, is_current; /* the context is ours to release; pushed */
+        int capture_mode;            /* of the calling thread outside of the library */
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;
@@ -173,7 +174,8 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
 /* The same for a call of the driver's. */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
 /* Every public call is between these: -ECHILD after fork(); -EBADF: the handle is closed; else the
- * context is current. Detaching needs gpu_make_current() only. */
+ * context is current and the thread's capture mode is relaxed (driver.h). Detaching needs
+ * gpu_make_current() only. */
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
