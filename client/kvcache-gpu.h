@@ -262,6 +262,10 @@ struct kvcache_gpu_completion {
         enum kvcache_gpu_completion_kind kind;
         int error; /* 0, or -errno of what some of the blocks have failed by */
         size_t count;
+        /* Nanoseconds in which copies of the request were under way, by the GPU's clock: without
+         * what they waited for in the stream's order, at the daemon or in a queue. Divide bytes by
+         * it for the rate of the bus. 0: the driver cannot say. */
+        uint64_t copy_ns;
 };
 
 /* Readable when kvcache_gpu_reap() has something to do. Call that after kvcache_reap() of the same

@@ -192,6 +192,8 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
         if (before)
                 c = d->stream_wait_event(stream, before, 0);
         b->is_timed = c == CU_OK && b->begun && d->event_record(b->begun, stream) == CU_OK;
+        if (b->is_timed)
+                count_op_begin(gpu, b);
         if (c == CU_OK)
                 c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped,
                                 bounce_part);

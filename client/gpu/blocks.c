@@ -46,6 +46,8 @@ void operation_free(struct kvcache_gpu *gpu, struct operation *op)
 {
         if (op->before)
                 (void)gpu->driver.event_destroy(op->before);
+        if (op->begun)
+                (void)gpu->driver.event_destroy(op->begun);
         layout_fini(&op->layout);
         free(op->blocks);
         free(op);
@@ -355,7 +357,8 @@ static int blocks_take_completions(struct kvcache_gpu *gpu, void *ret, size_t si
         for (op = TAILQ_FIRST(&gpu->operations); op && n < max; op = next) {
                 struct kvcache_gpu_completion c = { .user_data = op->user_data,
                                                     .error = op->error,
-                                                    .count = op->count };
+                                                    .count = op->count,
+                                                    .copy_ns = (uint64_t)(op->copy_ms * 1e6) };
 
                 next = TAILQ_NEXT(op, link);
                 if (op->is_issued && !op->issued_is_known &&

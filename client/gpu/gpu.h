@@ -35,7 +35,10 @@ struct operation {
         size_t judged;   /* blocks that have their status */
         struct kvcache_key parent;
         int *statuses;
-        cu_event before; /* the request's own, recorded when it was made; NULL: none */
+        cu_event before;  /* the request's own, recorded when it was made; NULL: none */
+        cu_event begun;   /* timed, recorded before the first batch's copies; NULL: none yet */
+        double copied_ms; /* behind `begun`: the end of the copies that are counted in copy_ms */
+        double copy_ms;   /* in which copies were under way */
         cu_stream after_stream;
         cu_event after_event;
         uint64_t user_data;
