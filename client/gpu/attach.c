@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -228,9 +229,11 @@ static int gpu_open_descriptors(struct kvcache_gpu *gpu)
         struct epoll_event e = { .events = EPOLLIN };
 
         gpu->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        gpu->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
         gpu->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (gpu->event_fd < 0 || gpu->epoll_fd < 0 ||
-            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0)
+        if (gpu->event_fd < 0 || gpu->timer_fd < 0 || gpu->epoll_fd < 0 ||
+            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0 ||
+            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->timer_fd, &e) < 0)
                 return gpu_fail(gpu, -errno, "cannot make the descriptors");
         return 0;
 }
@@ -316,6 +319,7 @@ static void gpu_free(struct kvcache_gpu *gpu)
         driver_restore(d, gpu->capture_mode);
         driver_close(&gpu->driver);
         closep(&gpu->event_fd);
+        closep(&gpu->timer_fd);
         closep(&gpu->epoll_fd);
         free(gpu->batches);
         free(gpu->copies);
@@ -381,7 +385,7 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
         parts_attach(kv);
         gpu->pid = getpid();
         gpu->flags = o.flags;
-        gpu->event_fd = gpu->epoll_fd = gpu->staging.fd = -1;
+        gpu->event_fd = gpu->timer_fd = gpu->epoll_fd = gpu->staging.fd = -1;
         TAILQ_INIT(&gpu->operations);
         TAILQ_INIT(&gpu->active);
         TAILQ_INIT(&gpu->idle);
@@ -482,5 +486,9 @@ int kvcache_gpu_fd(struct kvcache_gpu *gpu)
                 return fd;
         if (epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, fd, &e) < 0 && errno != EEXIST)
                 return gpu_fail(gpu, -errno, "cannot watch the handle");
+        if (!gpu->is_watched) {
+                gpu->is_watched = true;
+                blocks_set_timer(gpu);
+        }
         return gpu->epoll_fd;
 }

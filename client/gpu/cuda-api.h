@@ -116,8 +116,6 @@ struct cu_copy_attributes {
         X(event_query, cuEventQuery, , 2000, true, (cu_event event))                               \
         X(event_elapsed, cuEventElapsedTime, , 2000, false,                                        \
           (float *ret_ms, cu_event begin, cu_event end))                                           \
-        X(launch_host, cuLaunchHostFunc, , 10000, true,                                            \
-          (cu_stream stream, void (*run)(void *user), void *user))                                 \
         X(module_load, cuModuleLoadData, , 2000, false, (cu_module * ret, const void *image))      \
         X(module_unload, cuModuleUnload, , 2000, false, (cu_module module))                        \
         X(module_get_function, cuModuleGetFunction, , 2000, false,                                 \

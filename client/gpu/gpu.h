@@ -119,6 +119,7 @@ struct batch {
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
         cu_stream stream;     /* that its copies are in */
+        uint64_t issue;       /* order in which batches were put into streams */
         cu_event done, begun; /* of its copies; NULL: the driver cannot say how long they took */
         bool is_timed;        /* `begun` is recorded */
         struct moved moved[MOVED_SIDES];
@@ -167,8 +168,11 @@ struct kvcache_gpu {
         struct copy *copies;                            /* scratch: a batch's */
         struct kvcache_piece pieces[LAYOUT_MAX_PIECES]; /* a block's */
 
-        int event_fd; /* written by the driver when a batch is copied */
+        int event_fd; /* written by threads for cuFile when they have read or written */
+        int timer_fd; /* readable when copies are to be asked after */
         int epoll_fd;
+        bool is_watched; /* the program has the epoll descriptor */
+        uint64_t next_issue;
         char error[GPU_TEXT];
 };
 
@@ -194,5 +198,7 @@ int gpu_gds_open(struct kvcache_gpu *gpu);
 bool blocks_progress(struct kvcache_gpu *gpu);
 /* Waits for the socket, the driver or `deadline`, then goes on. */
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline);
+/* Makes the program's epoll descriptor readable when blocks_wait() would end by itself. */
+void blocks_set_timer(struct kvcache_gpu *gpu);
 int64_t blocks_deadline(int timeout_ms);
 void operation_free(struct kvcache_gpu *gpu, struct operation *op);

@@ -12,9 +12,10 @@ enum { MOST_CAPTURES = 4, FOREIGN = 1 };
 /* Calls that no capture of another stream forbids. Every other call counts as potentially unsafe.
  */
 static const char *const safe[] = {
-        "cuMemcpyAsync",    "cuMemcpyBatchAsync",  "cuMemcpyBatchAsync_v2",
-        "cuLaunchKernel",   "cuEventRecord",       "cuStreamWaitEvent",
-        "cuLaunchHostFunc", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
+        "cuMemcpyAsync",         "cuMemcpyBatchAsync",
+        "cuMemcpyBatchAsync_v2", "cuLaunchKernel",
+        "cuEventRecord",         "cuStreamWaitEvent",
+        "cuStreamIsCapturing",   "cuThreadExchangeStreamCaptureMode",
 };
 
 static struct {
@@ -28,7 +29,7 @@ static unsigned last_thread = FOREIGN;
 static _Thread_local unsigned this_thread; /* 0: it has no number yet */
 static _Thread_local int mode;
 static unsigned armed_at, calls;
-static char foreign_stream; /* its address is the handle */
+static char foreign_stream; /* the handle is its address */
 
 static unsigned thread_number(void)
 {

@@ -35,7 +35,7 @@ struct copy {
         uint64_t to, from, bytes;
 };
 
-enum work_kind { WORK_COPY, WORK_KERNEL, WORK_RECORD, WORK_WAIT, WORK_HOST };
+enum work_kind { WORK_COPY, WORK_KERNEL, WORK_RECORD, WORK_WAIT };
 
 struct work {
         TAILQ_ENTRY(work) link;
@@ -46,8 +46,6 @@ struct work {
         uint64_t sum; /* of the host memory that a copy to the device reads */
         struct CUevent_st *event;
         uint64_t version;
-        void (*host)(void *user);
-        void *user;
 };
 TAILQ_HEAD(work_list, work);
 
@@ -259,9 +257,6 @@ static void work_carry_out(struct CUstream_st *s, struct work *w)
         case WORK_RECORD:
                 w->event->done = MAX(w->event->done, w->version);
                 clock_gettime(CLOCK_MONOTONIC, &w->event->at);
-                break;
-        case WORK_HOST:
-                w->host(w->user);
                 break;
         default:
                 break;
@@ -697,7 +692,8 @@ cu_result cuStreamCreateWithPriority(cu_stream *ret, unsigned flags, int priorit
         return cuStreamCreate(ret, flags);
 }
 
-/* What it holds is carried out first: the real driver frees a stream when its work is done. */
+/* The work in the stream is carried out first: the real driver frees a stream when its work is
+ * done. */
 cu_result cuStreamDestroy_v2(cu_stream stream)
 {
         struct work *w;
@@ -795,13 +791,6 @@ cu_result cuEventElapsedTime(float *ret_ms, cu_event begin, cu_event end)
         *ret_ms = (float)((double)(end->at.tv_sec - begin->at.tv_sec) * 1e3 +
                           (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
         return leave(CU_OK);
-}
-
-cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user)
-{
-        BEGIN_IN_CONTEXT();
-        return leave(
-                stream_add(stream, (struct work){ .kind = WORK_HOST, .host = run, .user = user }));
 }
 
 cu_result cuModuleLoadData(cu_module *ret, const void *image)

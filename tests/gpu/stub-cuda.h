@@ -11,7 +11,7 @@
 
 struct stub_live {
         unsigned contexts, streams, events, allocations, registrations, modules, pushed;
-        int capture_mode; /* of the calling thread: CU_CAPTURE_MODE_GLOBAL at first */
+        int capture_mode; /* the calling thread has this one; GLOBAL at first */
 };
 
 struct stub_cuda {

@@ -22,7 +22,7 @@ static void detach(struct fixture *f)
         f->gpu = NULL;
 }
 
-/* --- what a program does with the library --- */
+/* --- scenarios --- */
 
 static void store_and_load(struct fixture *f)
 {
