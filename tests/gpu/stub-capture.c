@@ -12,10 +12,9 @@ enum { MOST_CAPTURES = 4, FOREIGN = 1 };
 /* Calls that no capture of another stream forbids. Every other call counts as potentially unsafe.
  */
 static const char *const safe[] = {
-        "cuMemcpyAsync",         "cuMemcpyBatchAsync",
-        "cuMemcpyBatchAsync_v2", "cuLaunchKernel",
-        "cuEventRecord",         "cuStreamWaitEvent",
-        "cuStreamIsCapturing",   "cuThreadExchangeStreamCaptureMode",
+        "cuMemcpyAsync",     "cuMemcpyBatchAsync",  "cuMemcpyBatchAsync_v2",
+        "cuLaunchKernel",    "cuLaunchHostFunc",    "cuEventRecord",
+        "cuStreamWaitEvent", "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode",
 };
 
 static struct {

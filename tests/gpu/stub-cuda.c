@@ -35,7 +35,7 @@ struct copy {
         uint64_t to, from, bytes;
 };
 
-enum work_kind { WORK_COPY, WORK_KERNEL, WORK_RECORD, WORK_WAIT };
+enum work_kind { WORK_COPY, WORK_KERNEL, WORK_RECORD, WORK_WAIT, WORK_HOST };
 
 struct work {
         TAILQ_ENTRY(work) link;
@@ -46,6 +46,8 @@ struct work {
         uint64_t sum; /* of the host memory that a copy to the device reads */
         struct CUevent_st *event;
         uint64_t version;
+        void (*host)(void *user);
+        void *user;
 };
 TAILQ_HEAD(work_list, work);
 
@@ -257,6 +259,9 @@ static void work_carry_out(struct CUstream_st *s, struct work *w)
         case WORK_RECORD:
                 w->event->done = MAX(w->event->done, w->version);
                 clock_gettime(CLOCK_MONOTONIC, &w->event->at);
+                break;
+        case WORK_HOST:
+                w->host(w->user);
                 break;
         default:
                 break;
@@ -791,6 +796,15 @@ cu_result cuEventElapsedTime(float *ret_ms, cu_event begin, cu_event end)
         *ret_ms = (float)((double)(end->at.tv_sec - begin->at.tv_sec) * 1e3 +
                           (double)(end->at.tv_nsec - begin->at.tv_nsec) / 1e6);
         return leave(CU_OK);
+}
+
+/* The library does not call it; the tests' engines do. */
+EXPORT cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user);
+cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user)
+{
+        BEGIN_IN_CONTEXT();
+        return leave(
+                stream_add(stream, (struct work){ .kind = WORK_HOST, .host = run, .user = user }));
 }
 
 cu_result cuModuleLoadData(cu_module *ret, const void *image)
