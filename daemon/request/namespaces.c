@@ -200,7 +200,7 @@ static void audit_removal(const struct client_removal *op, const char *operation
                   op->dropped, detail);
 }
 
-/* It stands against a removal: answered, and the removal is over. */
+/* Answers a removal that cannot be carried out, and ends it. */
 static void refuse(struct client_removal *op, enum wire_status status, uint32_t value,
                    uint64_t value64, const char *text)
 {
@@ -240,7 +240,7 @@ static bool refuse_open(struct client_removal *op)
         return true;
 }
 
-/* It is removed: nothing keeps its number. */
+/* Forgets the number of a namespace that has been removed. */
 static void forget(struct client_removal *op)
 {
         struct client *client = op->request.client;
