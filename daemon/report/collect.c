@@ -584,6 +584,7 @@ static void collect_kept(const struct status_sources *from, struct metrics *s)
         for (unsigned i = 0; i < KEEP_REFUSALS; i++)
                 s->kept_chunks[i + 1] = (double)k.refused[i];
         s->kept_bytes = (double)k.verified_bytes;
+        s->kept_forbidden = (double)k.forbidden_pools;
         s->kept_pending = (double)k.pending;
         s->kept_clients = (double)k.holders;
         s->kept_leases = (double)k.held_slots;

@@ -156,6 +156,7 @@ static void add_kept(cJSON *root, const struct status_sources *from)
         cJSON_AddNumberToObject(o, "verified_bytes", (double)k.verified_bytes);
         cJSON_AddNumberToObject(o, "pending", (double)k.pending);
         cJSON_AddNumberToObject(o, "damaged", (double)k.refused[KEEP_DAMAGED]);
+        cJSON_AddNumberToObject(o, "forbidden_pools", (double)k.forbidden_pools);
         cJSON_AddNumberToObject(o, "verify_seconds", (double)k.verify_ns / 1e9);
         cJSON_AddNumberToObject(o, "clients", (double)k.holders);
         cJSON_AddNumberToObject(o, "leases", (double)k.held_slots);

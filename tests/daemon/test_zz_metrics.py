@@ -49,6 +49,7 @@ ELSEWHERE = {
     # Where nothing can be mounted:
     "kept_ready": ("tests/daemon/test_keep_memory.py", r'\["ready"\]'),
     "kept_chunks": ("tests/unit/test-keep.c", r"stats\(\)\.verified, CHUNKS"),
+    "kept_forbidden_pools": ("tests/daemon/test_keep_rights.py", r"kvcache_kept_forbidden_pools"),
     "kept_verified_bytes": ("tests/unit/test-keep.c", r"stats\(\)\.verified_bytes, "),
     "kept_clients": ("tests/unit/test-keep.c", r"stats\(\)\.holders, 1"),
     "kept_leases": ("tests/unit/test-keep.c", r"stats\(\)\.held_slots, 2"),
