@@ -99,7 +99,7 @@ bool server_may_reuse_pool(struct server *s, unsigned tenant, int kept,
                                  (unsigned)p.uid);
                         return false;
                 }
-                readers_note(readers, &p); /* it may have the pool mapped still */
+                readers_note(readers, &p); /* a mapping may last for further restarts */
         }
         readers->incomplete |= map->pools[kept]->flags & KEEP_POOL_MANY_READERS;
         return true;

@@ -419,6 +419,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->handovers = (double)st.handovers;
         s->handover_replacements = (double)st.handover_replacements;
         s->handover_failures = (double)st.handover_failures;
+        s->store_files_given_up = (double)st.files_given_up;
         s->store_written_bytes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_TABLE] = (double)st.table_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;

@@ -138,7 +138,7 @@ def test_a_pool_is_lost_only_for_the_tenant_that_lost_a_user(started):
 
 
 def test_R1_indexes_and_sockets_of_an_earlier_daemon_are_of_no_use(started):
-    """They are not kept: an index is another one after a restart, and no message on an old socket is read."""
+    """A restart makes new indexes, and no daemon reads messages on an old socket."""
     s = started(red(f"[{ALICE}, {MALLORY}]"))
     _, key, _ = put_secret(s, ALICE, "n")
     m = client_as(s.daemon, MALLORY)
