@@ -12,6 +12,7 @@
  * at startup is one line and an exit status; after that only a signal ends the loop. */
 #include "server-internal.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -511,6 +512,7 @@ static void server_fini(struct server *s)
         free(s->learned_file);
         keep_free(s->keep.keep);
         keep_file_free(s->keep.file);
+        cJSON_Delete(s->sources.reload_pending);
         notify_drop_kept(&s->inherited);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);

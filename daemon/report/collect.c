@@ -3,6 +3,7 @@
  * nothing. Loop thread; cannot fail. */
 #include "report/collect.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -670,6 +671,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         for (unsigned i = 0; i < health.n; i++)
                 ret->degraded[health.degraded[i].reason]++;
         ret->config_reloads = (double)from->config_reloads;
+        ret->reload_pending = cJSON_GetArraySize(from->reload_pending);
         ret->config_reloads_refused = (double)from->config_reloads_refused;
         collect_process(from, ret);
         collect_traffic(from->service, ret);

@@ -8,6 +8,7 @@
 
 #include "report/metrics.h"
 
+struct cJSON;
 struct config;
 struct service;
 struct http;
@@ -29,8 +30,9 @@ struct status_sources {
         const bool *keep_ready;   /* will the pools be handed on? */
         const char *keep_why_not; /* if not */
         uint64_t config_reloads, config_reloads_refused;
-        uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
-        bool ready, draining;      /* ready: it has started */
+        struct cJSON *reload_pending; /* texts of changes that need a restart; the server's */
+        uint64_t workers_stuck_ns;    /* for how long some worker has not advanced; 0: they do */
+        bool ready, draining;         /* ready: it has started */
         struct histogram loop[METRICS_LOOP]; /* ns */
         uint64_t loop_spun_ns;
         const uint8_t *instance; /* WIRE_INSTANCE_BYTES */

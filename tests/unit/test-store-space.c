@@ -117,8 +117,7 @@ static void a_sparse_store_evicts_when_the_file_system_is_full(void **state)
         stop();
 }
 
-/* Of another size, and another tenant's: their first slots are in new files, and take a hand-over.
- */
+/* Other sizes and tenants take their first slots in other files, after a hand-over. */
 static void other_sizes_and_tenants_get_room_on_a_full_file_system(void **state)
 {
         uint32_t other;
@@ -174,7 +173,7 @@ static void a_store_starts_on_a_file_system_that_refuses_every_write(void **stat
         is_starting = true;
         start_sparse();
         is_starting = false;
-        assert_in_range(stats().files_given_up, 1, 4); /* those made ahead are empty */
+        assert_in_range(stats().files_given_up, 1, 4); /* files made ahead are empty */
         assert_true(count_present(0, 400) >= 300);
         assert_int_equal(put(1000, 65536), 0);
         stop();
@@ -183,7 +182,7 @@ static void a_store_starts_on_a_file_system_that_refuses_every_write(void **stat
         stop();
 }
 
-/* As with a snapshot: whatever goes, no room comes back. */
+/* Removed files bring no room, as with a snapshot. */
 static void few_files_are_given_up_in_vain(void **state)
 {
         start_sparse();
