@@ -6,7 +6,7 @@
  * system dies. What is in an object's place and is no regular file is an error, and is never waited
  * for.
  *
- * Files are made with mode 0666, directories with 0777, both less the umask: what hosts with
+ * Files are made with mode 0660, directories with 0770, both less the umask: what hosts with
  * different users need (a group and a set-group-ID directory, or an ACL of the parent) is up to the
  * administrator.
  *

@@ -19,8 +19,8 @@
 enum {
         ROOT_LIFETIME_S = 10,
         OPEN_ATTEMPTS = 8, /* openat2() gives up with EAGAIN when something is renamed meanwhile */
-        DIRECTORY_MODE = 0777,
-        FILE_MODE = 0666,
+        DIRECTORY_MODE = 0770,
+        FILE_MODE = 0660,
 };
 
 void tree_init(struct tree *t, const char *path)

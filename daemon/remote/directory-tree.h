@@ -53,7 +53,7 @@ bool tree_root_is_removed(const struct tree_root *root);
 /* A descriptor, -errno. -ELOOP or -EXDEV: a symbolic link is in the way. */
 int tree_open(struct tree *t, const struct tree_root *root, const char *name, int flags);
 /* The directory that `name` lies in (O_PATH), and what it is called there, which points into
- * `name`. `create`: directories that are missing are made, of mode 0777 less the umask. */
+ * `name`. `create`: directories that are missing are made, of mode 0770 less the umask. */
 int tree_open_parent(struct tree *t, const struct tree_root *root, const char *name, bool create,
                      const char **ret_base);
 
