@@ -225,6 +225,7 @@ static int teardown(void **state)
         sessions_free(d.sessions);
         request_fini(&d.tenant);
         tally_fini(&d.tenant.tally);
+        readers_fini(&d.tenant.readers);
         leases_free(d.leases);
         census_free(d.census);
         quotas_free(d.quotas);
