@@ -128,9 +128,10 @@ enum {
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
- * success only. Returns -ENOENT or -ECONNREFUSED if no daemon listens; -EACCES; -EPROTONOSUPPORT if
- * there is no common version; -ETIMEDOUT; -ECONNRESET if the daemon closed the connection, as it
- * does if the user may not connect; -EPERM if the daemon's memory is not sealed as required;
+ * success only. Returns -ENOENT or -ECONNREFUSED if no daemon listens; -EACCES if the user may not
+ * connect; -EDQUOT or -EBUSY if too many are connected; -EPROTONOSUPPORT if there is no common
+ * version; -ETIMEDOUT; -ECONNRESET if the connection was closed without an answer, as by a daemon
+ * that could not start; -EPERM if the daemon's memory is not sealed as required;
  * -EBADMSG for a malformed reply. `ret_error` (may be NULL) gets a sentence. */
 int kvcache_connect(struct kvcache **ret, const struct kvcache_options *options, char *ret_error,
                     size_t error_bytes);

@@ -57,6 +57,7 @@ struct server {
                 struct keep_file *file; /* until it is taken over */
                 char files[CONFIG_MAX_TENANTS][KEEP_NAME_BYTES];
                 int kept[CONFIG_MAX_TENANTS]; /* as of struct keep_tenant */
+                unsigned forbidden;           /* pools that clients without rights had mapped */
                 bool ready;                   /* the pools will be handed on */
                 bool reported;                /* that all is verified */
                 char why_not[KEEP_ERROR_BYTES];
@@ -95,9 +96,9 @@ struct server {
 int server_fail(int r, const char *what, const char *error);
 void server_raise_limits(void);
 const char *server_tenant_name(const struct server *s, unsigned i);
+int server_start_tenants(struct server *s); /* before the pools: it says who may have them */
 int server_start_pools(struct server *s);
 int server_start_store(struct server *s);
-int server_start_tenants(struct server *s);
 int server_start_service(struct server *s);
 int server_start_http(struct server *s);
 int server_start_listener(struct server *s);
@@ -158,6 +159,18 @@ bool server_hold_leases(void *userdata, struct client *client, int fd);
 /* Before the store is closed, and after it is. */
 void server_number_memory(struct server *s);
 void server_hand_on_memory(struct server *s);
+
+/* --- server-rights.c --- */
+
+/* Returns a digest of all rights to connect, and as which tenant. */
+uint64_t server_rights(const struct server *s);
+/* Returns whether all clients that had mapped this pool of the map may still connect as the tenant,
+ * and records them as its readers; else the reason. */
+bool server_may_reuse_pool(struct server *s, unsigned tenant, int kept,
+                           char ret_error[static KEEP_ERROR_BYTES]);
+/* Fills in rights and readers; the caller frees *ret_readers. 0, -ENOMEM. */
+int server_list_readers(const struct server *s, struct keep_handover *ret,
+                        struct keep_reader **ret_readers);
 
 /* --- server-limits.c --- */
 

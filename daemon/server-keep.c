@@ -81,6 +81,14 @@ static int take_over(struct server *s, unsigned tenant, const char *name, uint64
         if (!s->keep.file)
                 return -ENOENT;
         kept = keep_file_find(s->keep.file, name, bytes, slab_bytes, has_socket, s, error);
+        if (kept >= 0 && !server_may_reuse_pool(s, tenant, kept, error)) {
+                forget_pool(s, kept);
+                s->keep.forbidden++;
+                log_warning("memory.keep: the previous daemon's pool of tenant %s is not taken "
+                            "over: %s; the new pool begins empty",
+                            name, error);
+                return -EACCES;
+        }
         if (kept >= 0) {
                 const char *files = s->keep.file->map.pools[kept]->files;
 
@@ -230,6 +238,7 @@ int server_start_keep(struct server *s)
                 .store = s->service.store,
                 .tenants = tenants,
                 .n_tenants = s->service.n_tenants,
+                .forbidden_pools = s->keep.forbidden,
                 .more_room = on_more_room,
                 .ended = on_ended,
                 .userdata = s,
@@ -369,6 +378,11 @@ static void give_holder(void *userdata, const char *name, int fd)
 void server_hand_on_memory(struct server *s)
 {
         unsigned fds = 2 * s->service.n_tenants + 1;
+        struct keep_handover handover = {
+                .files = (const char(*)[KEEP_NAME_BYTES])s->keep.files,
+                .number = s->keep.number,
+        };
+        _cleanup_(freep) struct keep_reader *readers = NULL;
         _cleanup_(closep) int map = -1;
         char count[UNITS_TEXT];
         uint64_t chunks;
@@ -377,10 +391,9 @@ void server_hand_on_memory(struct server *s)
         if (!s->keep.ready)
                 return;
         fds += keep_holders(s->keep.keep);
-        r = fds > notify_keeps()
-                    ? -ENOBUFS
-                    : keep_save(s->keep.keep, (const char(*)[KEEP_NAME_BYTES])s->keep.files,
-                                s->keep.number, &map, &chunks);
+        r = fds > notify_keeps() ? -ENOBUFS : server_list_readers(s, &handover, &readers);
+        if (r == 0)
+                r = keep_save(s->keep.keep, &handover, &map, &chunks);
         if (r < 0) {
                 give_up(s, "its map", r);
                 return;

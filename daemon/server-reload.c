@@ -113,6 +113,13 @@ static void begin_answer(const struct server *s, struct answer *answer)
         answer->errors = cJSON_AddArrayToObject(answer->object, "errors");
 }
 
+/* The status shows them until the restart, or until a reload of a file without them. */
+static void keep_pending(struct server *s, const struct answer *answer)
+{
+        cJSON_Delete(s->sources.reload_pending);
+        s->sources.reload_pending = cJSON_Duplicate(answer->lists[CONFIG_NEEDS_RESTART], true);
+}
+
 int server_reload(struct server *s, char **ret_json)
 {
         _cleanup_(cJSON_Deletep) cJSON *object = NULL;
@@ -142,6 +149,7 @@ int server_reload(struct server *s, char **ret_json)
                         say_change(&answer, CONFIG_APPLIED,
                                    "http.token_file: the token has changed");
                 s->sources.config_reloads++;
+                keep_pending(s, &answer);
                 log_info("reload: %s changed", units_count(changed, "setting", settings));
         }
         explicit_bzero(&token, sizeof(token));

@@ -79,19 +79,11 @@ const char *server_tenant_name(const struct server *s, unsigned i)
         return i == 0 ? "default" : s->tenant_config[i]->name;
 }
 
-/* Who there is: `default`, and the others in the order of the configuration. */
 int server_start_pools(struct server *s)
 {
         const struct config *c = s->config;
 
         server_read_map(s);
-        s->service.tenants = s->tenants;
-        s->service.n_tenants = 1;
-        for (unsigned i = 0; i < c->n_tenants; i++)
-                if (strcmp(c->tenants[i].name, "default") == 0)
-                        s->tenant_config[0] = &c->tenants[i];
-                else
-                        s->tenant_config[s->service.n_tenants++] = &c->tenants[i];
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 int r = server_open_pool(
                         s, i, server_tenant_name(s, i),
@@ -282,6 +274,20 @@ int server_start_store(struct server *s)
         return r != 0 ? r : server_start_keep(s);
 }
 
+/* Numbers the tenants: `default`, and the others in the order of the configuration. */
+static void number_tenants(struct server *s)
+{
+        const struct config *c = s->config;
+
+        s->service.tenants = s->tenants;
+        s->service.n_tenants = 1;
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                if (strcmp(c->tenants[i].name, "default") == 0)
+                        s->tenant_config[0] = &c->tenants[i];
+                else
+                        s->tenant_config[s->service.n_tenants++] = &c->tenants[i];
+}
+
 int server_start_tenants(struct server *s)
 {
         const struct config *c = s->config;
@@ -292,6 +298,7 @@ int server_start_tenants(struct server *s)
         char error[256] = "";
         int r;
 
+        number_tenants(s);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 const struct config_strings *users =
                         i == 0 ? &c->access.users : &s->tenant_config[i]->users;

@@ -12,6 +12,7 @@
  * at startup is one line and an exit status; after that only a signal ends the loop. */
 #include "server-internal.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -512,6 +513,7 @@ static void server_fini(struct server *s)
         free(s->learned_file);
         keep_free(s->keep.keep);
         keep_file_free(s->keep.file);
+        cJSON_Delete(s->sources.reload_pending);
         notify_drop_kept(&s->inherited);
         for (unsigned i = 0; i < s->service.n_tenants; i++) {
                 request_fini(&s->tenants[i]);
@@ -564,7 +566,7 @@ static int start(struct server *s)
         r = liveness_open(&s->liveness);
         if (r < 0)
                 return server_fail(r, "liveness file", NULL);
-        if ((r = server_start_pools(s)) != 0 || (r = server_start_tenants(s)) != 0 ||
+        if ((r = server_start_tenants(s)) != 0 || (r = server_start_pools(s)) != 0 ||
             (r = server_start_store(s)) != 0 || (r = server_start_service(s)) != 0)
                 return r;
         s->sources = (struct status_sources){

@@ -466,6 +466,9 @@ static_assert(sizeof(struct wire_reply) == 32, "wire format");
 /* It may have more of them, or fewer: the daemon looks, and knows more when it is asked again. */
 #define WIRE_MATCH_SEARCHING (UINT64_C(1) << 63)
 
+/* Tag of a reply to HELLO by which the daemon refuses a connection without having read HELLO. */
+#define WIRE_REFUSAL_TAG UINT64_MAX
+
 /* Follows the reply's head; its descriptors are the pool and the liveness file, in this order. */
 struct wire_hello_result {
         uint16_t version;                      /*  0 */

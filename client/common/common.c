@@ -243,11 +243,12 @@ int ctl_connect(struct ctl *ctl)
         if (errno_unreachable(r))
                 return complain(EXIT_UNREACHABLE, "%s", error);
         if (r == -EACCES)
-                return complain(EXIT_REFUSED,
-                                "%s\nThis user may not connect. A member of the socket's group "
-                                "may, usually "
-                                "kvcache: as root, \"usermod -aG kvcache USER\", and log in again.",
-                                error);
+                return complain(
+                        EXIT_REFUSED,
+                        "%s\nA member of the socket's group may connect, usually kvcache (as "
+                        "root, \"usermod -aG kvcache USER\", and log in again), if the "
+                        "daemon's configuration admits the user.",
+                        error);
         return complain(EXIT_REFUSED, "%s", error);
 }
 

@@ -54,6 +54,8 @@ static void print_head(cJSON *status)
         bool ready = true, has_ready = section_bool(status, "ready", &ready);
         _cleanup_(cJSON_Deletep) cJSON *degraded =
                 cJSON_DetachItemFromObjectCaseSensitive(status, "degraded");
+        _cleanup_(cJSON_Deletep) cJSON *pending =
+                cJSON_DetachItemFromObjectCaseSensitive(status, "reload_pending");
         enum color color = !ready ? COLOR_BAD : COLOR_NONE;
         FILE *out = section_out();
         char state[32], health[32];
@@ -80,6 +82,11 @@ static void print_head(cJSON *status)
         {
                 if (section_text(one, "text", text, sizeof(text)))
                         section_warn(COLOR_WARNING, "DEGRADED", "%s", text);
+        }
+        cJSON_ArrayForEach(one, pending)
+        {
+                if (cJSON_IsString(one))
+                        section_warn(COLOR_WARNING, "RESTART", "%s", one->valuestring);
         }
 }
 

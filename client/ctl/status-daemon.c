@@ -160,7 +160,7 @@ static void print_kept(cJSON *status, bool detail)
         _cleanup_(cJSON_Deletep) cJSON *kept = section_object(status, "kept_memory");
         char verified[HUMAN_BYTES], chunks[HUMAN_BYTES], count[HUMAN_BYTES], reason[512] = "",
                                                                              leases[128] = "";
-        uint64_t all, damaged, pending, clients;
+        uint64_t all, damaged, pending, clients, forbidden;
         double ignored;
         bool ready;
 
@@ -172,6 +172,7 @@ static void print_kept(cJSON *status, bool detail)
         pending = section_count(kept, "pending");
         damaged = section_count(kept, "damaged");
         clients = section_count(kept, "clients");
+        forbidden = section_count(kept, "forbidden_pools");
         human_count(section_count(kept, "leases"), count);
         (void)section_number(kept, "verified_bytes", &ignored);
         (void)section_number(kept, "verify_seconds", &ignored);
@@ -186,6 +187,11 @@ static void print_kept(cJSON *status, bool detail)
                         section_line("damaged", "%llu chunks did not match their checksum",
                                      (unsigned long long)damaged);
         }
+        if (forbidden > 0)
+                section_line("memory dropped",
+                             "%llu of the last daemon's pools: a client that had mapped one has "
+                             "lost its rights",
+                             (unsigned long long)forbidden);
         if (detail)
                 section_line("at restart", "%s%s",
                              ready ? "the memory is kept" : "the memory is lost: ",

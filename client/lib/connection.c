@@ -275,7 +275,7 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
                       unsigned *n_fds, int64_t deadline)
 {
         struct wire_hello hello = {
-                .hdr = { .len = sizeof(hello), .op = WIRE_HELLO, .tag = UINT64_MAX },
+                .hdr = { .len = sizeof(hello), .op = WIRE_HELLO, .tag = WIRE_REFUSAL_TAG },
                 .magic = WIRE_MAGIC,
                 .version_min = WIRE_VERSION_MIN,
                 .version_max = WIRE_VERSION_MAX,
@@ -292,11 +292,14 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
                 return handle_fail(kv, r, "cannot greet the daemon: %s",
                                    handle_strerror(r, reason, sizeof(reason)));
         n = conn_wait(c->sock, kv->in, sizeof(kv->in), fds, n_fds, deadline);
+        /* A daemon that refuses the client sends its reason before it closes. The kernel reports
+         * the close first if the greeting was not read. */
         if (n == -ECONNRESET)
+                n = fdpass_recv(c->sock, kv->in, sizeof(kv->in), fds, n_fds);
+        if (n <= 0 && n != -ETIMEDOUT && n != -EBADMSG && n != -EMSGSIZE)
                 return handle_fail(kv, -ECONNRESET,
-                                   "the daemon hung up: this user may not connect (access.users), "
-                                   "or too many are "
-                                   "connected; its log says which");
+                                   "the daemon closed the connection without an answer: it could "
+                                   "not start, or has just stopped; its log says why");
         if (n < 0)
                 return handle_fail(kv, (int)n, "the daemon did not answer the greeting: %s",
                                    handle_strerror((int)n, reason, sizeof(reason)));

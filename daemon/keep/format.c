@@ -69,8 +69,11 @@ static const char *check_pools(const char *at, size_t left, struct keep_map *ret
         return NULL;
 }
 
-static const char *check_holders(const char *at, size_t left, struct keep_map *ret)
+static const char *check_holders(const char *at, size_t left, struct keep_map *ret,
+                                 size_t *ret_used)
 {
+        size_t all = left;
+
         for (uint32_t i = 0; i < ret->head->n_holders; i++) {
                 const struct keep_holder *h = (const void *)at;
 
@@ -83,16 +86,29 @@ static const char *check_holders(const char *at, size_t left, struct keep_map *r
                 at += keep_holder_bytes(h->n_slots);
                 left -= keep_holder_bytes(h->n_slots);
         }
-        return left == 0 ? NULL : "the map continues after its holders of leases";
+        *ret_used = all - left;
+        return NULL;
+}
+
+static const char *check_readers(const char *at, size_t left, struct keep_map *ret)
+{
+        if (left != ret->head->n_readers * sizeof(struct keep_reader))
+                return "the index is not as long as its parts";
+        ret->readers = (const void *)at;
+        for (uint32_t i = 0; i < ret->head->n_readers; i++)
+                if (ret->readers[i].pool >= ret->head->n_pools ||
+                    ret->readers[i].n_groups > KEEP_MAX_GROUPS)
+                        return "the credentials of a client are malformed";
+        return NULL;
 }
 
 const char *keep_check(const void *map, size_t bytes, struct keep_map *ret)
 {
         const struct keep_head *head = map;
         const struct keep_chunk *chunks;
-        const char *wrong;
+        const char *index = map, *wrong;
+        size_t at = sizeof(*head), used;
         uint64_t n_chunks;
-        size_t used;
 
         if (bytes < sizeof(*head) || memcmp(head->magic, magic, sizeof(magic)) != 0)
                 return "the file is not a map, or was used already";
@@ -103,14 +119,19 @@ const char *keep_check(const void *map, size_t bytes, struct keep_map *ret)
                 return "the map is not as long as it was written";
         if (head->crc != crc_of(map, head->index_bytes))
                 return "the map does not match its checksum";
-        if (head->n_pools > KEEP_MAX_POOLS || head->n_holders > KEEP_MAX_HOLDERS)
+        if (head->n_pools > KEEP_MAX_POOLS || head->n_holders > KEEP_MAX_HOLDERS ||
+            head->n_readers > KEEP_MAX_POOLS * KEEP_MAX_READERS)
                 return "the map has too many parts";
         *ret = (struct keep_map){ .head = head };
-        wrong = check_pools((const char *)map + sizeof(*head), head->index_bytes - sizeof(*head),
-                            ret, &used, &n_chunks);
-        if (!wrong)
-                wrong = check_holders((const char *)map + sizeof(*head) + used,
-                                      head->index_bytes - sizeof(*head) - used, ret);
+        wrong = check_pools(index + at, head->index_bytes - at, ret, &used, &n_chunks);
+        if (!wrong) {
+                at += used;
+                wrong = check_holders(index + at, head->index_bytes - at, ret, &used);
+        }
+        if (!wrong) {
+                at += used;
+                wrong = check_readers(index + at, head->index_bytes - at, ret);
+        }
         if (wrong)
                 return wrong;
         if (n_chunks != (bytes - head->index_bytes) / sizeof(struct keep_chunk) ||

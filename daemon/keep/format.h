@@ -3,9 +3,10 @@
  * which slots clients of the old one may still read.
  *
  * The index, of one CRC: a head; the pools, each with the slot size of each of its slabs; the
- * holders, each with its slots. A map whose index does not match it is of no use. Behind it the
- * chunks, pool by pool, the one that was used last at the end: each has a CRC of its own, of the
- * map's number, too, and one that does not match it costs itself alone.
+ * holders, each with its slots; the credentials of the clients that were given each pool. A map
+ * whose index does not match it is of no use. Behind it the chunks, pool by pool, the one that was
+ * used last at the end: each has a CRC of its own, of the map's number, too, and one that does not
+ * match it costs itself alone.
  *
  * It is of this host: numbers are as the machine has them. */
 #pragma once
@@ -18,9 +19,11 @@
 #include "key.h"
 
 enum {
-        KEEP_VERSION = 1,
+        KEEP_VERSION = 2,
         KEEP_MAX_POOLS = 64,
         KEEP_MAX_HOLDERS = 4000, /* the unit's FileDescriptorStoreMax= has room for them */
+        KEEP_MAX_READERS = 1024, /* recorded for each pool */
+        KEEP_MAX_GROUPS = 64,
         KEEP_NUMBER_BYTES = 16,
         KEEP_NAME_BYTES = 64, /* of pools: a tenant's; of holders: a descriptor's. With its NUL */
 };
@@ -34,8 +37,13 @@ struct keep_head {
         uint8_t number[KEEP_NUMBER_BYTES]; /* random: the store has the same */
         uint64_t saved_ms;                 /* Unix time */
         uint32_t n_pools, n_holders;
+        uint64_t rights; /* digest of the access rights under which the pools were handed out */
+        uint32_t n_readers;
+        uint32_t reserved;
 };
-static_assert(sizeof(struct keep_head) == 64, "map format");
+static_assert(sizeof(struct keep_head) == 80, "map format");
+
+enum { KEEP_POOL_MANY_READERS = 1 };
 
 struct keep_pool {
         char name[KEEP_NAME_BYTES];  /* of the tenant */
@@ -44,8 +52,8 @@ struct keep_pool {
         uint64_t bytes, slab_bytes;
         uint64_t inode;
         uint64_t n_chunks;
-        uint32_t n_slabs; /* that were open */
-        uint32_t reserved;
+        uint32_t n_slabs;      /* that were open */
+        uint32_t flags;        /* KEEP_POOL_MANY_READERS: not all of its readers are recorded */
         uint32_t slot_bytes[]; /* of each; 0: not cut. An even number of them is written */
 };
 static_assert(sizeof(struct keep_pool) == 176, "map format");
@@ -61,6 +69,15 @@ struct keep_holder {
         struct keep_slot slots[];
 };
 static_assert(sizeof(struct keep_holder) == 72, "map format");
+
+/* The credentials of a client that was given the pool, and may have it mapped still. */
+struct keep_reader {
+        uint32_t pool; /* by position */
+        uint32_t uid, gid;
+        uint32_t n_groups;
+        uint32_t groups[KEEP_MAX_GROUPS];
+};
+static_assert(sizeof(struct keep_reader) == 272, "map format");
 
 struct keep_chunk {
         struct key key;
@@ -82,6 +99,7 @@ struct keep_map {
         const struct keep_pool *pools[KEEP_MAX_POOLS];
         const struct keep_chunk *chunks[KEEP_MAX_POOLS]; /* of each: n_chunks */
         const struct keep_holder *holders[KEEP_MAX_HOLDERS];
+        const struct keep_reader *readers; /* n_readers */
 };
 
 static inline size_t keep_pool_bytes(uint32_t n_slabs)

@@ -38,6 +38,7 @@ int keep_new(struct keep **ret, const struct keep_params *params)
         if (!k)
                 return -ENOMEM;
         k->params = *params;
+        k->stats.forbidden_pools = params->forbidden_pools;
         k->closed_fd = -1;
         k->n_checks = CHECKS;
         k->tenants = calloc(params->n_tenants, sizeof(*k->tenants));

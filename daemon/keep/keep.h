@@ -57,6 +57,7 @@ struct keep_params {
         struct store *store;
         const struct keep_tenant *tenants; /* copied, but for the names */
         unsigned n_tenants;
+        uint64_t forbidden_pools; /* for struct keep_stats */
         void (*more_room)(void *userdata, unsigned tenant);
         /* The socket of an old client, which has closed its end: no longer needed. */
         void (*ended)(void *userdata, const char *name, int fd);
@@ -89,10 +90,18 @@ void keep_each_new_holder(const struct keep *k,
                           void (*each)(void *userdata, const char *name, int fd), void *userdata);
 unsigned keep_holders(const struct keep *k);
 
-/* When nothing changes the pools any more: the map, as a memfd. `files`: of each tenant, the names
- * of its descriptors. `number`: keep_number_put() has it. 0, -errno. */
-int keep_save(const struct keep *k, const char (*files)[KEEP_NAME_BYTES],
-              const uint8_t number[static KEEP_NUMBER_BYTES], int *ret_fd, uint64_t *ret_chunks);
+struct keep_handover {
+        const char (*files)[KEEP_NAME_BYTES]; /* names of the descriptors, by tenant */
+        const uint8_t *number;                /* KEEP_NUMBER_BYTES; keep_number_put() has it */
+        uint64_t rights;                      /* for struct keep_head */
+        const struct keep_reader *readers;    /* clients that were given a pool */
+        uint32_t n_readers;
+        bool many_readers[KEEP_MAX_POOLS]; /* whether there were more, by tenant */
+};
+
+/* Writes the map to a memfd, when nothing changes the pools any more. 0, -errno. */
+int keep_save(const struct keep *k, const struct keep_handover *handover, int *ret_fd,
+              uint64_t *ret_chunks);
 
 /* The number is in a file of the store, while the lock of the store is held, and the daemon that
  * opens the store next takes it: so a map is of no use once something else had the store. 0,
@@ -117,6 +126,7 @@ struct keep_stats {
         uint64_t refused[KEEP_REFUSALS];
         uint64_t pending;             /* now */
         uint64_t holders, held_slots; /* now: of clients of the daemon before */
+        uint64_t forbidden_pools;     /* not taken over, because a client has lost its rights */
         uint64_t verify_ns;           /* how long it took to verify all; 0: it is under way */
 };
 void keep_get_stats(const struct keep *k, struct keep_stats *ret);

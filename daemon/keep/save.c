@@ -33,7 +33,7 @@ static void *take(char **at, size_t bytes)
         return taken;
 }
 
-static void save_pool(const struct keep_tenant *t, const char *files, char **at)
+static void save_pool(const struct keep_tenant *t, const char *files, bool many_readers, char **at)
 {
         const struct pool *pool = t->pool;
         uint32_t n = pool_open_slabs(pool);
@@ -49,6 +49,7 @@ static void save_pool(const struct keep_tenant *t, const char *files, char **at)
         p->slab_bytes = pool_slab_bytes(pool);
         p->inode = fstat(pool_fd(pool), &st) == 0 ? (uint64_t)st.st_ino : 0;
         p->n_slabs = n;
+        p->flags = many_readers ? KEEP_POOL_MANY_READERS : 0;
         for (uint32_t slab = 0; slab < n; slab++)
                 p->slot_bytes[slab] = (uint32_t)pool_slab_slot_bytes(pool, slab);
 }
@@ -101,9 +102,9 @@ static int by_touched(const void *a, const void *b)
         return (x->record.touched > y->record.touched) - (x->record.touched < y->record.touched);
 }
 
-static size_t index_bytes_of(const struct keep *k)
+static size_t index_bytes_of(const struct keep *k, const struct keep_handover *handover)
 {
-        size_t bytes = sizeof(struct keep_head);
+        size_t bytes = sizeof(struct keep_head) + handover->n_readers * sizeof(struct keep_reader);
 
         for (unsigned i = 0; i < k->params.n_tenants; i++)
                 bytes += keep_pool_bytes(pool_open_slabs(k->tenants[i].pool));
@@ -126,9 +127,8 @@ static size_t most_chunks_of(const struct keep *k)
 }
 
 /* Into memory that is all zero. Returns the map's length. */
-static size_t save(const struct keep *k, const char (*files)[KEEP_NAME_BYTES],
-                   const uint8_t number[static KEEP_NUMBER_BYTES], char *map, size_t index_bytes,
-                   uint64_t *ret_chunks)
+static size_t save(const struct keep *k, const struct keep_handover *handover, char *map,
+                   size_t index_bytes, uint64_t *ret_chunks)
 {
         char *at = map, *pool_at_index;
         struct keep_head *head = take(&at, sizeof(*head));
@@ -138,12 +138,16 @@ static size_t save(const struct keep *k, const char (*files)[KEEP_NAME_BYTES],
         head->saved_ms = clock_unix_ms();
         head->n_pools = k->params.n_tenants;
         head->n_holders = k->n_holders;
-        memcpy(head->number, number, sizeof(head->number));
+        head->n_readers = handover->n_readers;
+        head->rights = handover->rights;
+        memcpy(head->number, handover->number, sizeof(head->number));
         pool_at_index = at;
         for (unsigned i = 0; i < k->params.n_tenants; i++)
-                save_pool(&k->tenants[i], files[i], &at);
+                save_pool(&k->tenants[i], handover->files[i], handover->many_readers[i], &at);
         for (unsigned i = 0; i < k->n_holders; i++)
                 save_holder(k, &k->holders[i], &at);
+        if (handover->n_readers > 0)
+                memcpy(at, handover->readers, handover->n_readers * sizeof(struct keep_reader));
         for (unsigned i = 0; i < k->params.n_tenants; i++) {
                 struct keep_pool *p = (struct keep_pool *)pool_at_index;
                 struct saving s = { .chunks = chunks + n };
@@ -164,11 +168,11 @@ static size_t save(const struct keep *k, const char (*files)[KEEP_NAME_BYTES],
         return head->bytes;
 }
 
-int keep_save(const struct keep *k, const char (*files)[KEEP_NAME_BYTES],
-              const uint8_t number[static KEEP_NUMBER_BYTES], int *ret_fd, uint64_t *ret_chunks)
+int keep_save(const struct keep *k, const struct keep_handover *handover, int *ret_fd,
+              uint64_t *ret_chunks)
 {
         _cleanup_(closep) int fd = memfd_create("kvcache-map", MFD_CLOEXEC);
-        size_t index_bytes = index_bytes_of(k),
+        size_t index_bytes = index_bytes_of(k, handover),
                room = index_bytes + most_chunks_of(k) * sizeof(struct keep_chunk), used;
         void *map;
 
@@ -177,7 +181,7 @@ int keep_save(const struct keep *k, const char (*files)[KEEP_NAME_BYTES],
         map = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (map == MAP_FAILED)
                 return -errno;
-        used = save(k, files, number, map, index_bytes, ret_chunks);
+        used = save(k, handover, map, index_bytes, ret_chunks);
         munmap(map, room);
         if (ftruncate(fd, (off_t)used) < 0)
                 return -errno;

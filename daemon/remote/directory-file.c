@@ -316,7 +316,7 @@ static int create_temporary(struct files *f, int dir_fd, bool *direct,
                 fd = openat(dir_fd, ret_name,
                             O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC |
                                     (*direct ? O_DIRECT : 0),
-                            0666);
+                            0660);
                 if (fd >= 0 || (errno != EEXIST && (errno != EINVAL || !*direct)))
                         break;
                 if (errno == EINVAL) {

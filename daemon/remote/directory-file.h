@@ -7,7 +7,7 @@
  * host or the file system fails. Anything but a regular file in an object's place is an error, and
  * is never waited for.
  *
- * Files are created with mode 0666 and directories with 0777, both reduced by the umask. The
+ * Files are created with mode 0660 and directories with 0770, both reduced by the umask. The
  * administrator grants access to hosts with different users: by a group and a set-group-ID
  * directory, or by an ACL of the parent.
  *

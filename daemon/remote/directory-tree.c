@@ -19,8 +19,8 @@
 enum {
         ROOT_LIFETIME_S = 10,
         OPEN_ATTEMPTS = 8, /* openat2() returns EAGAIN if a concurrent rename interferes */
-        DIRECTORY_MODE = 0777,
-        FILE_MODE = 0666,
+        DIRECTORY_MODE = 0770,
+        FILE_MODE = 0660,
 };
 
 void tree_init(struct tree *t, const char *path)

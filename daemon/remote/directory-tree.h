@@ -55,7 +55,7 @@ bool tree_root_is_removed(const struct tree_root *root);
  * symbolic link is in the path. */
 int tree_open(struct tree *t, const struct tree_root *root, const char *name, int flags);
 /* Opens the directory that contains `name`, with O_PATH, and stores the last part of the name,
- * which points into `name`. With `create`, missing directories are created with mode 0777 less the
+ * which points into `name`. With `create`, missing directories are created with mode 0770 less the
  * umask. Returns a descriptor or -errno. */
 int tree_open_parent(struct tree *t, const struct tree_root *root, const char *name, bool create,
                      const char **ret_base);

@@ -3,6 +3,7 @@
  * is kept. Loop thread; cannot fail. */
 #include "report/collect.h"
 
+#include <cjson/cJSON.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -419,6 +420,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->handovers = (double)st.handovers;
         s->handover_replacements = (double)st.handover_replacements;
         s->handover_failures = (double)st.handover_failures;
+        s->store_files_given_up = (double)st.files_given_up;
         s->store_written_bytes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_TABLE] = (double)st.table_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_PREWRITE] = (double)st.prewrite_bytes_written;
@@ -584,6 +586,7 @@ static void collect_kept(const struct status_sources *from, struct metrics *s)
         for (unsigned i = 0; i < KEEP_REFUSALS; i++)
                 s->kept_chunks[i + 1] = (double)k.refused[i];
         s->kept_bytes = (double)k.verified_bytes;
+        s->kept_forbidden = (double)k.forbidden_pools;
         s->kept_pending = (double)k.pending;
         s->kept_clients = (double)k.holders;
         s->kept_leases = (double)k.held_slots;
@@ -668,6 +671,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         for (unsigned i = 0; i < health.n; i++)
                 ret->degraded[health.degraded[i].reason]++;
         ret->config_reloads = (double)from->config_reloads;
+        ret->reload_pending = cJSON_GetArraySize(from->reload_pending);
         ret->config_reloads_refused = (double)from->config_reloads_refused;
         collect_process(from, ret);
         collect_traffic(from->service, ret);

@@ -157,6 +157,25 @@ static void print_state(FILE *out, const struct page *page)
         html_text(out, line);
 }
 
+static void print_pending(FILE *out, const cJSON *list)
+{
+        char keys[512] = "";
+        const cJSON *one;
+        size_t n = 0;
+
+        cJSON_ArrayForEach(one, list)
+        {
+                if (cJSON_IsString(one) && n < sizeof(keys))
+                        n += (size_t)snprintf(keys + n, sizeof(keys) - n, "%s%s",
+                                              n > 0 ? ", " : "a restart is pending for ",
+                                              one->valuestring);
+        }
+        if (n > 0)
+                print_reason(out, keys,
+                             "The configuration was reloaded, and these keys take effect only with "
+                             "a restart. <code>kvcachectl status</code> shows their values.");
+}
+
 static void print_health(FILE *out, const struct page *page, const cJSON *status)
 {
         const cJSON *list = array(status, "degraded"), *one;
@@ -183,6 +202,7 @@ static void print_health(FILE *out, const struct page *page, const cJSON *status
                         break;
                 print_reason(out, text(one, "text"), page_advice(text(one, "reason")));
         }
+        print_pending(out, array(status, "reload_pending"));
         if (!status)
                 print_reason(out, "the status cannot be shown",
                              "There was no memory for it: is the host short of memory?");

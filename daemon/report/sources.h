@@ -7,6 +7,7 @@
 
 #include "report/metrics.h"
 
+struct cJSON;
 struct config;
 struct service;
 struct http;
@@ -28,6 +29,7 @@ struct status_sources {
         const bool *keep_ready;   /* whether the pools will be kept across a restart */
         const char *keep_why_not; /* the reason if not */
         uint64_t config_reloads, config_reloads_refused;
+        struct cJSON *reload_pending; /* texts of changes that need a restart; the server owns it */
         uint64_t workers_stuck_ns; /* how long a worker has not advanced; 0: all advance */
         bool ready, draining;      /* ready: startup is complete */
         struct histogram loop[METRICS_LOOP]; /* ns */

@@ -158,6 +158,7 @@ static void add_kept(cJSON *root, const struct status_sources *from)
         cJSON_AddNumberToObject(o, "verified_bytes", (double)k.verified_bytes);
         cJSON_AddNumberToObject(o, "pending", (double)k.pending);
         cJSON_AddNumberToObject(o, "damaged", (double)k.refused[KEEP_DAMAGED]);
+        cJSON_AddNumberToObject(o, "forbidden_pools", (double)k.forbidden_pools);
         cJSON_AddNumberToObject(o, "verify_seconds", (double)k.verify_ns / 1e9);
         cJSON_AddNumberToObject(o, "clients", (double)k.holders);
         cJSON_AddNumberToObject(o, "leases", (double)k.held_slots);
@@ -390,6 +391,33 @@ static void add_health(cJSON *root, const struct status_sources *from)
         }
 }
 
+/* Adds what waits for a restart: all of it for admins, the keys alone over HTTP, since values name
+ * users and paths, and nothing for other clients. */
+static void add_reload_pending(cJSON *root, const struct status_sources *from,
+                               const struct tenant *only, const struct client *viewer)
+{
+        cJSON *list;
+        const cJSON *one;
+
+        if (only)
+                return;
+        list = cJSON_AddArrayToObject(root, "reload_pending");
+        cJSON_ArrayForEach(one, from->reload_pending)
+        {
+                const char *text = one->valuestring;
+                bool of_tenant = strncmp(text, "tenant ", strlen("tenant ")) == 0;
+                const char *end = strstr(text, ": ");
+                cJSON *key;
+
+                if (end && of_tenant)
+                        end = strstr(end + 2, ": ");
+                key = cJSON_CreateString(text);
+                if (key && !viewer && end)
+                        key->valuestring[end - text] = '\0';
+                cJSON_AddItemToArray(list, key);
+        }
+}
+
 static void print_status(const struct status_sources *from, const struct tenant *only,
                          const struct status_namespaces *scope, FILE *out)
 {
@@ -410,6 +438,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_AddStringToObject(root, "instance", instance);
         cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
         add_health(root, from);
+        add_reload_pending(root, from, only, scope->viewer);
         cJSON_AddStringToObject(root, "socket", from->config->listen.socket);
         cJSON_AddStringToObject(root, "http", from->http ? http_address(from->http) : "off");
         cJSON_AddBoolToObject(root, "http_token", from->http && http_needs_token(from->http));

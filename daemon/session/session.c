@@ -294,6 +294,7 @@ static void hello(struct session *s, const struct wire_hello *msg)
         s->state = SESSION_OPEN;
         s->client.inflight--;
         histogram_add(&tenant->traffic.latency[WIRE_HELLO], clock_mono_ns() - received_ns(s));
+        readers_note(&tenant->readers, &s->peer);
         session_send(&s->client, &out, sizeof(out), fds, HELLO_FDS);
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -187,10 +188,31 @@ struct sessions *sessions_free(struct sessions *s)
         return NULL;
 }
 
+/* Tells a client why it is refused, in a reply to the HELLO that it has sent or will send. The
+ * client may have closed, or may read nothing: the reply is dropped then. */
+static void send_refusal(int fd, enum wire_status status, const char *text)
+{
+        size_t length = strlen(text);
+        struct {
+                struct wire_reply reply;
+                char text[WIRE_MAX_TEXT];
+        } out = { .reply = { .hdr = { .len = (uint32_t)(sizeof(out.reply) + length),
+                                      .op = WIRE_HELLO | WIRE_REPLY,
+                                      .tag = WIRE_REFUSAL_TAG },
+                             .status = (uint16_t)status } };
+
+        assert(length <= sizeof(out.text));
+        memcpy(out.text, text, length);
+        (void)send(fd, &out, out.reply.hdr.len, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 void sessions_accept_take_fd(struct sessions *all, int fd)
 {
         struct service *service = all->params.service;
         struct quota_holder holds;
+        enum wire_status status;
+        const char *refusal;
+        char line[WIRE_MAX_TEXT];
         struct session *s;
         unsigned tenant;
         bool admin;
@@ -209,28 +231,32 @@ void sessions_accept_take_fd(struct sessions *all, int fd)
         if (peer_from_socket(fd, &s->peer) < 0 ||
             quotas_identify(service->quotas, &s->peer, &tenant, &admin) != 0) {
                 all->stats.refused_credentials++;
-                session_say(s, LOG_LEVEL_WARNING,
-                            "this user may not connect (access.users, access.groups, tenants): "
-                            "refused");
+                refusal = "this user may not connect (access.users, access.groups, tenants)";
+                status = WIRE_DENIED;
                 goto refuse;
         }
         r = service->stopping ? QUOTA_FULL
                               : quota_holder_open(&holds, service->quotas, tenant, s->peer.uid);
         if (r != 0) {
                 all->stats.refused_limit++;
-                session_say(s, LOG_LEVEL_WARNING,
-                            r == QUOTA_OVER_USER
-                                    ? "too many connections of this user (limits.uid_connections): "
-                                      "refused"
-                            : r == QUOTA_OVER_TENANT
-                                    ? "too many connections of this tenant (tenants): refused"
-                                    : "too many connections (limits.connections): refused");
+                status = r == QUOTA_OVER_USER || r == QUOTA_OVER_TENANT ? WIRE_QUOTA : WIRE_BUSY;
+                refusal = r == QUOTA_OVER_USER
+                                  ? "too many connections of this user (limits.uid_connections)"
+                          : r == QUOTA_OVER_TENANT ? "too many connections of this tenant (tenants)"
+                                                   : "too many connections (limits.connections)";
+                if (service->stopping) {
+                        status = WIRE_SHUTDOWN;
+                        refusal = "the daemon is stopping";
+                }
                 goto refuse;
         }
         holds.admin = admin;
         session_begin(s, &service->tenants[tenant], &holds, admin);
         return;
 refuse:
+        snprintf(line, sizeof(line), "%s: refused", refusal);
+        session_say(s, LOG_LEVEL_WARNING, line);
+        send_refusal(fd, status, refusal);
         close(fd);
         free(s);
 }

@@ -527,6 +527,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(handovers);
         ADD(handover_failures);
         ADD(handover_replacements);
+        ADD(files_given_up);
         ADD(scrub_bytes);
         ADD(scrub_chunks);
         ADD(scrub_failures);

@@ -232,6 +232,36 @@ int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_
         return 0;
 }
 
+static uint64_t digest_extend(uint64_t digest, const void *bytes, size_t n)
+{
+        for (size_t i = 0; i < n; i++)
+                digest = (digest ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
+        return digest;
+}
+
+static uint64_t digest_ids(uint64_t digest, const struct ids *ids)
+{
+        digest = digest_extend(digest, &ids->n, sizeof(ids->n));
+        return digest_extend(digest, ids->items, ids->n * sizeof(*ids->items));
+}
+
+/* FNV-1a: the configuration is the administrator's, so no input is chosen to collide. */
+uint64_t quotas_digest(const struct quotas *t)
+{
+        uint64_t digest = UINT64_C(0xcbf29ce484222325);
+        uid_t own = geteuid();
+
+        digest = digest_extend(digest, &own, sizeof(own));
+        digest = digest_ids(digest, &t->admin_users);
+        digest = digest_ids(digest, &t->admin_groups);
+        for (unsigned i = 0; i < t->n; i++) {
+                digest = digest_extend(digest, t->list[i].name, strlen(t->list[i].name) + 1);
+                digest = digest_ids(digest, &t->list[i].users);
+                digest = digest_ids(digest, &t->list[i].groups);
+        }
+        return digest;
+}
+
 /* --- what it holds --- */
 
 uid_t quota_user_uid(const struct quota_user *user)

@@ -105,6 +105,10 @@ enum quota_answer {
 int quotas_identify(const struct quotas *t, const struct peer *p, unsigned *ret_tenant,
                     bool *ret_admin);
 
+/* Returns a digest of everything on which quotas_identify() depends except the peer: with the same
+ * digest, each peer has the same answer. */
+uint64_t quotas_digest(const struct quotas *t);
+
 /* What one connection holds, or what is left of one that has ended. */
 struct quota_user;
 struct quota_holder {

@@ -44,6 +44,7 @@ void tenant_close(struct tenant *t)
         tally_fini(&t->tally);
         t->pool_index = pool_index_free(t->pool_index);
         t->pool = pool_free(t->pool);
+        readers_fini(&t->readers);
 }
 
 const char *tenant_name(const struct tenant *t)

@@ -16,6 +16,7 @@
 #include "lookup/tally.h"
 #include "tenant/census.h"
 #include "tenant/quota.h"
+#include "tenant/readers.h"
 #include "wire.h"
 
 struct admission;
@@ -132,6 +133,7 @@ struct tenant {
         unsigned number;
         uint16_t store_tenant; /* its number in the store */
         struct pool *pool;
+        struct readers readers; /* clients that were given its pool */
         struct cache *cache;
         struct leases *leases;
         struct pool_index *pool_index; /* NULL: there is to be none */

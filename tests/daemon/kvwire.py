@@ -172,6 +172,8 @@ class Client(Messages, Batches):
         deadline = time.monotonic() + self.timeout
         while tag not in self._replies:
             reply = self.receive(max(deadline - time.monotonic(), 0.001))
+            if reply.op == Op.HELLO and reply.tag == REFUSAL_TAG and reply.tag not in self._waiting:
+                raise SessionEnded(f"refused: {reply.status.name}: {reply.body.decode()}")
             ops = self._waiting.get(reply.tag)
             if not ops or reply.op not in ops or reply.tag in self._replies:
                 close_all(reply.fds)

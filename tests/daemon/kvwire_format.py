@@ -173,6 +173,7 @@ class Refused(WireError):
 
 
 HEADER = struct.Struct("<IHHQ")
+REFUSAL_TAG = 2**64 - 1
 REPLY_HEAD = struct.Struct("<IHHQHHIQ")
 HELLO = struct.Struct("<IHHQ32s")
 HELLO_RESULT = struct.Struct("<HHIIIQQQQ16s")

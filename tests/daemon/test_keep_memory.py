@@ -34,7 +34,7 @@ from kvwire import Ack, Op, Status, Tier
 from test_systemd import ACTIVATE, need_systemd
 
 MAP = "kept-map"
-HEAD = struct.Struct("<8sIIQQ16sQII")  # daemon/keep/format.h
+HEAD = struct.Struct("<8sIIQQ16sQIIQII")  # daemon/keep/format.h
 CHUNK_BYTES = 88
 
 

@@ -2,8 +2,10 @@
 """What the tools say when something is in the way: each message names what, and what to do; and nothing is written where it does not
 belong."""
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 
 import pytest
@@ -67,8 +69,37 @@ def test_a_user_who_may_not_connect_and_one_who_is_no_admin(make_daemon):
     daemon.settings["access.users"] = "root"
     daemon.start()
     said = as_other("ping")
-    assert said.returncode == UNREACHABLE and "the daemon hung up: this user may not connect (access.users)" in said.stderr
+    assert said.returncode == REFUSED and "the daemon refuses this client: this user may not connect (access.users, " in said.stderr
     assert "this user may not connect (access.users, access.groups, tenants): refused" in daemon.log()
+
+
+def test_a_refused_client_learns_the_reason(daemon):
+    daemon.stop()
+    daemon.settings.update({"limits.connections": 2, "limits.uid_connections": 1})
+    daemon.start()
+    with daemon.client():
+        for _ in range(20):  # the daemon may close before or after the greeting comes
+            said = ctl("ping", daemon=daemon, check=REFUSED).stderr
+            assert "the daemon refuses this client: too many connections of this user (limits.uid_connections)" in said
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_socket_that_is_closed_without_an_answer_is_no_refusal(directory, reads):
+    """A manager that listens for a daemon, which does not start, closes what has connected."""
+    path = str(directory / "activated")
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
+        listener.bind(path)
+        listener.listen(1)
+        with subprocess.Popen([str(CTL), "-s", path, "ping"], stderr=subprocess.PIPE, text=True) as client:
+            accepted, _ = listener.accept()
+            if reads:
+                accepted.recv(4096)
+            accepted.close()
+            said = client.communicate(timeout=60 * harness.slow())[1]
+    assert client.returncode == UNREACHABLE and "it could not start, or has just stopped; its log says why" in said
+    assert "may not connect" not in said
+    said = ctl("-s", path, "ping", check=UNREACHABLE).stderr
+    assert "is kvcache-daemon running?" in said, "the file is there, and no process listens"
 
 
 def run_on(daemon, words, **how):

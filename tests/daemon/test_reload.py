@@ -47,6 +47,34 @@ def test_it_says_what_changed_and_what_needs_a_restart(configured):
                     "refused": False, "n_errors": 0}
 
 
+def test_changes_that_need_a_restart_are_shown_until_it_happens(configured):
+    daemon, path = configured
+    daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
+    daemon.settings["access.users"] = "[root]"
+    daemon.restart()
+    assert "RESTART" not in ctl("status", daemon=daemon, check=0).stdout and daemon.status()["reload_pending"] == []
+    path.write_text("limits:\n  leases: 40\nio:\n  depth: 7\nstore:\n  reserve: 2MiB\n")
+    ctl("reload", daemon=daemon, check=0)
+    pending = ["store.reserve: auto becomes 2097152 only after a restart", "io.depth: 32 becomes 7 only after a restart"]
+    said = daemon.status()["reload_pending"]
+    assert [text.partition(":")[0] for text in said] == ["store.reserve", "io.depth"] and said[1] == pending[1]
+    for arguments in ((), ("--all",), ("memory",)):
+        shown = ctl("status", *arguments, daemon=daemon, check=0).stdout
+        assert shown.count("RESTART") == 2 and pending[1] in shown
+    assert daemon.metric("kvcache_reload_pending") == 2
+    assert json.loads(daemon.http("/status")[2])["reload_pending"] == ["store.reserve", "io.depth"], "no values"
+    assert "a restart is pending for store.reserve, io.depth" in daemon.http("/")[2].decode()
+
+    path.write_text("limits:\n  leases: 40\n  wait: soon\n")
+    ctl("reload", daemon=daemon, check=4)
+    assert daemon.metric("kvcache_reload_pending") == 2, "a refused reload says nothing of the file before"
+    path.write_text("limits:\n  leases: 40\nio:\n  depth: 7\n")
+    ctl("reload", daemon=daemon, check=0)
+    assert daemon.status()["reload_pending"] == [pending[1]]
+    daemon.restart()
+    assert daemon.status()["reload_pending"] == [] and daemon.metric("kvcache_reload_pending") == 0
+
+
 def test_a_wrong_configuration_changes_nothing_and_each_error_is_named(configured):
     daemon, path = configured
     path.write_text("limits:\n  leases: 50\n  wait: soon\nstore:\n  limt: 1GiB\n")

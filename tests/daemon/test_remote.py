@@ -84,6 +84,17 @@ def got(client, ns, keys, **how):
 
 # --- reading and writing ---
 
+def test_R1_other_users_can_read_no_file_of_the_shared_tier_whatever_the_umask(host):
+    a = host(start=False)
+    a.deprive.append(lambda: os.umask(0))
+    a.start()
+    put_on(a, items("secret", 4, 10000))
+    found = list(a.shared.rglob("*"))
+    assert len(objects(a)) == 4
+    assert {oct(p.stat().st_mode & 0o777) for p in found if p.is_file()} == {"0o660"}
+    assert {oct(p.stat().st_mode & 0o777) for p in found if p.is_dir()} == {"0o770"}
+
+
 def test_another_host_gets_what_one_has_put(host):
     a, b = host(), host()
     pairs = [pair for n in (1, 40 * KIB, 100001, 2 * MIB) for pair in items(f"of {n}", 3, n)]

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "volume_write_errors": ("tests/unit/test-store-faults.c", r"\bwrite_errors\b"),
     "volume_sync_errors": ("tests/unit/test-store-faults.c", r"\bsync_errors\b"),
     "store_handover_failures": ("tests/unit/test-store-tenants.c", r"\bhandover_failures\b"),
+    "store_files_given_up": ("tests/unit/test-store-space.c", r"\bfiles_given_up\b"),
     "io_wiped": ("tests/unit/test-io-buffers.c", r"\bwiped\b"),
     "store_crc_rereads": ("tests/unit/test-store-memory.c", r"\bcrc_rereads\b"),
     "io_errors": ("tests/unit/test-io.c", r"\berrors\b"),
@@ -49,6 +50,7 @@ ELSEWHERE = {
     # Where nothing can be mounted:
     "kept_ready": ("tests/daemon/test_keep_memory.py", r'\["ready"\]'),
     "kept_chunks": ("tests/unit/test-keep.c", r"stats\(\)\.verified, CHUNKS"),
+    "kept_forbidden_pools": ("tests/daemon/test_keep_rights.py", r"kvcache_kept_forbidden_pools"),
     "kept_verified_bytes": ("tests/unit/test-keep.c", r"stats\(\)\.verified_bytes, "),
     "kept_clients": ("tests/unit/test-keep.c", r"stats\(\)\.holders, 1"),
     "kept_leases": ("tests/unit/test-keep.c", r"stats\(\)\.held_slots, 2"),

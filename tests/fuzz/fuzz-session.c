@@ -310,6 +310,7 @@ static void clean_up(void)
         d.service.lookups = lookups_free(d.service.lookups);
         bench_free(d.service.bench);
         d.tenant.pool_index = pool_index_free(d.tenant.pool_index);
+        readers_fini(&d.tenant.readers);
         tiers_remove(&t);
 }
 

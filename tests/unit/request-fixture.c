@@ -439,6 +439,7 @@ int rig_teardown(void **state)
         tenant_close(&rig.tenants[1]);
         leases_free(rig.tenants[0].leases);
         tally_fini(&rig.tenants[0].tally);
+        readers_fini(&rig.tenants[0].readers);
         pool_index_free(rig.tenants[0].pool_index);
         remote_free(rig.service.remote);
         census_free(rig.service.census);

@@ -179,7 +179,7 @@ static void test_connect_refuses_what_it_cannot_trust(void **state)
                 { { .pool_lie = UINT64_MAX - (4 << 20) }, -EBADMSG, "smaller" },
                 { { .pool_lie = -(uint64_t)(4 << 20) }, -EBADMSG, "smaller" },
                 { { .silent = true }, -ETIMEDOUT, "did not answer" },
-                { { .hang_up = true }, -ECONNRESET, "hung up" },
+                { { .hang_up = true }, -ECONNRESET, "could not start" },
         };
         struct rig *f = *state;
 

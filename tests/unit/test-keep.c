@@ -175,10 +175,20 @@ static const uint8_t number[KEEP_NUMBER_BYTES] = "0123456789abcde";
 /* The map of the old pool, whose bytes the new one has then. */
 static int save(struct keep *k)
 {
+        static const struct keep_reader readers[2] = {
+                { .uid = 1, .gid = 2, .n_groups = KEEP_MAX_GROUPS, .groups = { 3 } },
+                { .uid = UINT32_MAX },
+        };
+        const struct keep_handover handover = { .files = files,
+                                                .number = number,
+                                                .rights = 4,
+                                                .readers = readers,
+                                                .n_readers = ARRAY_SIZE(readers),
+                                                .many_readers = { true } };
         uint64_t chunks;
         int fd;
 
-        assert_int_equal(keep_save(k, files, number, &fd, &chunks), 0);
+        assert_int_equal(keep_save(k, &handover, &fd, &chunks), 0);
         memcpy(pool_base(t.new), pool_base(t.old), pool_bytes(t.old));
         return fd;
 }
@@ -485,6 +495,43 @@ static void no_bit_of_a_map_can_change(void **state)
         close(fd);
 }
 
+static void a_map_has_the_readers_of_each_pool(void **state)
+{
+        struct keep *k = keep_of(t.old, -1);
+        int fd = save(k);
+        struct keep_file *f = read_map(fd);
+        struct keep_head *head = f->bytes;
+        struct keep_reader *readers = (void *)(uintptr_t)f->map.readers;
+        struct keep_map map;
+
+        assert_int_equal(head->n_readers, 2);
+        assert_int_equal(head->rights, 4);
+        assert_int_equal(f->map.pools[0]->flags, KEEP_POOL_MANY_READERS);
+        assert_int_equal(readers[0].uid, 1);
+        assert_int_equal(readers[0].groups[0], 3);
+        assert_int_equal(readers[1].uid, UINT32_MAX);
+
+        readers[1].pool = 1;
+        keep_seal(head, head->bytes, head->index_bytes);
+        assert_string_equal(keep_check(f->bytes, head->bytes, &map),
+                            "the credentials of a client are malformed");
+        readers[1] = (struct keep_reader){ .n_groups = KEEP_MAX_GROUPS + 1 };
+        keep_seal(head, head->bytes, head->index_bytes);
+        assert_non_null(keep_check(f->bytes, head->bytes, &map));
+        readers[1].n_groups = 0;
+        for (uint32_t n = 0; n < 5; n++) {
+                head->n_readers = n;
+                keep_seal(head, head->bytes, head->index_bytes);
+                assert_true((keep_check(f->bytes, head->bytes, &map) == NULL) == (n == 2));
+        }
+        head->n_readers = UINT32_MAX;
+        keep_seal(head, head->bytes, head->index_bytes);
+        assert_string_equal(keep_check(f->bytes, head->bytes, &map), "the map has too many parts");
+        keep_file_free(f);
+        keep_free(k);
+        close(fd);
+}
+
 static void a_number_is_there_once(void **state)
 {
         char folder[] = "/tmp/kvcache-keep-XXXXXX";
@@ -515,6 +562,7 @@ int main(void)
                 KEEP_TEST(a_map_is_used_once),
                 KEEP_TEST(what_does_not_fit_is_not_taken),
                 KEEP_TEST(no_bit_of_a_map_can_change),
+                KEEP_TEST(a_map_has_the_readers_of_each_pool),
                 KEEP_TEST(a_number_is_there_once),
         };
 

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "tenant/quota.h"
+#include "tenant/readers.h"
 
 enum { NOBODY = 65534 };
 
@@ -75,6 +76,54 @@ static void without_lists_everybody_but_nobody_may_connect(void **state)
                 assert_int_equal(who(t, (struct peer){ .uid = NOBODY, .gid = NOBODY }, &admin),
                                  QUOTA_REFUSED);
         quotas_free(t);
+}
+
+static void different_rights_have_different_digests(void **state)
+{
+        const char *const lists[][4] = { { NULL, NULL, NULL, NULL }, { "1", NULL, NULL, NULL },
+                                         { "2", NULL, NULL, NULL },  { NULL, "1", NULL, NULL },
+                                         { NULL, NULL, "1", NULL },  { NULL, NULL, NULL, "1" } };
+        enum { N = sizeof(lists) / sizeof(lists[0]) };
+        uint64_t digests[N];
+
+        for (unsigned i = 0; i < N; i++) {
+                struct quotas *t = tenants(lists[i][0], lists[i][1], lists[i][2], lists[i][3]);
+                struct quotas *again = tenants(lists[i][0], lists[i][1], lists[i][2], lists[i][3]);
+
+                digests[i] = quotas_digest(t);
+                assert_int_equal(quotas_digest(again), digests[i]);
+                for (unsigned k = 0; k < i; k++)
+                        assert_int_not_equal(digests[k], digests[i]);
+                quotas_free(t);
+                quotas_free(again);
+        }
+}
+
+static void readers_are_recorded_once_and_are_bounded(void **state)
+{
+        struct peer p = { .uid = 1, .gid = 1, .groups = { 5, 6 }, .n_groups = 2, .pid = 1 };
+        struct readers r = { 0 };
+
+        readers_note(&r, &p);
+        p.pid = 2;
+        readers_note(&r, &p);
+        assert_int_equal(r.n, 1);
+        p.n_groups = 1;
+        readers_note(&r, &p);
+        p.gid = 2;
+        readers_note(&r, &p);
+        assert_int_equal(r.n, 3);
+        for (p.uid = 2; r.n < READERS_MAX; p.uid++)
+                readers_note(&r, &p);
+        assert_false(r.incomplete);
+        p.uid = 2;
+        readers_note(&r, &p);
+        assert_false(r.incomplete);
+        p.uid = UINT32_MAX;
+        readers_note(&r, &p);
+        assert_int_equal(r.n, READERS_MAX);
+        assert_true(r.incomplete);
+        readers_fini(&r);
 }
 
 static void lists_name_users_and_groups_by_number_and_by_name(void **state)
@@ -400,6 +449,8 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 cmocka_unit_test(a_peer_has_the_credentials_of_its_socket),
                 cmocka_unit_test(without_lists_everybody_but_nobody_may_connect),
+                cmocka_unit_test(different_rights_have_different_digests),
+                cmocka_unit_test(readers_are_recorded_once_and_are_bounded),
                 cmocka_unit_test(lists_name_users_and_groups_by_number_and_by_name),
                 cmocka_unit_test(nobody_is_let_in_where_it_is_named_and_is_no_admin_by_that),
                 cmocka_unit_test(a_name_that_is_not_known_is_said),

@@ -225,6 +225,7 @@ static int teardown(void **state)
         sessions_free(d.sessions);
         request_fini(&d.tenant);
         tally_fini(&d.tenant.tally);
+        readers_fini(&d.tenant.readers);
         leases_free(d.leases);
         census_free(d.census);
         quotas_free(d.quotas);
@@ -982,6 +983,24 @@ static void test_R10_leases_of_all_sessions_of_a_user_or_tenant_are_counted(void
         hang_up(&b);
 }
 
+/* The reason comes without a HELLO, and before the end. */
+static void assert_refused(const struct peer_end *c, enum wire_status status, const char *text)
+{
+        struct {
+                struct wire_reply reply;
+                char text[WIRE_MAX_TEXT + 1];
+        } got = { .text = "" };
+        ssize_t n;
+
+        turns();
+        n = recv(c->fd, &got, sizeof(got) - 1, 0);
+        assert_int_equal(n, got.reply.hdr.len);
+        assert_int_equal(got.reply.hdr.op, WIRE_HELLO | WIRE_REPLY);
+        assert_int_equal(got.reply.hdr.tag, WIRE_REFUSAL_TAG);
+        assert_int_equal(got.reply.status, status);
+        assert_non_null(strstr(got.text, text));
+}
+
 static void test_R10_connections_and_stagings_over_a_quota_are_refused(void **state)
 {
         struct wire_staging staging = { .hdr = { .len = sizeof(staging), .op = WIRE_STAGING },
@@ -992,6 +1011,7 @@ static void test_R10_connections_and_stagings_over_a_quota_are_refused(void **st
         set_limit(QUOTA_CONNECTIONS, 1000, 2, 1000);
         hello(&b);
         connect_only(&c);
+        assert_refused(&c, WIRE_QUOTA, "too many connections of this user");
         assert_ended(&c);
         assert_int_equal(sessions().refused_limit, 1);
         set_limit(QUOTA_STAGING_BYTES, 2 * STAGING - 1, QUOTA_NO_LIMIT, QUOTA_NO_LIMIT);

@@ -21,6 +21,7 @@
  * eviction; when it is dropped its slot and record stay until the last pin goes. */
 #include <assert.h>
 #include <math.h>
+#include <sys/stat.h>
 
 #include "checked.h"
 #include "store/volume/internal.h"
@@ -45,17 +46,22 @@ static struct tenant_room *room_of_slab(struct volume *v, uint32_t slab)
         return &v->tenants[slabs_class_group(v->slabs, (unsigned)slabs_slab_class(v->slabs, slab))];
 }
 
+void room_return(struct volume *v, struct chunk *c)
+{
+        struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
+
+        room_of_slab(v, c->slab)->bytes -= slabs_slot_bytes(v->slabs, slot);
+        slabs_release(v->slabs, slot);
+        v->used_slots--;
+        c->slab = INDEX_NO_SLAB;
+}
+
 static void chunk_release(struct volume *v, uint32_t i)
 {
         struct chunk *c = volume_chunk_at(v, i);
 
-        if (c->slab != INDEX_NO_SLAB) {
-                struct slab_slot slot = { .slab = c->slab, .slot = c->slot };
-
-                room_of_slab(v, c->slab)->bytes -= slabs_slot_bytes(v->slabs, slot);
-                slabs_release(v->slabs, slot);
-                v->used_slots--;
-        }
+        if (c->slab != INDEX_NO_SLAB)
+                room_return(v, c);
         index_release(v->index, i);
 }
 
@@ -250,6 +256,40 @@ static uint32_t take_slab(struct volume *v, int except_class, uint64_t min_bytes
                 if (worth < least && is_movable(v, i, same && keep_retained)) {
                         taken = i;
                         least = worth;
+                }
+        }
+        return empty_slab(v, taken);
+}
+
+static bool is_occupied(const struct segment *seg, uint64_t bytes)
+{
+        struct stat st;
+
+        return fstat(seg->fd, &st) == 0 && (uint64_t)st.st_blocks * 512 >= bytes;
+}
+
+uint32_t room_take_occupied_slab(struct volume *v)
+{
+        static const struct {
+                bool any_usage, any_chunks;
+        } passes[] = { { false, false }, { false, true }, { true, true } };
+        uint32_t taken = UINT32_MAX;
+
+        for (unsigned p = 0; p < ARRAY_SIZE(passes) && taken == UINT32_MAX; p++) {
+                double least = INFINITY;
+
+                for (uint32_t i = 0; i < slabs_added(v->slabs); i++) {
+                        const struct segment *seg = v->segments[i];
+                        double worth;
+
+                        if (!is_candidate(v, i, -1, 0))
+                                continue;
+                        worth = slab_worth(v, i, true);
+                        if (worth < least && is_movable(v, i, !passes[p].any_chunks) &&
+                            is_occupied(seg, passes[p].any_usage ? DISK_PAGE : seg->bytes / 2)) {
+                                taken = i;
+                                least = worth;
+                        }
                 }
         }
         return empty_slab(v, taken);

@@ -176,6 +176,10 @@ struct volume {
         uint64_t segments_charged;
         uint64_t no_room_for; /* the limit has none for another segment of slots of at least this
                                  size */
+        uint8_t space_epoch;  /* data files removed for lack of room, modulo 256 */
+        unsigned given_up_in_vain;  /* the latest of them: nothing was written since */
+        uint64_t give_up_after_ns;  /* the next one, after too many of those */
+        uint8_t table_tries;        /* tries of the table write in flight, after these */
         uint64_t no_room_until_ns;  /* the file system was full: no new files before this */
         struct segment *formatting; /* being made; NULL: none is */
         struct kio_request format_io, prewrite_io, grow_io;
@@ -373,8 +377,13 @@ bool room_evict_any(struct volume *v, unsigned class);
 /* Empties the slab that has been used least, of any class, in which no I/O is. Its number, or
  * UINT32_MAX. */
 uint32_t room_take_slab(struct volume *v);
+/* Empties a slab whose file occupies the disk: preferably all of it, and without chunks that
+ * clients have pinned. */
+uint32_t room_take_occupied_slab(struct volume *v);
 /* The chunk has its slot: charges its tenant. */
 void room_charge(struct volume *v, const struct chunk *c);
+/* Returns the slot of a chunk that stays in the index without one. */
+void room_return(struct volume *v, struct chunk *c);
 /* Out of index and eviction order at once; slot and record follow when the last pin goes. */
 void chunk_remove(struct volume *v, uint32_t i);
 /* It has its slot: whatever is evicted, or no more so, for a client that has pinned it. */
@@ -411,6 +420,12 @@ int segments_format_now(struct volume *v);
 void segments_iterate(struct volume *v);
 /* Its slab is empty: takes it out of use for good. */
 void segment_retire(struct volume *v, uint32_t slab);
+
+/* space.c */
+/* Removes the coldest data file, because the file system has refused a write for lack of room. A
+ * caller whose write began before the latest removal should only try again: `epoch` is
+ * v->space_epoch as of then. Returns whether trying again makes sense. */
+bool space_make(struct volume *v, uint8_t epoch);
 
 /* handover.c */
 /* The segment is cut for this tenant from now on: it may have been another's. */

@@ -33,6 +33,8 @@ struct namespaces {
         struct kio *io;
         unsigned volume;
         void (*progress)(void *userdata);
+        bool (*make_room)(void *userdata);
+        unsigned tries; /* repetitions of the write in flight */
         void *userdata;
         struct kio_request request;
         enum writing writing;

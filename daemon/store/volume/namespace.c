@@ -27,6 +27,7 @@
 #include "checked.h"
 #include "store/volume/namespace-internal.h"
 
+enum { MOST_TRIES = 2 }; /* repetitions of a write for lack of room */
 #define RETRY_MIN_NS (UINT64_C(50) * 1000000)
 #define RETRY_MAX_NS (UINT64_C(10) * 1000000000)
 
@@ -109,11 +110,13 @@ struct namespaces *namespaces_free(struct namespaces *n)
 }
 
 void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
-                       void (*progress)(void *userdata), void *userdata)
+                       void (*progress)(void *userdata), bool (*make_room)(void *userdata),
+                       void *userdata)
 {
         n->io = io;
         n->volume = volume;
         n->progress = progress;
+        n->make_room = make_room;
         n->userdata = userdata;
 }
 
@@ -555,7 +558,10 @@ static void complete(struct kio_request *request)
 
         if (n->writing == WRITING_COPY)
                 namespaces_seal(n, request->crc);
-        if (r < 0) {
+        if ((r == -ENOSPC || r == -EDQUOT) && n->tries < MOST_TRIES && n->make_room(n->userdata)) {
+                n->tries++;
+                submit(n, WRITING_BYTES);
+        } else if (r < 0) {
                 write_failed(n, r);
         } else if (n->writing == WRITING_COPY) {
                 submit(n, WRITING_BYTES);
@@ -623,6 +629,7 @@ void namespaces_iterate(struct namespaces *n, uint64_t now_ns, bool retry)
         }
         n->file = namespaces_next_file(n);
         n->good[n->file] = 0;
+        n->tries = 0;
         submit(n, WRITING_COPY);
 }
 

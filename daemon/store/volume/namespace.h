@@ -34,8 +34,10 @@ struct namespaces *namespaces_free(struct namespaces *n);
 /* Writes both now, if anything changed: for opening, when there is no I/O to wait for. */
 int namespaces_write_now(struct namespaces *n);
 /* `volume`: the one that the files lie on, for kio. */
+/* `make_room`: the file system has no room for a write; returns whether it is worth another try. */
 void namespaces_set_io(struct namespaces *n, struct kio *io, unsigned volume,
-                       void (*progress)(void *userdata), void *userdata);
+                       void (*progress)(void *userdata), bool (*make_room)(void *userdata),
+                       void *userdata);
 
 /* What both files take of the limit. */
 uint64_t namespaces_charged(const struct namespaces *n);

@@ -165,6 +165,13 @@ static void namespaces_progress(void *userdata)
         volume_progress(v);
 }
 
+static bool make_room(void *userdata)
+{
+        struct volume *v = userdata;
+
+        return space_make(v, v->space_epoch);
+}
+
 /* The largest chunk that some segment takes: one that is there, or the next. */
 static uint64_t largest_chunk(const struct volume *v)
 {
@@ -243,7 +250,7 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
                 return store_error(ret_error, r, "out of memory");
         scrub_set(v->scrub, &v->params.scrub);
         sequence_reserved(v);
-        namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, v);
+        namespaces_set_io(v->namespaces, io, v->kio_volume, namespaces_progress, make_room, v);
         /* What a process that was killed has written may be in the page cache alone. */
         for (uint32_t i = 0; !v->stats.clean_start && i < v->n_segments; i++)
                 if (v->segments[i]->fd >= 0)

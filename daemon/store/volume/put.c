@@ -26,9 +26,9 @@
  * with the new one before the put is answered.
  *
  * Failures: a failed payload write gives the slot back and is the put's result; nothing was said to
- * the table. What cannot be read from memory that a client shares is the client's doing and not
- * counted as the device's (rule R2). A failed table write bypasses the volume: puts are refused,
- * gets go on. */
+ * the table. If the file system had no room, the put first tries other slots (space.c). What cannot
+ * be read from memory that a client shares is the client's doing and not counted as the device's
+ * (rule R2). A failed table write bypasses the volume: puts are refused, gets go on. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -38,7 +38,7 @@
 #include "checked.h"
 #include "store/volume/internal.h"
 
-enum { HELD_ENTRIES = 16, HELD_BYTES = 2 << 20 };
+enum { HELD_ENTRIES = 16, HELD_BYTES = 2 << 20, MOST_TRIES = 16 };
 
 struct put_private {
         struct table_work work;
@@ -46,6 +46,7 @@ struct put_private {
         struct volume *volume;
         uint32_t class;
         bool is_payload_written; /* and the put waits for its checksum */
+        uint8_t tries, epoch;    /* for lack of room; volume.space_epoch as of the write */
         uint8_t batch;           /* its place in volume.batches; VOLUME_BATCHES: none */
 };
 static_assert(sizeof(struct put_private) <= sizeof(((struct store_put *)0)->store_private),
@@ -169,6 +170,30 @@ void volume_put_checksum(struct store_put *req, int r, uint32_t crc)
         volume_progress(v);
 }
 
+static void wait_for_slot(struct volume *v, struct store_put *req);
+
+/* A file beyond RLIMIT_FSIZE stays so, however many other files go. */
+static bool is_full(int64_t r)
+{
+        return volume_is_no_space(r) && r != -EFBIG;
+}
+
+/* The put waits for another slot, because the file system has no room for this one. False: it has
+ * tried often enough, or nothing can be removed for it. */
+static bool put_again(struct volume *v, struct store_put *req)
+{
+        struct put_private *p = private(req);
+        struct chunk *c = volume_chunk_at(v, req->ref.index);
+
+        if (p->tries == MOST_TRIES || !sweep_is_kept(v, req->ref.index) || !space_make(v, p->epoch))
+                return false;
+        p->tries++;
+        room_return(v, c);
+        list_unlink(&req->node);
+        wait_for_slot(v, req);
+        return true;
+}
+
 static void payload_written(struct kio_request *io)
 {
         struct store_put *req = container_of(io, struct store_put, io);
@@ -181,10 +206,12 @@ static void payload_written(struct kio_request *io)
         if (io->result == -EFAULT && req->foreign) {
                 put_cancel(v, req, -EFAULT);
         } else if (io->result < 0) {
-                v->stats.write_errors++;
+                v->stats.write_errors += !is_full(io->result);
                 volume_note_error(v, "writing a chunk", io->result);
-                put_cancel(v, req, (int)io->result);
+                if (!is_full(io->result) || !put_again(v, req))
+                        put_cancel(v, req, (int)io->result);
         } else {
+                v->given_up_in_vain = 0;
                 v->stats.payload_writes++;
                 v->stats.payload_bytes_written += io->length;
                 if (v->full && clock_mono_ns() - v->full_ns > STORE_FULL_PAUSE_NS)
@@ -205,6 +232,9 @@ static void put_write(struct volume *v, struct store_put *req)
                 list_append(&seg->waiting, &req->node);
                 return;
         }
+        private(req)->epoch = v->space_epoch;
+        if (seg->handover < 0 && is_full(seg->handover) && put_again(v, req))
+                return;
         if (seg->handover < 0) {
                 put_cancel(v, req, v->bypassed ? STORE_BYPASSED : seg->handover);
                 return;
@@ -547,6 +577,8 @@ void put_table_is_void(struct volume *v, int r)
         table_complete_with(v, v->table_error);
 }
 
+static void table_submit(struct volume *v);
+
 static void table_written(struct kio_request *io)
 {
         struct volume *v = container_of(io, struct volume, table_io);
@@ -554,7 +586,10 @@ static void table_written(struct kio_request *io)
         int r = io->result >= 0 && v->abandoned ? -ETIMEDOUT : (int)MIN(io->result, 0);
 
         v->operations--;
-        if (r < 0) {
+        if (is_full(r) && v->table_tries < MOST_TRIES / 4 && space_make(v, v->space_epoch)) {
+                v->table_tries++;
+                table_submit(v); /* the same pages, to the same place */
+        } else if (r < 0) {
                 table_failed(v, r);
         } else {
                 v->stats.table_writes++;
@@ -562,6 +597,13 @@ static void table_written(struct kio_request *io)
                 table_complete_with(v, 0);
         }
         volume_progress(v);
+}
+
+static void table_submit(struct volume *v)
+{
+        list_init(&v->table_io.node);
+        v->operations++;
+        kio_submit(v->io, &v->table_io, 0);
 }
 
 void table_kick(struct volume *v)
@@ -590,7 +632,6 @@ void table_kick(struct volume *v)
                 .length = bytes,
                 .complete = table_written,
         };
-        list_init(&v->table_io.node);
-        v->operations++;
-        kio_submit(v->io, &v->table_io, 0);
+        v->table_tries = 0;
+        table_submit(v);
 }

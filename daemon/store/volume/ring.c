@@ -167,8 +167,12 @@ void ring_iterate(struct volume *v)
                 if ((uint64_t)pages * DISK_PAGE_ENTRIES < 2 * v->cut_slots) {
                         uint32_t slab = room_take_slab(v);
 
-                        if (slab != UINT32_MAX)
+                        if (slab != UINT32_MAX) {
                                 segment_retire(v, slab);
+                                /* The next one would be retired, too, unless this one was made
+                                 * for a larger limit. */
+                                v->ring_is_short |= v->segments[slab]->bytes <= v->segment_bytes;
+                        }
                 }
                 return;
         }

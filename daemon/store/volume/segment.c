@@ -167,7 +167,7 @@ static int make_file(struct kio_request *req)
         char name[DIR_SEGMENT_NAME_BYTES];
         int r;
 
-        r = volume_check_space(v, v->params.prewrite ? seg->bytes : 0);
+        r = volume_check_space(v, seg->bytes); /* a sparse file needs them later */
         if (r < 0)
                 return r;
         dir_segment_name(seg->number, name);
@@ -451,6 +451,4 @@ void segment_retire(struct volume *v, uint32_t slab)
                 unlinkat(v->dir->fd, name, 0);
         }
         v->n_retired++;
-        /* The next one would be retired, too, unless this one was made for a larger limit. */
-        v->ring_is_short |= seg->bytes <= v->segment_bytes;
 }

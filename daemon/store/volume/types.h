@@ -375,6 +375,7 @@ struct store_stats {
         struct evict_stats evict;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
         uint64_t handovers, handover_failures;
+        uint64_t files_given_up;        /* data files removed, as the file system was full */
         uint64_t handover_replacements; /* where a process had the file open: another one */
         /* Reading back, passes and requests together: read; looked at; dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;

@@ -198,6 +198,9 @@ void recovery_expect(struct recovery *rec, uint32_t records);
 /* Opens those that are there; a number that is missing below the highest gets a segment without a
  * file. */
 int recovery_open_segments(struct recovery *rec);
+/* Removes data files from the last one on until the file system takes what startup writes. Before
+ * the scan. */
+int recovery_make_room(struct recovery *rec);
 /* The ring gives what it has too much of, the last segment its end; then segments go, from the last
  * one on, and then the ring is looked at again. After the scan. */
 int recovery_enforce_limit(struct recovery *rec);

@@ -98,7 +98,6 @@ static int add_slabs(struct recovery *rec)
                         segment_retire(v, i);
         }
         v->n_retired = 0; /* those were missing already: no reason not to make new ones */
-        v->ring_is_short = false;
         return 0;
 }
 
@@ -259,14 +258,16 @@ static int recovery_all(struct recovery *rec)
                 MIN(MAX(v->params.limit / 4096, UINT64_C(16) * 1024), UINT64_C(2) * 1024 * 1024);
         int r;
 
-        r = namespaces_open(&v->namespaces, v->dir, reserve, &rec->names_lost, rec->error);
+        r = recovery_open_segments(rec);
+        if (r == 0)
+                r = recovery_make_room(rec);
+        if (r == 0)
+                r = namespaces_open(&v->namespaces, v->dir, reserve, &rec->names_lost, rec->error);
         if (r < 0)
                 return r;
         r = recovery_open_ring(rec);
         if (r == 0)
                 recovery_populate_start(rec);
-        if (r == 0)
-                r = recovery_open_segments(rec);
         if (r == 0)
                 r = new_table(rec);
         if (r == 0)

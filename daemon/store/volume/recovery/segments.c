@@ -9,9 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "checked.h"
+
+enum { STARTUP_ROOM = 16 << 20 };
 
 /* What the file takes, by its size as we use it and as the file system has it. */
 static int charge_segment(struct volume *v, struct segment *seg)
@@ -99,7 +102,7 @@ int recovery_open_segments(struct recovery *rec)
         return 0;
 }
 
-/* --- the limit --- */
+/* --- removing files --- */
 
 static void drop_last_segment(struct recovery *rec)
 {
@@ -115,6 +118,29 @@ static void drop_last_segment(struct recovery *rec)
         }
         segment_free(seg);
         v->segments[number] = NULL;
+}
+
+/* Where nothing is overwritten in place, a full file system refuses also the writes that this
+ * startup needs. The superblock, written as it is, shows whether that is so. */
+int recovery_make_room(struct recovery *rec)
+{
+        struct volume *v = rec->v;
+        struct statvfs fs;
+        int r;
+
+        if (v->params.as_is || fstatvfs(v->dir->fd, &fs) < 0 ||
+            (uint64_t)fs.f_bavail * fs.f_frsize >= STARTUP_ROOM)
+                return 0;
+        for (;;) {
+                r = dir_write_superblock(v->dir);
+                if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0)
+                        break;
+                drop_last_segment(rec);
+                rec->n_scans = v->n_segments;
+                v->stats.files_given_up++;
+                (void)dir_sync(v->dir); /* the file system may return the room with that only */
+        }
+        return r < 0 ? recovery_fail(rec, r, "cannot write the superblock") : 0;
 }
 
 /* A little too much costs the chunks at its end, not all of it. False: that is not enough. */
