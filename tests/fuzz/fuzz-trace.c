@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (size > 0 && pwrite(fd, data, size, 0) != (ssize_t)size)
                 return 0;
         snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-        r = trace_open(&t, path, error);
+        r = trace_open(&t, path, &(struct trace_format){ 0 }, error);
         assert(r == 0);
         while ((r = trace_next(t, &request, error)) == 1) {
                 assert(request.n_ids == 0 || request.ids);

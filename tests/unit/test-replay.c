@@ -32,6 +32,7 @@ static struct workload_request requests[] = {
 };
 static const struct workload small = {
         .kind = "trace",
+        .block_tokens = TRACE_BLOCK_TOKENS,
         .requests = requests,
         .n_requests = 3,
         .ids = ids,
