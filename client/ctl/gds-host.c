@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See gds-host.h. Runs on the tool's main thread. Files are read up to a limit and are whatever
- * they are: of what they say, only printable ASCII gets into a check. What cannot be read is a
- * check that is not ok, never the end of the command. */
+/* Checks a host for GPUDirect Storage; see gds-host.h. Runs on the tool's main thread. Files are
+ * read up to a limit and may contain anything; only printable ASCII gets into a check. A file that
+ * cannot be read makes its check fail, and never ends the command. */
 #include "gds-host.h"
 
 #include <dlfcn.h>
@@ -75,7 +75,8 @@ bool gds_check(cJSON *checks, const char *name, bool ok, const char *remedy, con
 
 /* --- files --- */
 
-/* A regular file, with '\0' behind it: its length, or -errno; -EFBIG: longer than FILE_MOST. */
+/* Reads a regular file and appends '\0'. Returns its length, or -errno; -EFBIG if it is longer than
+ * FILE_MOST. */
 static ssize_t read_file(const char *path, char ret[static FILE_MOST + 1])
 {
         /* Opening a FIFO must not block. */
@@ -193,7 +194,7 @@ static struct compat check_settings(const char *root, cJSON *checks)
                 gds_check(checks, "cufile.json", false, remedy, "%s: %s", path, read_error(n));
                 return c;
         }
-        cJSON_Minify(text); /* takes the comments out, which NVIDIA's own file has */
+        cJSON_Minify(text); /* remove the comments, which NVIDIA's own file has */
         json = cJSON_Parse(text);
         properties = cJSON_GetObjectItemCaseSensitive(json, "properties");
         if (!cJSON_IsObject(json)) {
@@ -267,7 +268,7 @@ struct mount {
         char point[PATH_MAX], type[64], options[1024];
 };
 
-/* "\040" of mountinfo, in place. */
+/* Decodes escapes such as "\040" of mountinfo, in place. */
 static void unescape(char *text)
 {
         char *to = text;
@@ -296,7 +297,7 @@ static bool parse_mount(const char *line, struct mount *ret)
         return true;
 }
 
-/* How much of the path the mount point covers; 0: it is not below it. */
+/* Returns the length of the mount point if it contains the path, otherwise 0. */
 static size_t covered(const char *path, const char *point)
 {
         size_t n = strlen(point);
@@ -306,8 +307,8 @@ static size_t covered(const char *path, const char *point)
         return strncmp(path, point, n) == 0 && (path[n] == '/' || !path[n]) ? n : 0;
 }
 
-/* The mount of the device of `st`. If there is none, or `st` is NULL because the directory is out
- * of reach: the one whose mount point is the longest beginning of the directory's name. */
+/* Finds the mount of the device of `st`. If there is none, or if `st` is NULL because the directory
+ * is out of reach, finds the mount whose point is the longest prefix of the directory's name. */
 static bool find_mount(const char *root, const char *path, const struct stat *st, struct mount *ret)
 {
         char file[PATH_MAX];
@@ -334,7 +335,8 @@ static bool find_mount(const char *root, const char *path, const struct stat *st
         return most > 0;
 }
 
-/* Shared ones of cuFile's documentation; they have no block device. */
+/* Returns whether the type is one of the shared file systems in cuFile's documentation, which have
+ * no block device. */
 static bool is_shared(const char *type)
 {
         static const char *const types[] = { "nfs",  "nfs4",   "lustre", "gpfs",
@@ -366,7 +368,7 @@ static void check_file_system(const char *path, const struct mount *m, cJSON *ch
                             m->type);
 }
 
-/* The property's value; false: it has none. */
+/* Gets a property's value. Returns false if there is none. */
 static bool udev_property(const char *text, const char *key, char *ret, size_t room)
 {
         size_t length = strlen(key);
@@ -424,8 +426,8 @@ static void check_udev(const char *root, const char *path, const struct mount *m
                             path);
 }
 
-/* The descriptor that the daemon lends is not enough: cuFile opens the file again, by its name, and
- * the store's files are the daemon's user's own. */
+/* Checks that this user may open the store's files. The descriptor that the daemon lends does not
+ * suffice: cuFile opens the file again by its name, and the files belong to the daemon's user. */
 static void check_owner(const char *path, const struct stat *st, cJSON *checks,
                         struct gds_verdict *v)
 {
@@ -452,7 +454,7 @@ void gds_check_volume(const char *root, const char *path, bool direct, cJSON *ch
                        "put the store on a file system with O_DIRECT, and leave io.direct at auto",
                        "%s", direct ? "works" : "does not work, so nothing is lent from here"))
                 gds_at_most(v, GDS_STAGING, "%s: no O_DIRECT", path);
-        /* A store that others may not enter is still below a mount point. */
+        /* A store that other users may not enter still has a mount point. */
         if ((!seen && error != EACCES) || !find_mount(root, path, seen ? &st : NULL, &m)) {
                 gds_check(checks, "file system", false,
                           "run kvcachectl where the daemon runs, if that is in a container",
