@@ -18,7 +18,7 @@ ENTRIES = 20000
 
 
 def bench(daemon, mode, *arguments, steps="", check=0):
-    """Its lines of JSON: one for each step."""
+    """Returns the program's lines of JSON: one for each step."""
     done = subprocess.run([BENCH, mode, "--socket", str(daemon.socket), "--steps", *map(str, arguments)], input=steps,
                           capture_output=True, text=True, timeout=120 * harness.slow())
     assert (done.returncode == 0) == (check == 0), done.stderr

@@ -20,7 +20,7 @@ def figures(*arguments):
 
 
 def left(shared):
-    """What is below it; while it changes, too."""
+    """Returns the files and folders below `shared`, also while they change."""
     return [os.path.relpath(os.path.join(folder, name), shared) for folder, folders, files in os.walk(shared) for name in folders + files]
 
 

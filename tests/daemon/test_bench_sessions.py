@@ -22,7 +22,7 @@ COUNTS = ("transfer_count", "region_count", "total_blocks", "total_bytes", "devi
 
 
 def metric(session, path):
-    """Of a path: {"transfer_count": ...}, zeros where nothing moved there."""
+    """Returns the metric of a path: {"transfer_count": ...}, zeros if nothing moved there."""
     found = [m for m in session["metrics"] if m["path"] == path]
     assert len(found) <= 1, "the daemon has one technology and one layout a path"
     return found[0] if found else dict.fromkeys(COUNTS, 0)

@@ -70,7 +70,7 @@ def reload(daemon, **store):
 
 
 def use_up(c, ns):
-    """What has accrued in some seconds, and for years after that."""
+    """Uses up the budget that has accrued, and that of the following years."""
     put_all(c, ns, items("much", 4, MIB))
 
 
@@ -164,7 +164,7 @@ def test_the_budget_changes_with_a_reload(make):
         assert get_all(c, ns, [k for k, _ in before]) == dict(before)
         reload(daemon, write_budget=0)
         assert statuses(put_all(c, ns, refused, ack=Ack.WRITTEN)) == {Status.OK}
-        # What the pool alone has is written with its next use.
+        # Chunks that are only in the pool are written at their next use.
         assert get_all(c, ns, [k for k, _ in kept]) == dict(kept)
         wait_until(lambda: tiers_of(c, ns, kept) == [Tier.MEMORY | Tier.DISK] * 8, "they are on disk")
     assert daemon.metric("kvcache_admission_remembered_keys") == 0

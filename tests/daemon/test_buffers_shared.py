@@ -79,7 +79,7 @@ def test_a_client_that_is_killed_leaves_what_another_shares(backend, make_daemon
         ok(stays.put_from(ns, [(key, (0, 5000, number))], ack=Ack.WRITTEN))
         ok(stays.get_to(ns, [(key, (8192, 5000, number))]))
         assert shared[136 * KIB:136 * KIB + 5000] == value_of(key, 5000)
-        # Of the mapping, what is not in the stretch that this handle has registered is not its to name.
+        # A handle must not name parts of the mapping outside the range that it has registered.
         for at in (64 * KIB, 64 * KIB - 4999, (1 << 64) - 128 * KIB):
             assert stays.get_to(ns, [(key, (at, 5000, number))])[0].status == Status.INVALID
     wait_until(lambda: registered(daemon) == (0, 0), "the last one takes the charge with it")

@@ -22,7 +22,7 @@ def test_R2_a_file_with_a_hole_is_refused(client):
     touch(fd, MIB - PAGE)
     assert "hole" in refused(client, fd)  # the last page
     touch(fd, MIB)
-    client.unregister(client.register(fd, MIB))  # as long as it is registered the daemon may touch it
+    client.unregister(client.register(fd, MIB))  # the daemon may touch memory while it is registered
     punch(fd, 100 * PAGE, PAGE)
     assert "hole" in refused(client, fd)
     os.posix_fallocate(fd, 0, MIB)
@@ -34,7 +34,7 @@ def test_R2_a_file_with_a_hole_is_refused(client):
 def test_R2_a_memfd_need_not_be_sealed_and_is_judged_by_its_size_when_it_is_registered(client, flags):
     fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | flags)
     touch(fd, MIB)
-    client.unregister(client.register(fd, MIB))  # as long as it is registered the daemon may touch it
+    client.unregister(client.register(fd, MIB))  # the daemon may touch memory while it is registered
     os.ftruncate(fd, MIB - PAGE)
     assert "ends before" in refused(client, fd)
     os.ftruncate(fd, MIB)
@@ -79,7 +79,7 @@ def test_R2_a_stretch_that_is_not_in_the_file_is_refused(client):
     fd = sealed_memfd(MIB)
     for offset, size in ((0, MIB + PAGE), (MIB, PAGE), (MIB - PAGE, 2 * PAGE), (1 << 62, PAGE), (0, 1 << 62),
                          ((1 << 63) - PAGE, PAGE), (1, PAGE), (0, PAGE + 1), (512, PAGE)):
-        refused(client, fd, size, offset, other=(Status.BUSY, Status.QUOTA))  # it is charged before it is looked at
+        refused(client, fd, size, offset, other=(Status.BUSY, Status.QUOTA))  # memory is charged before it is checked
     assert client.register(fd, PAGE, offset=MIB - PAGE) > 0
     os.close(fd)
 

@@ -47,7 +47,7 @@ def complete_fish(tool, *lines):
 
 
 def complete_all(shell, tool, *lines):
-    """What the shell offers for the last word of each line."""
+    """Returns what the shell offers for the last word of each line."""
     if not shutil.which(shell):
         pytest.skip(f"no {shell}: its completion is not tried")
     offered = [[re.sub("^--[a-z-]*=", "", word) for word in words] for words in

@@ -41,7 +41,7 @@ def test_every_command_has_help(name):
 
 def test_a_command_of_the_other_tool_is_named():
     for name, other in (("kvcachectl", "kvcache-bench"), ("kvcache-bench", "kvcachectl")):
-        for command in TOOLS[other][1] - TOOLS[name][1]:  # both have `remote`
+        for command in TOOLS[other][1] - TOOLS[name][1]:  # both tools have `remote`
             result = TOOLS[name][0](command, "--help", check=USAGE)
             assert f"unknown command '{command}'; did you mean \"{other} {command}\"?" in result.stderr and not result.stdout
 

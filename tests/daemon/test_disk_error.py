@@ -135,7 +135,7 @@ def volumes_of(daemon):
 
 
 def from_disk(client, namespace, pairs):
-    """What each key brings, read from disk: never a wrong byte."""
+    """Returns the keys that are hits when read from disk; none may have a wrong byte."""
     keys = [k for k, _ in pairs]
     client.evict(namespace, keys, tiers=Tier.MEMORY)
     found = get_all(client, namespace, keys)

@@ -58,7 +58,7 @@ def test_a_reload_changes_the_policy_and_keeps_every_chunk_in_its_order(make):
         said = daemon.log().count("eviction.policy: switched to")
         change(daemon, "lru")
         assert daemon.log().count("eviction.policy: switched to") == said
-        # What was used last before the change is what stays longest after it.
+        # Chunks used last before the change are evicted last after it.
         get_all(c, ns, keys[:8])
         change(daemon, "cq")
         for i in range(400):

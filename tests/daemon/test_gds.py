@@ -65,7 +65,7 @@ def forget(client, ns, keys):
 
 
 def verified(client, ns, pairs):
-    """The same, and read back by the daemon."""
+    """Puts the pairs, and makes the daemon read them back once."""
     written(client, ns, pairs)
     assert get_all(client, ns, [k for k, _ in pairs]) == dict(pairs)
     forget(client, ns, [k for k, _ in pairs])

@@ -17,7 +17,7 @@ from kvwire import NotLent
 
 STUBS = [BUILD / "tests" / "gpu" / "cuda", BUILD / "tests" / "gpu" / "cufile"]
 HOST = ["libcuda.so.1", "libcufile.so.0", "nvidia-fs", "device nodes", "cufile.json", "locked memory"]
-# As NVIDIA's own file has it.
+# The form of NVIDIA's own file.
 SETTINGS = """{ // NOTE: a comment
     "properties": { /* another */ "allow_compat_mode": %s, "force_compat_mode": %s } }
 """

@@ -36,7 +36,7 @@ def hinted(daemon, kind):
 
 @pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN])
 def test_what_is_final_is_evicted_first_though_it_is_the_youngest(small, ack):
-    """What was put before it stays: also where the store has not been handed the chunk yet."""
+    """Chunks put before the final ones stay, even if the store has not received the final ones yet."""
     kept, final = items("kept", 64, 32 * KIB), items("final", 64, 32 * KIB)
     with small.client() as c:
         assert c.features & kvwire.FEATURE_HINT
@@ -319,7 +319,7 @@ def test_a_cost_goes_with_the_chunk_to_disk_and_back_and_over_a_restart(small):
 
 @pytest.mark.figures
 def test_of_two_models_the_one_that_costs_more_keeps_more(small):
-    """As often used, a chunk that takes twenty times as long to compute: most of the room is for those."""
+    """Chunks of both models are used equally often, but one takes twenty times as long to compute: it gets most of the room."""
     with small.client() as c:
         ns = c.namespace("n")
         cheap, dear = items("cheap", 1200, 32 * KIB), items("dear", 1200, 32 * KIB)

@@ -138,7 +138,7 @@ def workers_held(daemon):
 def one_worker(make_daemon):
     daemon = make_daemon(settings={"io.workers": 1, "io.backend": "posix", "store.prewrite": "off"})
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
-    daemon.start().populated_status()  # which is a call that counts as one to a device
+    daemon.start().populated_status()  # counts as one call to a device
     return daemon
 
 

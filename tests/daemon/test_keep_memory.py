@@ -84,7 +84,7 @@ class Manager:
                     os.close(fd)
                     self.refused += 1
         else:
-            for fd in fds:  # of BARRIER=1: that it is closed says that all before it was seen
+            for fd in fds:  # closing the descriptor of BARRIER=1 signals that everything before it was seen
                 os.close(fd)
 
     def names(self):
@@ -298,7 +298,7 @@ def test_after_a_crash_memory_is_cold_and_the_disk_warm(service):
 
 
 def check_answers(s, name, pairs):
-    """Whatever came of the memory: every byte is right, since the disk has all of it."""
+    """Checks that every byte is right, from memory or disk, which has all of it. Returns the number of hits in memory."""
     s.verified()
     with s.daemon.client() as c:
         got = read(c, c.namespace(name), pairs)
@@ -509,7 +509,7 @@ def test_R1_no_client_can_write_to_a_pool_that_is_kept(service):
 
 
 def test_without_such_mounts_the_pool_is_sealed(service, directory):
-    """As if nothing was wanted; with memory.keep: on there is a warning, and the status says why."""
+    """The daemon behaves as without memory.keep; with memory.keep: on there is a warning, and the status gives the reason."""
     plain = directory / "plain"
     for name in ("rw", "ro"):
         (plain / name).mkdir(parents=True)
@@ -577,7 +577,7 @@ def test_replay_goes_on_over_two_restarts(service):
 
 
 def test_clients_that_close_while_the_daemon_stops(service):
-    """Their sockets are handed on while their sessions end; what the peers do in the meantime is of no session any more."""
+    """Sockets are passed on while their sessions end; what the peers send in the meantime belongs to no session."""
     s = service(settings={"limits.leases": "65536", "memory.pool": "64MiB"})
     s.start()
     pairs = fill(s.daemon, "closing", 4, 8 * KIB)
@@ -585,7 +585,7 @@ def test_clients_that_close_while_the_daemon_stops(service):
     for c in small:
         held, = c.get(c.namespace("closing"), [pairs[0][0]])
         assert held.lease
-    big = s.daemon.client()  # whose leases take a while to be handed on
+    big = s.daemon.client()  # passing on its leases takes a while
     for _ in range(20):
         big.get(big.namespace("closing"), [pairs[1][0]] * 512)
     child = os.fork()

@@ -37,7 +37,7 @@ def test_the_configuration_is_one_that_the_daemon_takes(tmp_path, directory):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")
     token.chmod(0o440)
-    # What is of this machine: the pod's directories, and its memory and disk.
+    # Values of this machine: the pod's directories, memory and disk.
     here = {"listen.socket": directory / "s", "store.path": directory / "store", "http.token_file": token, "memory.pool": "16MiB",
             "store.limit": "64MiB"}
     command = [str(harness.DAEMON), "--config", str(path), "--check-config"]
@@ -107,7 +107,7 @@ def test_the_pod_may_do_no_more_than_it_needs():
 
 def test_the_seccomp_profile_is_complete_and_has_io_uring():
     profile = json.loads((FOLDER / "seccomp.json").read_text())
-    # What the runtime takes from a file of its own; conditions, as Docker's profiles have them, would be ignored.
+    # Members that the runtime accepts in a file of its own; it would ignore conditions, as in Docker's profiles.
     assert profile.keys() == {"defaultAction", "defaultErrnoRet", "architectures", "syscalls"}
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     allowed = set()

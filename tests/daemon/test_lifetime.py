@@ -68,7 +68,7 @@ def test_what_is_older_is_a_miss_for_every_request_and_is_put_anew(daemon):
 
 
 def test_an_expired_key_is_put_anew_by_the_first_put(daemon):
-    """It is asked for by nothing else before."""
+    """The expired key is not looked up before the put."""
     with daemon.client() as c:
         ns = c.namespace("n")
         put_old(c, ns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client may cost the others: output that is not read, descriptors that run out, very long requests."""
+"""Costs that one client may cause the others: unread output, exhausted descriptors, very long requests."""
 
 import contextlib
 import json
@@ -48,7 +48,7 @@ def test_R13_out_of_descriptors_nothing_spins_and_who_waits_is_served_later(make
 
 
 def test_R12_reading_stops_while_output_waits(daemon):
-    """Who does not read its replies is not read either: what it can make the daemon keep is bounded."""
+    """A client that does not read its replies is not read either, which bounds the daemon's memory for it."""
     c = daemon.client()
     c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     ns = c.namespace("n")
@@ -70,7 +70,7 @@ def test_R12_reading_stops_while_output_waits(daemon):
 
 
 def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
-    """They count against the daemon's own limit for as long as they are on their way."""
+    """Descriptors in flight count against the daemon's own limit."""
     pings = 'kvcache_requests_total{op="PING"}'
     with daemon.client() as c:
         c.lookup().close()  # there is one now: no answer has to wait
@@ -89,10 +89,10 @@ def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
             c.wait(ping)
             n = statuses.count(Status.OK)
             assert 16 <= n <= 32 and statuses == [Status.OK] * n + [Status.BUSY] * (60 - n), op.name
-            for _ in range(100):  # who reads is always served
+            for _ in range(100):  # a client that reads is always served
                 fd, = c.call(op, body, n_fds=1).fds
                 os.close(fd)
-            for _ in range(60):  # whatever else it has sent by then
+            for _ in range(60):  # regardless of other requests it has sent by then
                 ping, tag = c.submit(Op.PING), c.submit(op, body)
                 fd, = c.wait(tag).fds
                 os.close(fd)
@@ -157,7 +157,7 @@ def test_a_request_is_timed_from_when_it_could_be_read(daemon):
 @pytest.mark.parametrize("setting, status", [({"limits.uid_keys": 1024}, Status.QUOTA),
                                              ({"limits.keys": 1024, "limits.uid_keys": 65536}, Status.BUSY)])
 def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, status):
-    """Of one user: QUOTA; of all together: BUSY. Two requests that are read in one iteration, which together are over it."""
+    """One user over the limit gets QUOTA, all together BUSY. Two requests in one iteration exceed it only together."""
     daemon = make_daemon(settings=setting).start()
     keys = [harness.key_of("x", i) for i in range(700)]
     with daemon.client() as a, daemon.client() as b:
@@ -214,7 +214,7 @@ def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stu
     finally:
         server.kill()
         server.wait()
-        with contextlib.suppress(OSError):  # its server has ended
+        with contextlib.suppress(OSError):  # the server of the file has ended
             os.close(fd)
     wait_until(lambda: daemon.fd_count() <= before["fds"], "they are closed once that is possible")
 

@@ -25,7 +25,7 @@ def model(tmp_path):
 
 
 def run(daemon, model, prompt, *options, **environment):
-    """What was generated, and how many tokens there were, how many were restored, how many blocks were put."""
+    """Returns the generated text, the number of tokens, of restored tokens, and of blocks put."""
     done = subprocess.run([PROGRAM, "-s", str(daemon.socket), "-b", "16", "-n", "24", *options, model, prompt],
                           capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
     assert done.returncode == 0, done
@@ -83,7 +83,7 @@ def test_a_sliding_window_keeps_and_uses_only_what_is_whole(daemon, tmp_path):
     model = tmp_path / "window"
     model.write_bytes(b"wthe weights")
     first, n, _, put, _ = run(daemon, model, TEXT)
-    assert put == 0  # its first block has lost cells: so nothing of this chain can be used
+    assert put == 0  # the first block has lost cells, so no block of the chain is usable
     short, n, _, put, _ = run(daemon, model, TEXT[:60])
     assert put == n // 16
     again = run(daemon, model, TEXT[:60])

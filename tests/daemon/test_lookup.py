@@ -204,7 +204,7 @@ def test_nobody_but_the_daemon_writes_to_it(running):
             for size in (0, reply.value64 + 4096):
                 with pytest.raises(OSError):
                     os.ftruncate(fd, size)
-            try:  # as root one can open it anew; the seals stand against that
+            try:  # root can open the file again; the seals must prevent writing
                 again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
             except PermissionError:
                 return
@@ -380,7 +380,7 @@ def test_a_path_that_comes_back_brings_its_chunks_with_it(make_daemon, directory
         old = c.lookup()
         for _ in range(2):
             c.device("suspend", 1)
-            # Its keys may go on to be named, and are misses then; what is elsewhere is there.
+            # Keys of the suspended volume may still be in the index, and are then misses; keys of the other volume are found.
             here, there = c.exists(ns, keys), library.exists(*keys)[0]
             assert all(not h & ~t for h, t in zip(here, there))
             c.evict(ns, keys[:20], tiers=Tier.MEMORY)
@@ -410,7 +410,7 @@ def test_no_chunk_that_is_there_is_called_absent_under_load(running):
                 round = 0
                 while not stop.is_set():
                     round += 1
-                    # What was touched last is not what goes.
+                    # Chunks touched last are not evicted.
                     results = c.put(ns, fixed, ack=Ack.WRITTEN, lease=True)
                     if any(r.status not in (Status.OK, Status.EXISTS) for r in results):
                         problems.append([r.status for r in results])

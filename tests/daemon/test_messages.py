@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tools say when something is in the way: each message names what, and what to do; and nothing is written where it does not
-belong."""
+"""Messages of the tools about obstacles: each names the obstacle and the remedy, and nothing is written to a wrong place."""
 
 import json
 import os
@@ -86,7 +85,7 @@ def test_output_on_a_full_disk(daemon):
 
 
 def test_standard_output_that_is_closed(daemon):
-    """What is printed must not go to the connection, which would have its number otherwise."""
+    """Output must not reach the connection, which could otherwise get the number of the closed descriptor."""
     ctl("put", "k", daemon=daemon, input="x" * 100000, check=0)
     for words in PRINTING:
         said = run_on(daemon, words, preexec_fn=lambda: os.close(1))
@@ -122,7 +121,7 @@ def test_the_other_tool_is_told_of_colour(tmp_path):
         assert ("\x1b[1;31mkvcache-bench:\x1b[0m" in said) == wanted and "cannot connect" in said
 
 
-# --- what was typed ---
+# --- names as typed ---
 
 def test_the_name_that_was_typed_is_printed(daemon, directory):
     digits = "a937190b8131e5d3c60158e40e0ba9ecfde8fb21c30f1a95e8e1a7e2a04e5b8c"
@@ -155,7 +154,7 @@ def test_a_name_cannot_steer_the_terminal(daemon):
         assert "a?[2Jb" in said and "\x1b" not in said, words
 
 
-# --- what was mistyped ---
+# --- mistyped names ---
 
 @pytest.mark.parametrize("words, meant", [
     (["hint", "finl", "k"], "hint final"), (["top", "--intervall", "1"], "--interval"), (["--colr", "never", "status"], "--color"),

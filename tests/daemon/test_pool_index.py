@@ -108,11 +108,11 @@ def filled(index, number, keys):
     wait_until(lambda: in_index(index, number, keys) == set(keys), "the index has what was there")
 
 
-RECORDS = 2048  # so many have been used at most, where chunks are large
+RECORDS = 2048  # upper bound of the records in use, if chunks are large
 
 
 def hold_everything(index, length=256 * KIB):
-    """Whatever chunk of that length there is, or comes."""
+    """Holds every record, whatever chunk of that length it has, or will have."""
     return [index.hold_record(record, length) for record in range(RECORDS)]
 
 
@@ -304,7 +304,7 @@ def test_a_session_that_ended_gives_out_nothing_more(small):
             with pytest.raises(kvwire.SessionEnded):
                 ended.call(Op.POOL_INDEX, b"", flags=1)
             assert held and not any(index.tag(n) for n in range(1, 257))
-            # What gives tags to the others gives it none.
+            # An operation that gives tags to other sessions gives none to this one.
             assert c.set_lifetime("n", 60) == 60 and c.set_lifetime("n", 0) == 0
             with index_of(c) as its:
                 assert its.tag(ns) == tag and its.find(ns, keys[1])
@@ -321,7 +321,7 @@ def test_one_with_a_full_ring_keeps_nobody_elses_from_being_read(small):
         c.namespace("n")
         busy.namespace("n")
         with index_of(busy) as full, index_of(c) as index:
-            # Of chunks that are not there: what is read counts, not what is found.
+            # Touches of missing chunks: reading the ring counts, not finding the chunks.
             for _ in range(8):
                 full.touch(*[(1 << 31, 0)] * 1023)
             index.touch((1 << 31, 0))
@@ -337,7 +337,7 @@ def test_one_with_a_full_ring_keeps_nobody_elses_from_being_read(small):
 
 
 def test_a_put_waits_for_what_is_held_for_a_moment(make_daemon):
-    """Who ends a hold says nothing: the daemon looks again by itself."""
+    """Ending a hold sends no message: the daemon checks again after a while."""
     daemon = make_daemon(settings={**SMALL, "limits.wait": "20s"}).start()
     daemon.populated_status()
     with daemon.client() as c, daemon.client() as holder:
@@ -448,7 +448,7 @@ def test_garbage_in_a_page_is_its_clients_own_business(small):
 
 
 def test_counts_and_touches_of_a_page(small):
-    """What it says is counted as far as it can be true; what it touched outlives what it did not."""
+    """Counts are accepted as far as they can be true; chunks touched through the page outlive others."""
     small.populated_status()
     with small.client() as c, small.client() as other:
         ns, number = c.namespace("n"), other.namespace("n")
@@ -515,7 +515,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
         now = daemon.metrics()
         name = 'kvcache_requests_total{op="GET"}'
         assert now[name] == before[name]
-        # What was got is what was counted.
+        # The counters equal the gets.
         for name, by in (('kvcache_hits_total{tier="memory"}', 502 * 16), ('kvcache_get_bytes_total{form="map"}', 16 * 5000),
                          ('kvcache_get_bytes_total{form="into"}', 501 * 16 * 5000),
                          ('kvcache_tenant_get_bytes_total{tenant="default"}', 502 * 16 * 5000),
@@ -535,7 +535,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
 
 
 def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
-    """So many small chunks that some first buckets are more than half full, and second ones have the rest; in groups of any size."""
+    """With this many small chunks, some first buckets are more than half full and second buckets have the rest; groups have any size."""
     daemon = make_daemon(settings={**SMALL, "memory.pool": "64MiB"}).start()  # 70 may be held, of a page at least
     pairs = items("many", 10000, 100)
     with daemon.client() as c, LibraryClient(daemon) as library:
@@ -552,7 +552,7 @@ def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
 
 
 def test_leases_keep_what_is_evicted_purged_and_pressed(small):
-    """Of the daemon's and by the index alike."""
+    """Leases of the daemon and of the index protect chunks alike."""
     pairs = items("leased", 12, 4 * KIB)
     keys, values = zip(*pairs)
     with small.client() as c, LibraryClient(small) as library:
@@ -639,7 +639,7 @@ def test_a_full_bucket_of_holds_is_no_error(make_daemon):
 
 
 def test_a_session_that_is_lost_while_releases_are_sent(daemon):
-    """What was answered is answered; the index and the page are unmapped after that."""
+    """Answered requests stay valid; the index and the page are unmapped after them."""
     pairs = items("lost", 8, 5000)
     keys, values = map(list, zip(*pairs))
     with daemon.client() as c:
@@ -662,7 +662,7 @@ def test_what_is_hit_by_the_index_alone_outlives_what_is_not(small):
         ns = c.namespace("n")
         put_all(c, ns, hot + cold, ack=Ack.WRITTEN)
         library.use_index(*keys)
-        for round in range(30):  # of a sixteenth of the pool each
+        for round in range(30):  # a sixteenth of the pool in each round
             assert library.into(*keys) == ([v for _, v in hot], True), f"round {round}"
             flood(c, ns, ("flood", round), 64, 16 * KIB)
         assert not any(t & Tier.MEMORY for t in c.exists(ns, [k for k, _ in cold]))

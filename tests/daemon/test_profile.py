@@ -167,7 +167,7 @@ def test_iterations_and_consistency(daemon):
                    daemon=daemon)
     check_measured(said, iterations=4, verified=4 * said["batch_size"] * said["block_size"])
     assert said["warmup_iter"] == 0
-    # what an iteration wrote is forgotten before the next one, so the store holds it once
+    # each iteration's chunks are evicted before the next one, so the store has them once
     assert daemon.status()["store"]["chunks"] == said["batch_size"]
 
 
@@ -256,7 +256,7 @@ def test_the_embedded_daemon_does_io_as_told(directory, how):
 
 
 def embedded_run(directory, source="memory"):
-    """One that does not end by itself, and is at work."""
+    """Starts a run that does not end on its own, and waits until it is busy."""
     env = without_daemon(directory)
     process = start(None, *arguments(source=source), "--num_iter", "1000000", "--no-raw", env=env)
 

@@ -61,7 +61,7 @@ def test_out_of_a_gpu_and_back(daemon, model, deployment, layout):
 
 
 def test_what_one_layout_or_memory_wrote_another_reads(daemon):
-    """What is stored does not depend on where it lay."""
+    """The stored bytes do not depend on the layout or memory they came from."""
     profile(LLAMA, BLOCK, "--no-raw", source="memory", daemon=daemon)
     for layout in LAYOUTS:
         read = profile(LLAMA, BLOCK, "--layout", layout, "--destination", "gpu", "--no-raw", source="file", daemon=daemon)
@@ -95,7 +95,7 @@ def test_users_and_clients(daemon, users, clients):
 
 
 def test_more_than_one_window(make_daemon):
-    """Of 512 MiB each; the GPU's memory holds one."""
+    """Each window has 512 MiB; the GPU's memory holds one."""
     daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "2GiB"}).start()
     more = ["--start_block_size", "2097152", "--max_block_size", "2097152", "--start_batch_size", "300", "--max_batch_size",
             "300", "--num_iter", "1", "--warmup_iter", "0", "--no-raw"]

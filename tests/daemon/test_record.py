@@ -155,7 +155,7 @@ def test_one_at_a_time_and_for_admins(make_daemon):
         stream = start(first)
         assert start(second, check=False).status == Status.EXISTS
         first.close()
-        assert stream.recv(1) == b""  # it ends with the session that asked
+        assert stream.recv(1) == b""  # the recording ends with its session
         harness.wait_until(lambda: daemon.metrics()["kvcache_recording"] == 0, "the recording to end")
         stream = start(second)
         assert daemon.metrics()["kvcache_recording"] == 1 and daemon.metrics()["kvcache_recordings_total"] == 2
@@ -194,7 +194,7 @@ def test_a_reader_that_does_not_read_loses_keys_and_costs_no_memory(daemon):
         found = entries(stream, kept // 64)
         assert sum(len(e[3]) for e in found) == kept
         get_once()
-        assert any(e[4] > 0 for e in entries(stream))  # what comes next says how many are missing
+        assert any(e[4] > 0 for e in entries(stream))  # the next entry has the number of missing keys
         stream.close()
 
 

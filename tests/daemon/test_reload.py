@@ -102,7 +102,7 @@ def test_the_commands_of_the_unit_reload_a_daemon_and_fail_if_they_must(configur
                 "@bindir@/kvcachectl": [str(harness.CTL)]}
 
     def reload():
-        """As systemd does: up to the first that fails."""
+        """Runs the commands as systemd does, up to the first that fails."""
         for words in lines:
             done = subprocess.run(programs[words[0]] + words[1:], env={**os.environ, "KVCACHE_SOCKET": daemon.socket}, capture_output=True, text=True)
             if done.returncode:

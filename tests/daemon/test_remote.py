@@ -43,12 +43,12 @@ def remote(daemon):
 
 
 def known(daemon):
-    """Its namespaces have been read there: gets ask from then on."""
+    """Waits until the daemon has read its namespaces from the shared tier, which gets ask from then on."""
     wait_until(lambda: remote(daemon)["namespaces"] > 0 and remote(daemon)["unknown_namespaces"] == 0, "its namespaces are known")
 
 
 def written(daemon, n):
-    """So many chunks have got there, or were there."""
+    """Waits until `n` chunks have been written to the shared tier, or existed there."""
     def count():
         samples = daemon.metrics()
         return sum(samples[f'kvcache_remote_puts_total{{result="{r}"}}'] for r in ("written", "existing")) >= n
@@ -93,7 +93,7 @@ def test_another_host_gets_what_one_has_put(host):
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.REMOTE, v) for _, v in pairs]
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
         assert got(c, ns, [key_of("not there")])[0][0] == Status.MISS
-        # It is on its own disk, too, from where it comes once memory has lost it.
+        # The chunk is also on the host's own disk, which serves it after memory has evicted it.
         wait_until(lambda: all(t & Tier.DISK for t in c.exists(ns, [k for k, _ in pairs])), "they are on disk")
         c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.DISK, v) for _, v in pairs]
@@ -155,7 +155,7 @@ def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host)
         hint(c, ns, [k for k, _ in returning], RETURN, 30)
         hint(c, ns, [k for k, _ in final], FINAL)
         assert objects(a) == {}
-        fill_disk(a, c, ns, 24 + 24 + 40)  # what is final goes first, and reports begin with that
+        fill_disk(a, c, ns, 24 + 24 + 40)  # final chunks are evicted first, and offering begins with evictions
         assert not any(c.exists(ns, [k for k, _ in returning])), "they are evicted"
     assert set(objects(a)) == {k.hex() for k, _ in returning}
     assert reason(a, "evicted") == 24 and reason(a, "used_again") == reason(a, "put") == 0
@@ -187,7 +187,7 @@ def test_what_is_evicted_from_memory_and_was_never_on_disk_is_written(host):
 
 
 def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
-    """What goes next is reported as often as the chunks of that size turn over, however many of another size there are."""
+    """The chunks to be evicted next are offered as often as chunks of their size turn over, however many there are of other sizes."""
     a = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB"})
     returning = []
     with a.client() as c:
@@ -332,7 +332,7 @@ def test_what_has_expired_is_not_served_from_there(host):
         assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.MISS] * 2
 
 
-# --- who shares with whom ---
+# --- sharing between hosts and tenants ---
 
 def test_local_namespaces_stay_local(host):
     a, b = host(**{"remote.local_namespaces": "secret,draft-*"}), host()
@@ -593,7 +593,7 @@ def test_without_a_shared_tier_there_is_nothing_to_purge_or_sweep(daemon):
     assert json.loads(ctl("remote", "status", "--json", daemon=daemon, check=0).stdout) == {"backend": "off"}
 
 
-# --- what goes wrong there ---
+# --- failures of the shared tier ---
 
 def local_traffic(daemon, prefix):
     """Puts and gets of this host's own, all of which work."""
@@ -714,7 +714,7 @@ def test_an_engine_that_hangs_is_asked_no_more(hangs):
         results = c.get_results(c.wait(ask(c, pairs, 1500)), 8)
         assert [r.status for r in results] == [Status.MISS] * 8
         assert time.monotonic() - began > 1.4, "each at its deadline"
-        # It is found out, and not asked any more.
+        # The failure is detected, and the tier is no longer asked.
         wait_until(lambda: got(c, ns, [pairs[0][0]], timeout_ms=50) and remote(b)["breaker"] != "closed",
                    lambda: f"the breaker opens: {remote(b)}", 20)
         assert got(c, ns, [pairs[1][0]], timeout_ms=5000)[0][0] == Status.MISS

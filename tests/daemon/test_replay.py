@@ -44,7 +44,7 @@ def replay(daemon, *arguments, check=0):
 
 
 def expected_hits(path, requests=None):
-    """Of a cache that never forgets."""
+    """Returns the hits of a cache that never evicts."""
     seen, asked, hits = set(), 0, 0
     for line in path.read_text().splitlines()[:requests]:
         ids = json.loads(line)["hash_ids"]

@@ -264,13 +264,13 @@ def test_workflow_of_two_sessions(daemon, tmp_path):
     text = subprocess.run(["diff", "-u", "A.txt", "B.txt"], cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     assert "-session    A\n" in text and "+session    B\n" in text
     assert "+host_to_host, layer_separate_outer_first, memcpy\n" in text and "+  transfers/block                   8.000\n" in text
-    # What is on disk is contiguous for both: each chunk is written and read as one.
+    # The layout on disk is contiguous in both sessions: each chunk is written and read at once.
     a, b = ({m["path"]: m for m in answer(daemon, "report", name)["metrics"] if m["layout"] == "fully_contiguous"} for name in "AB")
     for path in "host_to_disk", "disk_to_host":
         assert [a[path][k] for k in ("total_blocks", "total_bytes")] == [b[path][k] for k in ("total_blocks", "total_bytes")]
     pairs = json.loads(session(daemon, "compare", "A", "B", "--by", "key", "--json"))["pairs"]
     assert {p["path"] for p in pairs} >= {"host_to_disk", "disk_to_host"}
-    # What differs is on the client's side.
+    # The sessions differ only on the client's side.
     pairs = json.loads(session(daemon, "compare", "A", "B", "--by", "layout", "--json"))["pairs"]
     pair, = (p for p in pairs if p["layout"] == "layer_separate_outer_first")
     assert pair["base"]["transfers_per_block"] == 1 and pair["other"]["transfers_per_block"] == LAYOUTS["outer-first"]

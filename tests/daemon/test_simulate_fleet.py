@@ -119,12 +119,12 @@ def test_time_that_goes_backwards_is_no_time(tmp_path):
 @pytest.mark.parametrize("requests, sessions", [
     ([[1, 2, 3], [1, 2, 3]], 1),                        # once more
     ([[1, 2, 3], [1, 2, 4, 5], [1, 2, 4, 6, 7]], 1),    # each repeats all but the last block of the one before
-    ([[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]], 1),    # of full blocks
+    ([[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]], 1),    # repeats with full blocks
     ([[1, 2, 3], [1, 4, 5]], 2),                        # shares a beginning
     ([[1, 2, 3], [1, 2, 4, 5], [1, 2, 3]], 2),          # back to where the session was before: a branch
     ([[1, 2], [3, 4], [1, 5], [3, 6]], 2),              # short ones of their own
     ([[1, 2, 9], [1, 3], [1, 4], [1, 5]], 4),           # short ones that share all but the last
-    ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # of full blocks, the first of which is another's
+    ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # full blocks, the first of which another session used first
     ([[1], [], [1]], 1), ([[], [1], [], [2]], 2),       # a request for nothing is none
 ])
 def test_what_a_session_is(tmp_path, requests, sessions):

@@ -48,7 +48,7 @@ def test_threads_that_poll_serve_the_same_and_rest_when_idle(make_daemon, backen
         def have_polled():
             traffic(c, ns, f"{spin}{next(rounds)}")
             after = spun(daemon)
-            return after["loop"] > 0 and (after["workers"] > 0 or backend == "posix")  # its threads sleep in the system's calls
+            return after["loop"] > 0 and (after["workers"] > 0 or backend == "posix")  # POSIX workers sleep in system calls
         if spin == "long":
             wait_until(have_polled, "its threads have polled", 30)
         else:  # only where answers and clients take less than 50 us

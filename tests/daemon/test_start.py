@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What prevents startup gives one clear message and a documented exit status, and destroys nothing."""
+"""Each obstacle to startup gives one clear message and a documented exit status, and destroys nothing."""
 
 import json
 import os
@@ -354,7 +354,7 @@ def test_what_it_prints_as_configuration_it_reads(directory):
 
 
 def test_runs_without_any_configuration(make_daemon):
-    """As a user: a store under $XDG_STATE_HOME, a socket under $XDG_RUNTIME_DIR; it says what it chose."""
+    """For an ordinary user: a store under $XDG_STATE_HOME, a socket under $XDG_RUNTIME_DIR; the daemon reports its choice."""
     daemon = make_daemon(unprivileged=True)
     home = daemon.directory
     daemon.env.update(XDG_STATE_HOME=str(home / "state"), XDG_RUNTIME_DIR=str(home / "run"), HOME=str(home))
@@ -517,7 +517,7 @@ def on_small_disk(daemon, kind, mib):
 
 @pytest.mark.parametrize("kind,mib", [("tmpfs", 1), ("tmpfs", 24), ("ext4", 4), ("ext4", 40)])
 def test_full_disk(make_daemon, kind, mib):
-    """It either refuses to start with one clear message, or works with what there is and says so per key."""
+    """The daemon either refuses to start with one clear message, or works with the available space and reports failures per key."""
     if not can_mount():
         pytest.skip("cannot mount a small file system")
     if kind == "ext4" and (not shutil.which("mkfs.ext4") or not os.path.exists("/dev/loop-control")):

@@ -45,7 +45,7 @@ def test_an_old_store_is_said_to_open_and_keep_its_format(directory, make_daemon
     assert answer["volumes"] == [{"volume": str(store), "format_version": 1, "features": "", "opens": True,
                                   "flags": {"compat": "0", "ro_compat": "0", "incompat": "0"}}]
     assert contents(store) == before, "it changed the store"
-    # What it says is so.
+    # The answer agrees with the daemon.
     daemon = make_daemon(settings=settings_of(manifest), store=store).start()
     daemon.stop()
     assert checked(store, check=OPENS) == answer
@@ -103,7 +103,7 @@ def test_the_volumes_of_a_running_daemon(make_daemon, directory):
     assert [v["volume"] for v in checked(daemon=daemon, check=OPENS)["volumes"]] == [str(s) for s in stores]
     text = ctl("store", "check", daemon=daemon, check=OPENS).stdout
     assert all(f"{s}: format version 1" in text for s in stores)
-    # One of several that would be refused makes the exit status 1, and keeps none of the others from being checked.
+    # If one of several stores would be refused, the exit status is 1, and the others are checked nevertheless.
     daemon.stop()
     change_superblocks(stores[0], VERSION, "<I", lambda v: v + 1)
     assert [v["opens"] for v in checked(*stores, check=REFUSED)["volumes"]] == [False, True]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon reports to systemd, and what it gets from it; without systemd."""
+"""The daemon's reports to systemd, and its inherited sockets; without systemd."""
 
 import os
 import signal
@@ -101,7 +101,7 @@ def test_watchdog_is_fed(make_daemon, manager):
 
 
 def test_a_manager_that_does_not_read_holds_up_nobody(make_daemon, manager):
-    """Its socket takes ten messages or so; the daemon serves and ends all the same."""
+    """The manager's socket holds about ten messages; the daemon serves and ends all the same."""
     daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "2000"}))
     daemon.start()
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

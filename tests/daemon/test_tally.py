@@ -32,7 +32,7 @@ def running(make_daemon, directory):
 
 
 class Counts:
-    """What a daemon says, less what it said at the beginning."""
+    """The counters of a daemon, relative to their values at the beginning."""
 
     def __init__(self, daemon):
         self.daemon, self.before = daemon, daemon.metrics()
@@ -117,7 +117,7 @@ def test_what_the_daemon_answers_is_counted_in_the_same_way(running):
         c.exists(ns, keys + [key_of("gap"), key_of("gap", 2)])
         assert counts.lookups("daemon") == (44, 63)
         assert counts.lookups("client") == (0, 0)
-        # One that is refused has looked nothing up.
+        # A refused request does not count as a lookup.
         assert c.call(Op.EXISTS, kvwire.BATCH.pack(77, 1, 0, 0, 0, 0, 0, bytes(32)) + keys[0],
                       check=False).status == Status.NO_NAMESPACE
         assert counts.lookups("daemon") == (44, 63)
@@ -226,7 +226,7 @@ def test_who_does_not_count_is_counted(running):
     with daemon.client() as c:
         assert c.features & kvwire.FEATURE_TALLY
         assert daemon.metric("kvcache_lookup_uncounted_sessions") == 0
-        with contextlib.closing(c.lookup()):  # as a library does that knows of no tally
+        with contextlib.closing(c.lookup()):  # like a library that does not know the counters
             assert daemon.metric("kvcache_lookup_uncounted_sessions") == 1
             assert daemon.metric("kvcache_lookup_counted_sessions") == 0
         with tally_of(c):
@@ -295,7 +295,7 @@ def test_R2_a_client_that_lies_adds_no_more_than_it_could_have_looked_up(running
             own = honest.namespace("honest")
             counts = Counts(daemon)
             for round in range(50):
-                for number in numbers + [200, 256]:  # of which the last two are no namespaces of this session
+                for number in numbers + [200, 256]:  # the last two are not namespaces of this session
                     write(number, draw.choice([0, 1 << 63, (1 << 64) - 1, draw.getrandbits(64)]), draw.getrandbits(64))
                 write_honest(own, 3 * (round + 1), round + 1)
                 _, asked = counts.lookups("client")

@@ -148,7 +148,7 @@ def test_R9_http_does_not_say_what_tenants_call_their_namespaces(make):
 
 
 def test_R1_each_tenant_has_a_pool_of_its_own(make):
-    """What one puts is never in memory that the other maps."""
+    """Chunks of one tenant are never in memory that the other maps."""
     daemon = make()
     mark = b"the red tenant's own bytes, of no other: " * 400
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
@@ -216,7 +216,7 @@ def test_tenants_keep_what_is_theirs_when_the_file_changes(make):
         check(ALICE, red_pairs, blue_pairs)
         if "blue" in order:
             check(BOB, blue_pairs, red_pairs)
-        else:  # of tenant default now, which has nothing
+        else:  # now a user of tenant default, which has no chunks
             check(BOB, [], red_pairs + blue_pairs)
     daemon.restart(kill=True)
     check(ALICE, red_pairs, blue_pairs)

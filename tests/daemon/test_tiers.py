@@ -202,7 +202,7 @@ def test_a_flipped_byte_on_disk_is_a_miss_and_counted(each_leg, make_daemon, res
         assert c.value(ns, key) == value
     assert daemon.metric("kvcache_store_crc_failures_total") == 1
     assert daemon.status()["totals"]["crc_failures"] == 1
-    # It was read twice, and neither read counts as bytes moved.
+    # The chunk was read twice, and neither read counts as bytes moved.
     moved = {name: value for name, value in daemon.metrics().items() if 'path="disk_to_host"' in name}
     assert [v for n, v in moved.items() if 'result="checksum"' in n] == [2]
     assert [v for n, v in moved.items() if "transfer_bytes" in n] == [7 * len(value)]

@@ -54,10 +54,10 @@ def test_it_shows_the_way_of_a_batch_and_moves_each_stage(traced):
     assert not any("the device" in point for point in hot)
     for stage in STAGES:
         assert daemon.metric(SAMPLE % stage) > 0, stage
-    # What the library has copied by itself is counted as what the daemon copies.
+    # Copies by the library are counted like copies by the daemon.
     copies = 'kvcache_transfer_ops_total{path="host_to_host",layout="fully_contiguous",technology="memcpy",result="ok"}'
     wait_until(lambda: daemon.metrics().get(copies, 0) >= 8 * 16, "the copies of the hot gets")
-    # It leaves nothing behind.
+    # The command leaves nothing behind.
     assert daemon.status()["store"]["chunks"] == 0
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients move by themselves and count in a page (proto/README.md 5.6): it adds up, in the metrics and in benchmark sessions,
-also that of a client which was killed; and a client that writes anything else there brings about nothing."""
+"""Transfers that clients count in a page (proto/README.md 5.6): they appear in the metrics and in benchmark sessions, also those of a
+killed client; and a client that writes anything else there has no effect."""
 
 import contextlib
 import ctypes
@@ -35,7 +35,7 @@ class Page:
     def __init__(self, client):
         self.fd = client.transfers()
         self.page = mmap.mmap(self.fd, kvwire.TRANSFERS_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        self.words = memoryview(self.page).cast("Q")  # which are stored whole, unlike by struct
+        self.words = memoryview(self.page).cast("Q")  # words are stored atomically, unlike with struct
         self.slots = []
 
     def close(self):
@@ -214,7 +214,7 @@ def test_while_it_is_disabled_nothing_is_added(daemon):
 
 
 def test_without_its_own_smallest_and_largest_they_are_those_of_the_buckets(daemon):
-    """As of a record that was begun before a reset and stored after it."""
+    """Simulates a record that was begun before a reset and stored after it."""
     with daemon.client() as admin, daemon.client() as c, page_of(c) as page:
         admin.bench(INIT, "A")
         page.begin()
@@ -269,7 +269,7 @@ def test_of_a_client_that_is_killed_while_it_writes_nothing_is_lost(daemon):
         with page_of(c) as page:
             page.add(*GPU, n=1, size=100)
             assert row(admin.bench(STATUS), *GPU)["transfer_count"] == 1
-            page.begin()  # as of a client that is killed here
+            page.begin()  # like a client that is killed here
             page.write(0, KEY, epoch=page.epoch, transfers=2, blocks=2, regions=2, bytes=200, device_bytes=200, min=100, max=100,
                        latency=8000, busy=200, sizes={7: 2}.items(), latencies={12: 2}.items())
         c.close()

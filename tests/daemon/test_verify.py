@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the disk has lost is found: by the background pass, by `kvcachectl verify`, and with --store without a daemon."""
+"""Damage on disk is found by the background pass, by `kvcachectl verify`, and with --store without a daemon."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def evict_memory(daemon, pairs):
             assert not only_there or set(c.evict(ns, only_there)) == {Status.OK}
 
 
-# --- of a running daemon ---
+# --- a running daemon ---
 
 def test_verify_of_a_good_store(daemon):
     pairs = fill(daemon)
@@ -465,7 +465,7 @@ def test_offline_of_what_is_no_store(stopped, directory):
         result = ctl("verify", "--store", path, check=NOT_RUN)
         assert word in result.stderr, result.stderr
     assert list(empty.iterdir()) == [], "it made a store of an empty directory"
-    # One that cannot be verified keeps none of the others from it, before or behind; nothing is said to be good.
+    # A store that cannot be verified does not prevent others from being verified, before or after it; nothing is called good.
     for stores in ([daemon.store, empty], [empty, daemon.store]):
         result = ctl("verify", *[word for store in stores for word in ("--store", store)], check=NOT_RUN)
         assert "48 chunks" in result.stdout and "nothing bad so far" in result.stdout and str(empty) in result.stderr
