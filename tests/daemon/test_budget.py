@@ -82,7 +82,7 @@ def statuses(results):
     return {r.status for r in results.values()}
 
 
-def test_what_is_refused_stays_in_memory_and_is_never_said_to_be_written(make):
+def test_refused_chunks_stay_in_memory_and_are_never_acknowledged_as_written(make):
     daemon = make(write_budget=SMALL).start()
     accepted, written_pairs, durable = items("a", 16, 64 * KIB), items("w", 8, 64 * KIB), items("d", 8, 64 * KIB)
     with daemon.client() as c:
@@ -110,7 +110,7 @@ def test_what_is_refused_stays_in_memory_and_is_never_said_to_be_written(make):
         assert tiers_of(c, c.namespace("n"), accepted + written_pairs + durable) == [0] * 32
 
 
-def test_what_was_answered_written_is_there_after_a_kill_and_nothing_else_is_said(make):
+def test_written_puts_survive_a_kill_under_a_write_budget(make):
     daemon = make(write_budget="40GB").start()  # half a megabyte a second
     pairs = items("k", 256, 64 * KIB)
     with daemon.client() as c:
@@ -123,7 +123,7 @@ def test_what_was_answered_written_is_there_after_a_kill_and_nothing_else_is_sai
 
 
 @pytest.mark.parametrize("how", ["get", "put"])
-def test_a_second_use_writes_what_was_refused(make, how):
+def test_a_second_use_writes_chunks_that_were_refused(make, how):
     daemon = make(write_budget="80GB").start()
     with daemon.client() as c:
         ns = c.namespace("n")

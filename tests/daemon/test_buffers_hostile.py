@@ -163,7 +163,7 @@ def assert_sound(c, ns, keys):
 
 
 @pytest.mark.parametrize("kind", ["unsealed", "unlinked"])
-def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon, kind):
+def test_R2_truncating_the_file_meanwhile_ends_no_other_session(backend, make_daemon, kind):
     daemon = make_daemon(backend, settings={"limits.wait": "10s"}).start()
     other, other_ns, pairs = bystander(daemon)
     size = 4 * MIB
@@ -183,7 +183,7 @@ def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon, kind):
         c.unregister(number)
 
 
-def test_R2_holes_amid_it_harm_their_maker_alone(backend, make_daemon):
+def test_R2_punching_holes_meanwhile_harms_only_the_puncher(backend, make_daemon):
     daemon = make_daemon(backend, settings={"limits.wait": "10s"}).start()
     other, other_ns, pairs = bystander(daemon)
     size = 4 * MIB

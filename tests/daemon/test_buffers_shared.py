@@ -57,7 +57,7 @@ def test_R17_of_two_handles_one_closes_while_the_other_does_io_in_the_same_memor
         assert mappings_of(daemon, fd) == 0 and registered(daemon) == (0, 0)
 
 
-def test_a_client_that_is_killed_leaves_what_another_shares(backend, make_daemon):
+def test_a_killed_client_leaves_regions_that_another_shares(backend, make_daemon):
     daemon = make_daemon(backend).start()
     with memory("unlinked", MIB) as fd, mmap.mmap(fd, MIB) as shared, daemon.client() as stays:
         ns, key = stays.namespace("n"), key_of("stays")
@@ -110,7 +110,7 @@ def test_R2_a_file_that_was_cut_is_no_more_to_a_second_handle_than_to_the_first(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
-def test_R10_two_users_never_share_what_both_may_name(make_daemon):
+def test_R10_two_users_never_share_a_mapping_of_one_file(make_daemon):
     daemon = make_daemon(settings={"listen.mode": "0666"}).start()
     fd = sealed_memfd(MIB)
     users = [client_as(daemon, uid) for uid in (ALICE, BOB, ALICE)]

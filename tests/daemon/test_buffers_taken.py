@@ -44,7 +44,7 @@ def test_R2_a_memfd_need_not_be_sealed_and_is_judged_by_its_size_when_it_is_regi
     os.close(fd)
 
 
-def test_R2_what_is_not_memory_is_refused(client, directory):
+def test_R2_descriptors_other_than_memory_are_refused(client, directory):
     with open(directory / "file", "w+b") as file:
         file.write(bytes(MIB))
         file.flush()
@@ -152,7 +152,7 @@ def test_a_session_has_64_regions_and_no_more(daemon, client):
     os.close(fd)
 
 
-def test_what_sessions_lend_comes_and_goes_without_a_trace(daemon):
+def test_registered_memory_of_ended_sessions_leaves_no_trace(daemon):
     before = daemon.holdings_at_rest()
     for i in range(5):
         with daemon.client() as c:

@@ -96,7 +96,7 @@ TYPED = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("shell", first_of(SHELLS))
-def test_what_is_typed_is_completed(shell, tool):
+def test_typed_words_are_completed(shell, tool):
     offered = complete_all(shell, tool, *[words for words, _ in TYPED[tool]])
     for (words, wanted), words_offered in zip(TYPED[tool], offered):
         assert sorted(words_offered) == sorted(wanted), words

@@ -125,7 +125,7 @@ def test_R10_open_chains_are_charged_and_split(make_daemon, messages, keys):
     close_all(clients)
 
 
-def test_R10_a_long_chain_of_small_messages_takes_little_more_than_its_places(daemon):
+def test_R10_a_long_chain_of_small_messages_uses_little_memory_beyond_its_places(daemon):
     with daemon.client() as c:
         touch_chain(c, c.namespace("n"), 2048, 1)
         assert 2048 * 16 < resource(daemon, "request_bytes") < 2048 * 16 * 2

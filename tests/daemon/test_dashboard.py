@@ -30,7 +30,7 @@ def queries():
                                    .replace("$instance", ".*"))
 
 
-def test_panels_say_what_they_show_and_lie_beside_each_other():
+def test_panels_are_described_and_do_not_overlap():
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     taken = {}
     for panel in DASHBOARD["panels"]:

@@ -482,7 +482,7 @@ def test_requests_are_pipelined_and_matched_by_tag(daemon, client):
         assert result.data == value
 
 
-def test_reports_are_what_they_claim(daemon, client):
+def test_reports_have_their_claimed_formats(daemon, client):
     ns = client.namespace("reports")
     client.put(ns, items("reports", 4, 1000), ack=Ack.WRITTEN)
     status = json.loads(client.report(kvwire.Report.STATUS))

@@ -65,7 +65,7 @@ def state(daemon):
 
 
 @needs_users
-def test_R15_a_client_that_holds_the_lock_of_a_data_file_costs_its_volume_and_no_more(make_daemon):
+def test_R15_a_client_that_locks_a_data_file_costs_only_its_volume(make_daemon):
     daemon = make_daemon(settings={"listen.mode": "0666", "io.gds": "on", "store.prewrite": "off", "io.hang": "1s"}).start()
     before, after = items("before", 4, 20 * KIB), items("after", 40, 20 * KIB)
     with daemon.client() as c, client_as(daemon, STRANGER) as stranger:

@@ -84,7 +84,7 @@ def test_R13_other_addresses_are_refused_unless_they_are_allowed(make_daemon, ad
     assert len(warned) == 1 and daemon.status()["http"] in warned[0]
 
 
-def test_it_is_for_reading_alone(make_daemon):
+def test_remote_http_is_read_only(make_daemon):
     daemon = remote(make_daemon).start()
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         connection = http.client.HTTPConnection("127.0.0.1", port_of(daemon), timeout=60 * harness.slow())
@@ -131,7 +131,7 @@ def test_R13_the_token_is_shown_nowhere(make_daemon, token_file):
     assert not [text for text in shown if TOKEN in text]
 
 
-def test_probes_do_not_name_what_is_degraded_without_the_token(make_daemon, token_file):
+def test_probes_without_the_token_do_not_name_degradations(make_daemon, token_file):
     daemon = remote(make_daemon, **{"http.token_file": token_file}).start()
     ctl("device", "suspend", daemon.store, daemon=daemon, check=0)
     wait_until(lambda: ask(port_of(daemon), "/readyz")[0] == 503, "it is not ready")

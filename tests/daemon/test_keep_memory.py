@@ -229,7 +229,7 @@ def test_a_planned_restart_keeps_the_pool(service):
     assert "memory kept" in harness.ctl("status", daemon=daemon, check=0).stdout
 
 
-def test_R11_a_leased_chunk_stays_as_it_is_over_two_restarts(service):
+def test_R11_a_leased_chunk_is_unchanged_after_two_restarts(service):
     """Evicted, purged or still cached: as long as its client's end of the old socket is open, and no longer."""
     s = service()
     daemon = s.start()
@@ -375,7 +375,7 @@ def test_a_map_of_another_store_or_time_is_not_used(service, make_daemon):
         assert read(c, c.namespace("other"), pairs) == [(None, False)] * len(pairs)
 
 
-def test_what_is_purged_evicted_or_put_after_takeover_wins(service):
+def test_purges_evicts_and_puts_after_takeover_win(service):
     s = service()
     s.start()
     pairs = fill(s.daemon, "wins", 100, 256 * KIB)
@@ -411,7 +411,7 @@ def test_a_manager_that_keeps_too_little(service, room):
     holder.close()
 
 
-def test_another_size_is_another_pool(service):
+def test_a_changed_pool_size_starts_with_an_empty_pool(service):
     s = service()
     s.start()
     pairs = fill(s.daemon, "size", 16)
@@ -447,7 +447,7 @@ def test_the_next_policy_has_the_chunks_too(service):
     assert check_answers(s, "policy", pairs) == 16
 
 
-def test_what_was_used_last_is_evicted_last(service):
+def test_chunks_used_last_are_evicted_last(service):
     s = service(settings={"eviction.policy": "lru"})
     s.start()
     pairs = fill(s.daemon, "order", 100, 256 * KIB)
@@ -548,7 +548,7 @@ def test_R1_a_mount_that_can_be_written_to_is_not_used(make_daemon, directory, m
         s.close()
 
 
-def test_replay_goes_on_over_two_restarts(service):
+def test_replay_continues_after_two_restarts(service):
     """At full speed, by a client of the library that reconnects: every byte that is got is compared."""
     s = service(settings={"memory.pool": "64MiB", "store.limit": "512MiB"})
     s.start()

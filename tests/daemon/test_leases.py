@@ -344,7 +344,7 @@ def test_liveness_is_locked_as_long_as_the_daemon_lives(leg_daemon):
     c.close()
 
 
-def test_a_client_of_a_dead_daemon_may_read_what_it_leased(leg_daemon):
+def test_a_client_of_a_dead_daemon_may_read_its_leased_chunks(leg_daemon):
     key = key_of("dead")
     value = value_of(key, 500000)
     c = leg_daemon.client()

@@ -21,7 +21,7 @@ from harness import KIB, frame, items, put_all, slow, wait_until
 from kvwire import Ack, Op, Status
 
 
-def test_R13_out_of_descriptors_nothing_spins_and_who_waits_is_served_later(make_daemon):
+def test_R13_without_descriptors_nothing_spins_and_waiting_peers_are_served_later(make_daemon):
     def few_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     daemon = make_daemon(leg=harness.Leg("few", deprive=[few_descriptors])).start()
@@ -140,7 +140,7 @@ def test_R16_a_client_with_little_to_ask_does_not_wait_for_those_with_much(daemo
         c.close()
 
 
-def test_a_request_is_timed_from_when_it_could_be_read(daemon):
+def test_a_request_is_timed_from_its_arrival(daemon):
     """And so are HELLO, and what came while the daemon was stopped."""
     with daemon.client() as c:
         before = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
@@ -194,7 +194,7 @@ def stubborn(tmp_path):
 
 
 @pytest.mark.parametrize("count", [3, 100])
-def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stubborn, count):
+def test_R12_a_descriptor_that_cannot_be_closed_blocks_no_client(make_daemon, stubborn, count):
     server, path = stubborn
     daemon = make_daemon().start()
     before = daemon.holdings_at_rest()

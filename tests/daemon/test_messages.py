@@ -39,7 +39,7 @@ def test_without_a_daemon(words, status, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [], "a file was made for nothing"
 
 
-def test_what_is_not_a_socket(tmp_path):
+def test_a_path_that_is_not_a_socket_is_reported(tmp_path):
     (tmp_path / "file").touch()
     for tool, words, status in ((ctl, ["ping"], UNREACHABLE), (bench, ["replay", "--synthetic", "chat", "--reconnect", "0"], None)):
         assert "(that is not a socket)" in tool("-s", tmp_path / "file", *words, check=status).stderr
@@ -115,7 +115,7 @@ def test_a_file_that_could_not_be_written_whole_is_removed(daemon, directory):
     assert not (directory / "part").exists()
 
 
-def test_the_other_tool_is_told_of_colour(tmp_path):
+def test_colour_is_passed_to_the_other_tool(tmp_path):
     for when, wanted in (("always", True), ("never", False), ("auto", False)):
         said = ctl("-s", tmp_path / "none", f"--color={when}", "bench", "status", check=1).stderr
         assert ("\x1b[1;31mkvcache-bench:\x1b[0m" in said) == wanted and "cannot connect" in said

@@ -109,7 +109,7 @@ def in_text(name, labels):
     return name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}" if labels else "")
 
 
-def test_it_has_what_the_text_has(web):
+def test_protobuf_has_the_same_metrics_as_the_text(web):
     traffic(web)
     text = web.http("/metrics")[2].decode()
     metrics, kinds = harness.parse_metrics(text), dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
@@ -134,7 +134,7 @@ def test_it_has_what_the_text_has(web):
     assert found["kvcache_request_duration_seconds"][1][(("op", "PUT"),)].count == 3
 
 
-def test_native_buckets_have_every_value_where_it_is(web):
+def test_native_buckets_agree_with_the_classic_ones(web):
     traffic(web)
     seen = 0
     for name, (kind, samples) in families(web).items():
@@ -160,7 +160,7 @@ def test_native_buckets_have_every_value_where_it_is(web):
      "text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "application/vnd"),
     ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,"
      "*/*;q=0.1", "application/openmetrics-text")])
-def test_it_is_for_those_that_ask(web, accept, kind):
+def test_the_format_follows_the_accept_header(web, accept, kind):
     assert web.http("/metrics", headers={"Accept": accept})[1]["content-type"].startswith(kind)
 
 

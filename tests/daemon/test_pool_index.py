@@ -134,7 +134,7 @@ def all_is_let_go(daemon):
 
 # --- the protocol ---
 
-def test_descriptors_are_sealed_and_what_is_in_memory_is_found(daemon):
+def test_descriptors_are_sealed_and_chunks_in_memory_are_found(daemon):
     pairs = items("found", 40, 10000)
     keys = [k for k, _ in pairs]
     with daemon.client() as c:
@@ -239,7 +239,7 @@ def test_recording_suspends_it(daemon):
 
 # --- holding, by the page ---
 
-def test_what_is_held_is_not_evicted_and_is_let_go(small):
+def test_held_chunks_are_not_evicted_until_released(small):
     with small.client() as c, small.client() as holder:
         ns, number = c.namespace("n"), holder.namespace("n")
         pairs = items("held", 8, 16 * KIB)
@@ -316,7 +316,7 @@ def test_a_session_that_ended_gives_out_nothing_more(small):
     all_is_let_go(small)
 
 
-def test_one_with_a_full_ring_keeps_nobody_elses_from_being_read(small):
+def test_a_full_ring_does_not_delay_reading_of_others(small):
     with small.client() as c, small.client() as busy:
         c.namespace("n")
         busy.namespace("n")
@@ -336,7 +336,7 @@ def test_one_with_a_full_ring_keeps_nobody_elses_from_being_read(small):
             assert c.call(Op.PING, b"at once").body == b"at once"
 
 
-def test_a_put_waits_for_what_is_held_for_a_moment(make_daemon):
+def test_a_put_waits_for_briefly_held_chunks(make_daemon):
     """Ending a hold sends no message: the daemon checks again after a while."""
     daemon = make_daemon(settings={**SMALL, "limits.wait": "20s"}).start()
     daemon.populated_status()
@@ -384,7 +384,7 @@ def test_a_killed_client_gives_everything_back(small):
         all_is_let_go(small)
 
 
-def test_garbage_in_a_page_is_its_clients_own_business(small):
+def test_garbage_in_a_page_affects_only_its_client(small):
     """Every word of it, again and again, while another client puts, gets and checks each byte."""
     rng = random.Random(7)
     stop = threading.Event()
@@ -483,7 +483,7 @@ def test_counts_and_touches_of_a_page(small):
 
 # --- with the library ---
 
-def test_what_was_used_before_a_message_is_touched_before_it(small):
+def test_uses_before_a_message_are_touched_before_it(small):
     """A hint that a chain has ended would otherwise come before its last use, which makes it young again."""
     with small.client() as c:
         ns = c.namespace("n")
@@ -534,7 +534,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
     assert after[name] - now[name] == 2 + 4 * 16, "the end of a session takes nothing back"
 
 
-def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
+def test_a_chunk_is_found_in_either_bucket(make_daemon):
     """With this many small chunks, some first buckets are more than half full and second buckets have the rest; groups have any size."""
     daemon = make_daemon(settings={**SMALL, "memory.pool": "64MiB"}).start()  # 70 may be held, of a page at least
     pairs = items("many", 10000, 100)
@@ -551,7 +551,7 @@ def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
         assert at == 2416 and asked == 0
 
 
-def test_leases_keep_what_is_evicted_purged_and_pressed(small):
+def test_leases_protect_chunks_from_evict_purge_and_pressure(small):
     """Leases of the daemon and of the index protect chunks alike."""
     pairs = items("leased", 12, 4 * KIB)
     keys, values = zip(*pairs)
@@ -579,7 +579,7 @@ def test_leases_keep_what_is_evicted_purged_and_pressed(small):
         all_is_let_go(small)
 
 
-def test_a_chain_that_goes_on_ends_where_it_began(daemon):
+def test_a_continued_chain_stays_with_the_daemon_to_its_end(daemon):
     """With the daemon, so that it sees all of the chain; a chain by itself is answered here."""
     pairs = items("chain", 8, 3000)
     keys, values = zip(*pairs)
@@ -654,7 +654,7 @@ def test_a_session_that_is_lost_while_releases_are_sent(daemon):
         assert library.info()[2] == 1
 
 
-def test_what_is_hit_by_the_index_alone_outlives_what_is_not(small):
+def test_chunks_hit_through_the_index_outlive_unused_ones(small):
     small.populated_status()
     hot, cold = items("hot", 8, 16 * KIB), items("cold", 8, 16 * KIB)
     keys = [k for k, _ in hot]

@@ -60,7 +60,7 @@ def test_out_of_a_gpu_and_back(daemon, model, deployment, layout):
     assert daemon.status()["sessions"]["leases"] == 0
 
 
-def test_what_one_layout_or_memory_wrote_another_reads(daemon):
+def test_every_layout_and_memory_reads_blocks_of_any_other(daemon):
     """The stored bytes do not depend on the layout or memory they came from."""
     profile(LLAMA, BLOCK, "--no-raw", source="memory", daemon=daemon)
     for layout in LAYOUTS:
@@ -112,7 +112,7 @@ def test_an_old_driver_and_an_embedded_daemon(directory):
 
 
 @pytest.mark.parametrize("source", ["gpu", "file"])
-def test_gds_says_what_it_fell_back_to(daemon, source):
+def test_gds_reports_its_fallback(daemon, source):
     profile(LLAMA, BLOCK, "--no-raw", source="gpu", daemon=daemon)
     said = profile(LLAMA, BLOCK, "--backend", "GDS", source=source, daemon=daemon)
     check_measured(said, verified=(1 if source == "gpu" else 3) * total(said))
@@ -121,7 +121,7 @@ def test_gds_says_what_it_fell_back_to(daemon, source):
     assert said["cold"] and "gpu" in (said["source"], said["destination"])
 
 
-def test_gds_counts_what_came_by_it(daemon):
+def test_gds_counts_blocks_it_moved(daemon):
     wrote = profile(LLAMA, BLOCK, "--no-raw", source="gpu", daemon=daemon)
     said = profile(LLAMA, BLOCK, "--backend", "GDS", driver="cuda cufile", source="file", daemon=daemon)
     check_measured(said, verified=3 * total(wrote))

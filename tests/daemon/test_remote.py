@@ -84,7 +84,7 @@ def got(client, ns, keys, **how):
 
 # --- reading and writing ---
 
-def test_another_host_gets_what_one_has_put(host):
+def test_another_host_gets_chunks_put_by_the_first(host):
     a, b = host(), host()
     pairs = [pair for n in (1, 40 * KIB, 100001, 2 * MIB) for pair in items(f"of {n}", 3, n)]
     put_on(a, pairs)
@@ -112,7 +112,7 @@ def test_another_host_gets_what_one_has_put(host):
     assert remote(a)["rejected"] == remote(b)["rejected"] == 0
 
 
-def test_only_what_is_used_again_is_written_by_default(host):
+def test_only_reused_chunks_are_written_by_default(host):
     a, b = host(**{"remote.write": "reused"}), host(**{"remote.write": "never"})
     pairs = items("reused", 6, 40 * KIB)
     put_on(a, pairs, wait=False)
@@ -145,7 +145,7 @@ def fill_disk(daemon, client, ns, upto):
         assert n < 1000
 
 
-def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host):
+def test_chunks_evicted_from_disk_before_their_next_use_are_written(host):
     """By what clients say: nothing is known yet of who comes back. What is used once is not written."""
     a, b = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB"}), host()
     returning, final = items("returning", 24, 64 * KIB), items("final", 24, 64 * KIB)
@@ -166,7 +166,7 @@ def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host)
         assert got(c, ns, [k for k, _ in returning]) == [(Status.OK, Tier.REMOTE, v) for _, v in returning]
 
 
-def test_what_is_evicted_from_memory_and_was_never_on_disk_is_written(host):
+def test_chunks_evicted_from_memory_without_a_disk_copy_are_written(host):
     """A store that may write next to nothing refuses what is put."""
     a = host(**{"remote.write": "reused", "store.write_budget": SMALL, "store.prewrite": "off", "memory.pool": "16MiB"})
     pairs = items("memory", 12, 64 * KIB)
@@ -208,7 +208,7 @@ def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
 
 
 @pytest.mark.parametrize("settings", [{"remote.write": "never"}, {"eviction.policy": "lru"}])
-def test_what_is_evicted_is_not_written_where_nothing_says_that_it_is_worth_it(host, settings):
+def test_evicted_chunks_without_expected_reuse_are_not_written(host, settings):
     a = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB", **settings})
     pairs = items("returning", 24, 64 * KIB)
     with a.client() as c:
@@ -228,7 +228,7 @@ def test_the_first_writer_wins(host):
     assert len(objects(a)) == 4
 
 
-def test_what_is_on_disk_only_is_written_from_there(host):
+def test_chunks_only_on_disk_are_written_from_there(host):
     """Used again after memory has lost it."""
     a, b = host(**{"remote.write": "reused"}), host()
     pairs = items("disk", 5, 100 * KIB)
@@ -243,7 +243,7 @@ def test_what_is_on_disk_only_is_written_from_there(host):
         assert got(c, open_on(c, b), [k for k, _ in pairs]) == [(Status.OK, Tier.REMOTE, v) for _, v in pairs]
 
 
-def test_prefetch_brings_it_into_memory(host):
+def test_prefetch_reads_chunks_into_memory(host):
     a, b = host(), host()
     pairs = items("ahead", 8, 40 * KIB)
     put_on(a, pairs)
@@ -256,7 +256,7 @@ def test_prefetch_brings_it_into_memory(host):
     assert b.metric("kvcache_prefetch_hits_total") == 8
 
 
-def test_a_get_that_does_not_wait_has_it_fetched(host):
+def test_a_nowait_get_has_the_chunk_fetched(host):
     a, b = host(), host()
     (key, value), = items("nowait", 1, 40 * KIB)
     put_on(a, [(key, value)])
@@ -267,7 +267,7 @@ def test_a_get_that_does_not_wait_has_it_fetched(host):
         assert got(c, ns, [key], nowait=True) == [(Status.OK, Tier.MEMORY, value)]
 
 
-def test_match_says_how_far_a_chain_goes_on_there(host):
+def test_match_returns_the_run_on_the_shared_tier(host):
     a, b = host(), host()
     pairs = items("chain", 100, 4 * KIB)
     keys = [k for k, _ in pairs]
@@ -320,7 +320,7 @@ def test_gets_of_one_key_are_one_read(host):
     assert b.metric("kvcache_remote_shared_gets_total") == 3
 
 
-def test_what_has_expired_is_not_served_from_there(host):
+def test_expired_chunks_are_not_served_from_the_shared_tier(host):
     a, b = host(), host()
     pairs = items("old", 2, 40 * KIB)
     put_on(a, pairs)
@@ -349,7 +349,7 @@ def test_local_namespaces_stay_local(host):
             assert got(c, ns, [items(name, 2, 40 * KIB)[0][0]])[0][0] == status, name
 
 
-def test_another_fingerprint_never_meets(host):
+def test_namespaces_with_different_fingerprints_never_share_chunks(host):
     a, b = host(), host()
     pairs = items("fp", 3, 40 * KIB)
     put_on(a, pairs)
@@ -392,7 +392,7 @@ def test_a_secret_that_is_none_ends_the_startup(host, directory, text, mode, say
     assert says in daemon.log() and (text not in daemon.log() or text == "short")
 
 
-def test_what_an_engine_needs_is_checked(make_daemon, directory):
+def test_settings_of_an_engine_are_checked(make_daemon, directory):
     credentials = directory / "credentials"
     credentials.write_text("aws_access_key_id = a\naws_secret_access_key = b\n")
     os.chmod(credentials, 0o644)
@@ -468,7 +468,7 @@ def test_a_wrong_object_is_a_miss_and_counted(host, spoil, reason):
     assert samples['kvcache_misses_total{reason="never_stored"}'] >= 1
 
 
-def test_what_is_no_file_is_a_miss(host):
+def test_an_object_that_is_not_a_file_is_a_miss(host):
     a, b = host(), host()
     pairs = items("odd", 4, 40 * KIB)
     put_on(a, pairs)
@@ -604,7 +604,7 @@ def local_traffic(daemon, prefix):
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
 
 
-def test_a_directory_that_is_gone_costs_local_traffic_nothing(host):
+def test_a_missing_shared_directory_costs_local_traffic_nothing(host):
     a, b = host(), host()
     pairs = items("gone", 5, 40 * KIB)
     put_on(a, pairs)
@@ -683,7 +683,7 @@ def ask(client, pairs, timeout_ms):
     return client.submit_batch(kvwire.Op.GET, client.namespace("n", FINGERPRINT), entries, timeout_ms=timeout_ms)
 
 
-def test_an_engine_that_hangs_holds_up_nothing_but_who_asks_it(hangs, hangs_for_long):
+def test_a_hanging_engine_delays_only_requests_to_it(hangs, hangs_for_long):
     a, _, switch = hangs
     b, pairs = hangs_for_long, items("hung", 8, 100 * KIB)
     put_on(a, pairs)
@@ -832,7 +832,7 @@ def replays(host, path, *arguments):
                                    timeout=300).stdout)
 
 
-def test_a_second_host_hits_what_the_first_has_stored(host, directory):
+def test_a_second_host_hits_chunks_stored_by_the_first(host, directory):
     path = write_trace(directory / "trace", 60)
     asked, _, distinct = expected_hits(path)
     first, second = replays(host, path)
@@ -842,7 +842,7 @@ def test_a_second_host_hits_what_the_first_has_stored(host, directory):
 
 
 @pytest.mark.figures
-def test_a_second_host_hits_what_the_first_has_stored_of_the_real_trace(host):
+def test_a_second_host_hits_chunks_stored_by_the_first_in_the_real_trace(host):
     path = trace_path()
     asked, _, distinct = expected_hits(path, 100)
     first, second = replays(host, path, "--requests", "100")

@@ -168,7 +168,7 @@ def test_kill_in_mid_replay_loses_no_acknowledged_block(each_leg, make_daemon, d
     assert again["wrong_bytes"] == 0 and again["errors"] == 0 and again["blocks_hit"] > 0
 
 
-def test_replay_goes_on_over_a_restart(make_daemon, directory):
+def test_replay_continues_after_a_restart(make_daemon, directory):
     """The client library connects anew; nothing is wrong, and the rest is played."""
     daemon = make_daemon(settings={"store.limit": "256MiB"}).start()
     path, acks = write_trace(directory / "trace", 1500, seed=4), directory / "acks"

@@ -43,7 +43,7 @@ def test_everything_written_is_there_after_a_restart(leg_daemon, kill):
     assert leg_daemon.metric("kvcache_recovery_skipped_pages") == 0
 
 
-def test_a_clean_stop_writes_what_was_only_accepted(leg_daemon):
+def test_a_clean_stop_writes_accepted_chunks(leg_daemon):
     pairs = mixed("accepted", 120)
     with leg_daemon.client() as c:
         results = put_all(c, c.namespace("accepted"), pairs, ack=Ack.ACCEPTED)

@@ -51,7 +51,7 @@ def blocks(daemon, *words, path="host_to_disk", **how):
 # --- a session from its beginning to its end ---
 
 
-def test_init_says_where_it_is_and_how_to_name_it(daemon):
+def test_init_prints_the_sessions_file_and_name(daemon):
     lines = session(daemon, "init", "A").splitlines()
     assert lines[0] == "session A is active and counts" and lines[2] == 'export KVCACHE_BENCH_SESSION="A"'
     path = daemon.store / "bench" / "bench_A.json"
@@ -79,7 +79,7 @@ def test_a_name_that_exists(daemon):
     assert session(daemon, "init", "new", "--resume"), "one that does not exist begins"
 
 
-def test_counting_stops_and_goes_on(daemon):
+def test_counting_stops_and_resumes(daemon):
     session(daemon, "init", "A")
     move(daemon, "one")
     assert session(daemon, "disable") == "session A is disabled\n"
@@ -131,7 +131,7 @@ def test_unknown_in_other_actions(daemon):
     session(daemon, "compare", "none", "A", status=UNKNOWN)
 
 
-def test_names_and_files_are_told_apart(daemon, tmp_path):
+def test_names_and_files_are_distinguished(daemon, tmp_path):
     session(daemon, "init", "A")
     move(daemon, "one")
     session(daemon, "init", "B")
@@ -278,7 +278,7 @@ def test_workflow_of_two_sessions(daemon, tmp_path):
     assert gathered["transfer_count"] == gathered["region_count"] == 8 * gathered["total_blocks"] > 0
 
 
-def test_a_session_goes_on_after_a_restart(daemon):
+def test_a_session_continues_after_a_restart(daemon):
     session(daemon, "init", "A")
     move(daemon, "one")
     daemon.restart()

@@ -106,7 +106,7 @@ def test_a_stop_ends_threads_that_poll(make_daemon, spin):
 
 
 @pytest.mark.skipif(not harness.has_io_uring(), reason="this host refuses io_uring")
-def test_what_the_daemon_does_by_itself_is_not_polled_for(make_daemon):
+def test_threads_do_not_poll_for_background_work(make_daemon):
     daemon = make_daemon(settings={"io.spin": "long", "io.backend": "io_uring", "store.scrub_rate": "1GiB", "store.scrub_interval": "1s"})
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"  # asking there is no request of a client
     daemon.start()

@@ -276,7 +276,7 @@ limits:
     ("tenants:\n- {name: a, users: [root], pool: 1TiB}\n", None, "with the pools of all tenants"),
     ("memory:\n  pool: 10TiB\n", "2:9", "8MiB to 1TiB"),
 ])
-def test_what_a_start_refuses_check_config_refuses_and_both_say_the_same(make_daemon, directory, text, place, said):
+def test_startup_and_check_config_refuse_alike_with_equal_messages(make_daemon, directory, text, place, said):
     if "1TiB" in text and os.sysconf("SC_PHYS_PAGES") * PAGE >= 1 << 40:
         pytest.skip("this machine has a TiB of memory")
     path = directory / "wrong.yaml"
@@ -341,7 +341,7 @@ def test_order_of_precedence(make_daemon, directory):
         assert line in config
 
 
-def test_what_it_prints_as_configuration_it_reads(directory):
+def test_the_printed_configuration_can_be_read(directory):
     result = run("--config", "/dev/null", "--set", "store.limit=1GiB", "--set", f"store.path={directory / 'x'}",
                  "--print-config")
     assert result.returncode == OK and "limit: 1GiB" in result.stdout
@@ -377,7 +377,7 @@ def test_access_list_with_an_unknown_user(make_daemon):
     ends_with(make_daemon(settings={"access.users": "no-such-user"}), CONFIG, "no-such-user")
 
 
-def test_who_may_connect(make_daemon):
+def test_access_users_limits_who_may_connect(make_daemon):
     """access.users lets in who is named and who administers; others see the end of the stream."""
     if os.geteuid() != 0:
         pytest.skip("needs to become another user")
@@ -439,7 +439,7 @@ def test_no_version_in_common(daemon):
         assert c.version == 1
 
 
-def test_sigint_ends_it_as_well(make_daemon):
+def test_sigint_ends_the_daemon(make_daemon):
     daemon = make_daemon().start()
     daemon.process.send_signal(signal.SIGINT)
     assert daemon.wait_exit() == OK
@@ -461,7 +461,7 @@ def test_stop_is_not_held_up_by_clients(make_daemon):
         c.close()
 
 
-def test_reload_applies_what_may_change_and_names_what_may_not(make_daemon, directory):
+def test_reload_applies_changeable_keys_and_names_the_others(make_daemon, directory):
     path = directory / "kvcache.yaml"
     path.write_text("limits:\n  leases: 2\nlog:\n  level: info\n")
     daemon = make_daemon(settings={"log.level": None}, config=path).start()

@@ -33,7 +33,7 @@ def checked(*arguments, check, **how):
 
 @pytest.mark.parametrize("kind", ["clean", "killed"])
 @pytest.mark.parametrize("manifest", GOLDEN, ids=lambda m: m.stem)
-def test_an_old_store_is_said_to_open_and_keep_its_format(directory, make_daemon, manifest, kind):
+def test_check_reports_that_an_old_store_opens_and_keeps_its_format(directory, make_daemon, manifest, kind):
     store = unpack(manifest, directory, kind)
     before = contents(store)
     text = ctl("store", "check", store, check=OPENS).stdout
@@ -59,7 +59,7 @@ def test_an_old_store_is_said_to_open_and_keep_its_format(directory, make_daemon
     (VERSION, "<I", lambda v: 2**32 - 1, "none", "format version 4294967295"),
     (88, "<H", lambda v: 40000, "none", "damaged"),
 ])
-def test_what_the_daemon_would_refuse_is_said_before(store, make_daemon, place, form, change, features, word):
+def test_check_reports_stores_that_the_daemon_would_refuse(store, make_daemon, place, form, change, features, word):
     change_superblocks(store, place, form, change)
     before = contents(store)
     text = ctl("store", "check", store, check=REFUSED).stdout
@@ -114,7 +114,7 @@ def test_without_a_daemon_nothing_is_called_good(directory):
     assert result.stdout == ""
 
 
-def test_what_is_no_store(store, directory):
+def test_directories_without_a_store_are_reported(store, directory):
     empty, file, foreign, fifo, link = (directory / n for n in ("empty", "file", "foreign", "fifo", "link"))
     for folder in (empty, foreign, fifo, link):
         folder.mkdir()
@@ -157,7 +157,7 @@ def test_the_copy_of_the_highest_generation_counts(store):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
-def test_who_may_not_read_it_is_told_so(store, directory):
+def test_check_reports_missing_permission(store, directory):
     os.chmod(directory, 0o755)
     os.chmod(store, 0o700)
     result = subprocess.run([harness.CTL, "store", "check", store], capture_output=True, text=True,

@@ -211,7 +211,7 @@ def test_killed_amid_everything(each_leg, make_daemon, seed):
         assert daemon.metric("kvcache_recovery_skipped_pages") <= 1  # the page whose write was cut off
 
 
-def test_stop_amid_traffic_keeps_what_was_answered(leg_daemon):
+def test_stop_during_traffic_keeps_answered_puts(leg_daemon):
     """SIGTERM while clients put with ack `accepted`: what was answered OK is on disk afterwards."""
     answered = [[] for _ in range(4)]
     enough = threading.Event()

@@ -68,7 +68,7 @@ def tally_of(client):
         os.close(fd)
 
 
-def test_what_a_client_looks_up_by_itself_is_counted_exactly(running):
+def test_lookups_in_the_index_are_counted_exactly(running):
     daemon = running()
     pairs = items("exact", 100, 4000)
     keys = [k for k, _ in pairs]
@@ -103,7 +103,7 @@ def test_what_a_client_looks_up_by_itself_is_counted_exactly(running):
     assert daemon.metric("kvcache_lookup_counted_sessions") == 0
 
 
-def test_what_the_daemon_answers_is_counted_in_the_same_way(running):
+def test_lookups_answered_by_the_daemon_are_counted_alike(running):
     daemon = running()
     pairs = items("asked", 20, 4000)
     keys = [k for k, _ in pairs]
@@ -176,7 +176,7 @@ def test_counts_of_a_client_that_was_killed_stay(running):
     assert namespace(daemon, "n")["lookup_found_keys"] >= 5000
 
 
-def test_a_restarted_daemon_counts_anew(running):
+def test_a_restarted_daemon_counts_from_zero(running):
     daemon = running()
     pairs = items("anew", 20, 4000)
     keys = [k for k, _ in pairs]
@@ -221,7 +221,7 @@ def test_a_removed_namespace_leaves_its_counts_to_the_tenant_alone(running):
         assert (one["lookup_keys"], one["lookup_found_keys"]) == (5, 5)
 
 
-def test_who_does_not_count_is_counted(running):
+def test_sessions_without_counters_are_counted(running):
     daemon = running()
     with daemon.client() as c:
         assert c.features & kvwire.FEATURE_TALLY
@@ -285,7 +285,7 @@ def libc_fallocate(fd, mode, offset, length):
         raise OSError(ctypes.get_errno(), errno.errorcode[ctypes.get_errno()])
 
 
-def test_R2_a_client_that_lies_adds_no_more_than_it_could_have_looked_up(running):
+def test_R2_false_counts_add_no_more_than_possible_lookups(running):
     daemon = running()
     draw = random.Random(1)
     with daemon.client() as honest, daemon.client() as c:

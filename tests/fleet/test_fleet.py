@@ -163,7 +163,7 @@ def test_it_is_as_fast_as_the_engines_own_tool(engine):
 # --- 1: what one host has stored, the others hit ---
 
 @pytest.mark.parametrize("trace", ["made", "real"])
-def test_a_second_host_hits_what_the_first_has_stored(engine, make_host, directory, trace):
+def test_a_second_host_hits_chunks_stored_by_the_first(engine, make_host, directory, trace):
     path, some = (trace_path(), ["--requests", "60"]) if trace == "real" else (write_trace(directory / "trace", 60), [])
     asked, _, distinct = expected_hits(path, 60)
     a, b = (make_host(engine, **{"remote.absence_lifetime": "10s"}) for _ in range(2))
