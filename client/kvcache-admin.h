@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache for those who look after a daemon: namespaces, lists of chunks, purge, verify, the
- * volumes, reports. Conventions, handles and return values are those of <kvcache.h>. */
+/* libkvcache for administrators of a daemon: namespaces, lists of chunks, purge, verify, volumes,
+ * reports. Conventions, handles and return values are those of <kvcache.h>. */
 #ifndef KVCACHE_ADMIN_H
 #define KVCACHE_ADMIN_H
 
@@ -11,26 +11,26 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* A namespace that exists. */
+/* Describes an existing namespace. */
 struct kvcache_namespace_info {
         char name[256];
         char tenant[64];
-        uint32_t owner;                /* id of the user that made it; UINT32_MAX: not known */
-        uint32_t sessions;             /* that have it open */
+        uint32_t owner;                /* uid of its creator; UINT32_MAX: not known */
+        uint32_t sessions;             /* number of sessions that have it open */
         uint64_t chunks, stored_bytes; /* on disk */
         uint64_t chunk_bytes;          /* declared; 0: none */
         uint64_t created_ms;           /* Unix time */
-        uint64_t last_used_ms; /* when the last session that had it open ended, now if one has; 0:
+        uint64_t last_used_ms; /* end of the last session that had it open, or now if one has; 0:
                                   none has since the daemon started */
         uint32_t fingerprint_crc32c;
-        uint32_t may_remove; /* 1: this client may remove it, once it is empty, and set its lifetime
-                              */
-        uint32_t lifetime_s; /* chunks are not found any more when they are so old; 0: no end */
+        uint32_t may_remove; /* 1: this client may set its lifetime, and remove it once it is
+                                empty */
+        uint32_t lifetime_s; /* age at which chunks are no longer found; 0: no limit */
         uint32_t reserved;   /* 0 */
 };
-/* Up to `max` namespaces; `tenant`: those of this one; NULL: of the own one, or, of an admin, of
- * all. Start with *cursor = 0; at the end it is 0 again. Returns how many. -EOPNOTSUPP: the daemon
- * is too old for this. */
+/* Lists up to `max` namespaces of `tenant`; NULL selects the client's own tenant or, for an admin,
+ * all. Start with *cursor = 0; it is 0 again after the last. Returns the number of namespaces.
+ * -EOPNOTSUPP if the daemon is too old. */
 int kvcache_namespace_list_sized(struct kvcache *kv, const char *tenant, uint64_t *cursor,
                                  struct kvcache_namespace_info *ret, size_t info_size, size_t max);
 static inline int kvcache_namespace_list(struct kvcache *kv, const char *tenant, uint64_t *cursor,
@@ -50,20 +50,21 @@ static inline int kvcache_namespace_stat(struct kvcache *kv, const char *name, c
         return kvcache_namespace_stat_sized(kv, name, tenant, ret, sizeof(*ret), ret_fingerprint);
 }
 enum {
-        KVCACHE_PURGE = 1 << 0, /* also what it holds: deleted for good */
+        KVCACHE_PURGE = 1 << 0, /* also delete its chunks, permanently */
 };
-/* Removes a namespace; on stable storage when this returns. For the user that made it, and for
- * admins: -EACCES. `ret_dropped` (may be NULL): chunks that were purged with it. -ENOENT: as above;
- * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or some operation on it is in
- * progress; kvcache_error() says which. A handle that has it open opens it again, and so may make
- * it again, when it is next used. */
+/* Removes a namespace; the removal is on stable storage when the call returns. Only its creator and
+ * admins may, otherwise -EACCES. `ret_dropped` (may be NULL) gets the number of chunks purged with
+ * it. Returns -ENOENT as kvcache_namespace_stat(); -ENOTEMPTY if it holds chunks; -EBUSY if other
+ * sessions have it open or an operation on it is in progress, and kvcache_error() says which. A
+ * handle that has the namespace open opens it again at the next use, which may create it again. */
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped);
 
-/* How long after it was put a chunk of the namespace is found, for all that is in it and all that
- * will be; 0: no end. On stable storage when this returns. Above 2,047 s it may be rounded up, by
- * less than a thousandth; kvcache_namespace_stat() has what it is. For whom
- * kvcache_namespace_remove() is: -EACCES. -ENOENT: as above. -EOPNOTSUPP: the daemon is too old. */
+/* Sets how long after their put the namespace's chunks are found, for present and future chunks; 0:
+ * no limit. The change is on stable storage when the call returns. A lifetime above 2,047 s may be
+ * rounded up by less than a thousandth; kvcache_namespace_stat() returns the result. Only its
+ * creator and admins may, otherwise -EACCES. Returns -ENOENT as kvcache_namespace_stat(),
+ * -EOPNOTSUPP if the daemon is too old. */
 int kvcache_namespace_set_lifetime(struct kvcache *kv, const char *name, const char *tenant,
                                    uint32_t lifetime_s);
 
@@ -74,9 +75,9 @@ struct kvcache_listed {
         uint32_t tiers;
         uint32_t reserved; /* 0 */
 };
-/* Up to `max` chunks of a namespace, in no order; those that are in memory only, since they are
- * being written or could not be, are passed over. Start with *cursor = 0; at the end it is 0 again.
- * Returns how many, which may be none before the end, too. */
+/* Lists up to `max` chunks of a namespace, in no order. Chunks that are only in memory, because
+ * their write is pending or failed, are left out. Start with *cursor = 0; it is 0 again after the
+ * last. Returns the number of chunks, which may be 0 before the end, too. */
 int kvcache_list_sized(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
                        struct kvcache_listed *ret, size_t listed_size, size_t max);
 static inline int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, uint64_t *cursor,
@@ -85,10 +86,10 @@ static inline int kvcache_list(struct kvcache *kv, uint32_t namespace_handle, ui
         return kvcache_list_sized(kv, namespace_handle, cursor, ret, sizeof(*ret), max);
 }
 
-/* Deletes everything in the namespace, for good; on stable storage when this returns. `ret_dropped`
- * (may be NULL): how many chunks. */
+/* Deletes all chunks of the namespace permanently; on stable storage when the call returns.
+ * `ret_dropped` (may be NULL) gets the number of chunks. */
 int kvcache_purge(struct kvcache *kv, uint32_t namespace_handle, uint64_t *ret_dropped);
-/* Everything in the store. For admins: -EACCES. */
+/* Deletes all chunks of the store, as kvcache_purge() does. Only admins may, otherwise -EACCES. */
 int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped);
 
 /* Purges the namespace on this host and on the shared tier. This host finds no chunk of it from now
@@ -102,55 +103,56 @@ int kvcache_purge_remote(struct kvcache *kv, uint32_t namespace_handle, uint64_t
 int kvcache_purge_all_remote(struct kvcache *kv, uint64_t *ret_dropped, uint32_t *ret_seconds);
 
 enum {
-        KVCACHE_DRY_RUN = 1 << 0, /* deletes nothing, and says what would be deleted */
+        KVCACHE_DRY_RUN = 1 << 0, /* delete nothing, and report what would be deleted */
 };
 struct kvcache_sweep {
         uint32_t size;                   /* sizeof(struct kvcache_sweep) */
         uint32_t flags;                  /* KVCACHE_DRY_RUN */
-        uint64_t limit_bytes;            /* that are left at most */
+        uint64_t limit_bytes;            /* target size of the shared tier */
         uint64_t seen, seen_bytes;       /* out: chunks on the shared tier */
-        uint64_t deleted, deleted_bytes; /* of these */
+        uint64_t deleted, deleted_bytes; /* out: chunks deleted */
 };
-/* Deletes from the shared tier what no host has used for longest, and what was purged there. One
- * host at a time: -EBUSY. -EINVAL: there is no shared tier, or its engine does that by itself, as
- * S3 does. -EOPNOTSUPP: the daemon is too old, or has no such tier. For admins: -EACCES. May take
- * minutes. */
+/* Deletes from the shared tier the chunks that no host has used for longest, and purged chunks.
+ * Only one host may sweep at a time, otherwise -EBUSY. Returns -EINVAL if there is no shared tier,
+ * or its engine expires objects itself, as S3 does; -EOPNOTSUPP if the daemon is too old or has no
+ * such tier; -EACCES if the client is not an admin. May take minutes. */
 int kvcache_remote_sweep(struct kvcache *kv, struct kvcache_sweep *sweep);
 
-/* Where a walk through the store is, and what the last step found. */
+/* Position of a scan through the store, and the findings of the last step. */
 struct kvcache_verify {
         uint32_t size;   /* sizeof(struct kvcache_verify) */
         uint32_t volume; /* index in the store, from 0; the caller iterates over the volumes */
-        uint32_t segment, slot; /* in: where to begin, at first 0; out: where to go on */
-        uint32_t max_chunks;    /* at most so many; 0: the library's choice */
+        uint32_t segment, slot; /* in: where to begin, at first 0; out: where to continue */
+        uint32_t max_chunks;    /* maximum number of chunks; 0: the library's choice */
         uint32_t reserved;      /* 0 */
-        uint64_t max_bytes;     /* ends behind the chunk that reaches this; 0: the same */
+        uint64_t max_bytes; /* stop after the chunk that reaches this; 0: the library's choice */
 
-        uint32_t volumes; /* out: of the store */
-        uint32_t
-                segments; /* number in this volume; when `segment` reaches it, the volume is done */
-        uint64_t chunks, bytes; /* read, bad ones included */
-        uint64_t mismatched;    /* not what was put: dropped */
-        uint64_t unreadable;    /* refused by the device: dropped */
-        uint64_t skipped;       /* not read, for want of memory and the like: still there */
-        uint32_t gave_up;       /* 1: many in a row could not be read: the device is at fault */
+        uint32_t volumes;       /* out: number of volumes in the store */
+        uint32_t segments;      /* number in this volume; when `segment` reaches it, the volume is
+                                   done */
+        uint64_t chunks, bytes; /* out: read, bad ones included */
+        uint64_t mismatched;    /* bytes differ from those put: dropped */
+        uint64_t unreadable;    /* the device failed the read: dropped */
+        uint64_t skipped;       /* not read, for example for lack of memory: still stored */
+        uint32_t gave_up;       /* 1: many consecutive reads failed: the device is at fault */
         uint32_t reserved_2;    /* 0 */
 };
-/* Reads a part of one segment back from disk, compares checksums, and drops what is bad: a miss
- * from then on. For admins: -EACCES. -EINVAL: no such volume; -EBUSY: too much is being verified
- * already; -EIO: the volume is bypassed. */
+/* Reads a part of one segment from disk, compares checksums, and drops bad chunks, which are misses
+ * from then on. Returns -EACCES if the client is not an admin, -EINVAL if there is no such volume,
+ * -EBUSY if too much is being verified already, -EIO if the volume is bypassed. */
 int kvcache_verify(struct kvcache *kv, struct kvcache_verify *verify);
 
-/* Suspends a volume of the store, numbered from 0 in the order of the status report's
- * store.volumes, when all that was begun there has been written: its keys are misses from then on.
- * Resuming probes the device and uses the volume again, also one that the daemon has bypassed by
- * itself; it may take a second for each million chunks. 1: it was in that state already. For
- * admins: -EACCES. -EINVAL: no such volume; -EBUSY: the device has not completed earlier I/O, or
- * another such call is in progress; -EIO: the device, and kvcache_error() says what. */
+/* Suspends or resumes a volume of the store, numbered from 0 in the order of the status report's
+ * store.volumes. Suspending returns when all pending I/O there is complete; its keys are misses
+ * from then on. Resuming probes the device and uses the volume again, also after the daemon has
+ * bypassed it, and may take a second for each million chunks. Returns 1 if the volume was in that
+ * state already; -EACCES if the client is not an admin; -EINVAL if there is no such volume; -EBUSY
+ * if the device has not completed earlier I/O or another such call is in progress; -EIO if the
+ * device fails, and kvcache_error() describes the failure. */
 int kvcache_device_suspend(struct kvcache *kv, uint32_t volume);
 int kvcache_device_resume(struct kvcache *kv, uint32_t volume);
 
-/* Round trip, ns. `ret_ns` may be NULL. */
+/* Measures a round trip to the daemon, in nanoseconds. `ret_ns` may be NULL. */
 int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns);
 
 enum kvcache_report {
@@ -158,35 +160,37 @@ enum kvcache_report {
         KVCACHE_REPORT_STATS = 1,   /* JSON, every metric */
         KVCACHE_REPORT_METRICS = 2, /* Prometheus text */
         KVCACHE_REPORT_CONFIG = 3,  /* YAML; for admins: -EACCES */
-        KVCACHE_REPORT_STAGES = 4,  /* JSON, times of the latest requests and I/O operations, while
-                                       io.stages is on; for admins: -EACCES; of a daemon that has
-                                       none -EOPNOTSUPP */
+        KVCACHE_REPORT_STAGES = 4,  /* JSON, times of the latest requests and I/O operations while
+                                       io.stages is on; for admins: -EACCES; -EOPNOTSUPP if the
+                                       daemon has none */
 };
-/* A text about the daemon, NUL-terminated, to be freed by the caller with free(). */
+/* Returns a report of the daemon, NUL-terminated. The caller frees it with free(). */
 int kvcache_report(struct kvcache *kv, enum kvcache_report what, char **ret_text);
 
-/* A benchmark session counts the transfers of chunks, by path, memory layout and what moved them;
- * kvcache-bench session shows it. At most one is active, at a time; the others keep what they have.
- */
+/* A benchmark session counts transfers of chunks by path, memory layout and technology;
+ * kvcache-bench session shows it. At most one is active at a time; the others keep their
+ * counters. */
 enum kvcache_bench_action {
-        KVCACHE_BENCH_INIT = 1,    /* a session of that name, active and enabled; it is at zero */
-        KVCACHE_BENCH_STATUS = 2,  /* nothing but the answer */
-        KVCACHE_BENCH_RESET = 3,   /* to zero; what completes later counts */
-        KVCACHE_BENCH_ENABLE = 4,  /* goes on counting, if it is the active one */
-        KVCACHE_BENCH_DISABLE = 5, /* keeps what it has, and its clock stands still */
-        KVCACHE_BENCH_LIST = 6,    /* the answer is an array */
+        KVCACHE_BENCH_INIT = 1,   /* create a session, active, enabled and with zero counters */
+        KVCACHE_BENCH_STATUS = 2, /* only return the session */
+        KVCACHE_BENCH_RESET = 3, /* set the counters to zero; transfers that complete later count */
+        KVCACHE_BENCH_ENABLE = 4,  /* continue counting, if the session is active */
+        KVCACHE_BENCH_DISABLE = 5, /* keep the counters and stop the clock */
+        KVCACHE_BENCH_LIST = 6,    /* return an array of all sessions */
         KVCACHE_BENCH_DELETE = 7,
 };
 enum {
-        KVCACHE_BENCH_RESUME = 1 << 0, /* INIT: one that exists goes on with what it has */
-        KVCACHE_BENCH_FORCE = 1 << 1,  /* INIT: one that exists begins anew */
+        KVCACHE_BENCH_RESUME = 1 << 0, /* INIT: an existing session continues with its counters */
+        KVCACHE_BENCH_FORCE = 1 << 1,  /* INIT: an existing session starts again at zero */
 };
-/* `name`: [A-Za-z0-9._-]{1,64} without a leading dot; NULL: the active one, of LIST all. `ret_json`
- * (may be NULL): the session, as of DELETE it was, in the schema kvcache.bench.v1, with the path of
- * its file, as the daemon sees it, in "file"; NUL-terminated, to be freed by the caller with
- * free(). -EEXIST: INIT without a flag; -ENOENT: there is none of that name; -ESRCH: none is
- * active; -EDQUOT: there are 64; -EOPNOTSUPP: the daemon is too old. All but STATUS and LIST is for
- * admins: -EACCES. */
+/* Controls benchmark sessions. `name`: [A-Za-z0-9._-]{1,64} without a leading dot; NULL selects the
+ * active session, and is ignored by LIST. `ret_json` (may be NULL) gets the session in the schema
+ * kvcache.bench.v1, for DELETE its last state; "file" is the path of its file as the daemon sees
+ * it. The text is NUL-terminated, and the caller frees it with free().
+ *
+ * Returns -EEXIST for INIT of an existing session without a flag; -ENOENT if there is none of that
+ * name; -ESRCH if none is active; -EDQUOT if there are 64; -EOPNOTSUPP if the daemon is too old;
+ * -EACCES if the client is not an admin, except for STATUS and LIST. */
 int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, const char *name,
                           uint32_t flags, char **ret_json);
 
@@ -197,10 +201,11 @@ int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, 
  * -EOPNOTSUPP if the daemon is too old. */
 int kvcache_record(struct kvcache *kv, uint32_t duration_s, int *ret_fd);
 
-/* The daemon reads its configuration again, as on SIGHUP. `ret_json` (may be NULL): what was
- * applied, what needs a restart, what is wrong (section 6.31 of the protocol's specification);
- * NUL-terminated, to be freed by the caller with free(). 0; 1: the configuration is wrong, and
- * nothing was changed. -EOPNOTSUPP: the daemon is too old. For admins: -EACCES. */
+/* Makes the daemon read its configuration again, as on SIGHUP. `ret_json` (may be NULL) lists
+ * applied changes, changes that need a restart, and faults (section 6.31 of the protocol's
+ * specification). The text is NUL-terminated, and the caller frees it with free(). Returns 0, or 1
+ * if the configuration is invalid and nothing was changed; -EOPNOTSUPP if the daemon is too old;
+ * -EACCES if the client is not an admin. */
 int kvcache_reload(struct kvcache *kv, char **ret_json);
 
 #pragma GCC visibility pop

@@ -15,21 +15,22 @@ extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
-/* Where blocks lie in an engine's memory, on the GPU or on the host.
- * A region is page_tokens × inner × dtype_bytes: what one layer, and one of keys and values, has in
- * a block. A stored chunk is always [layers, outer, tokens, inner] without padding. */
+/* Position of blocks in an engine's memory, on the GPU or on the host.
+ * A region is page_tokens × inner × dtype_bytes: the part of a block that belongs to one layer and
+ * to either keys or values. A stored chunk is always [layers, outer, tokens, inner] without
+ * padding. */
 
 enum kvcache_layout_kind {
         KVCACHE_LAYOUT_CONTIGUOUS = 1,  /* one buffer: [blocks, layers, outer, page, inner] */
-        KVCACHE_LAYOUT_BLOCK_FIRST = 2, /* a buffer a layer: [blocks, outer, page, inner] */
-        KVCACHE_LAYOUT_OUTER_FIRST = 3, /* a buffer a layer: [outer, blocks, page, inner] */
+        KVCACHE_LAYOUT_BLOCK_FIRST = 2, /* one buffer per layer: [blocks, outer, page, inner] */
+        KVCACHE_LAYOUT_OUTER_FIRST = 3, /* one buffer per layer: [outer, blocks, page, inner] */
 };
 
 struct kvcache_layout {
         uint32_t size;        /* sizeof(struct kvcache_layout) */
         uint32_t kind;        /* enum kvcache_layout_kind */
         uint32_t layers;      /* 1 to 4,096 */
-        uint32_t outer;       /* 2: keys and values; 1: one tensor, as of MLA */
+        uint32_t outer;       /* 2: keys and values; 1: one tensor, as in MLA */
         uint32_t page_tokens; /* tokens per block */
         uint32_t dtype_bytes; /* 1, 2, 4 or 8 */
         uint64_t inner;       /* elements of one token: heads × head size */
@@ -49,8 +50,8 @@ struct kvcache_layout_info {
         uint64_t buffer_bytes; /* size of each buffer, from its aligned base */
 };
 
-/* Checks a layout and measures it. Returns -EINVAL or -E2BIG if the layout is invalid, -EOVERFLOW
- * if a sum exceeds 64 bits. `ret_error` (may be NULL) gets a sentence. */
+/* Checks a layout and computes its sizes. Returns -EINVAL or -E2BIG if the layout is invalid,
+ * -EOVERFLOW if a sum exceeds 64 bits. `ret_error` (may be NULL) gets a sentence. */
 int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_layout_info *ret,
                            char *ret_error, size_t error_bytes);
 
@@ -68,9 +69,9 @@ struct kvcache_piece {
         uint64_t bytes;
 };
 
-/* The pieces of one block, by offset; what is contiguous in memory and in the chunk is one piece.
- * `part` may be NULL. Returns how many, at most layers × outer; -ENOBUFS: more than `max`; -EINVAL:
- * no such block, layers or tokens. */
+/* Computes the pieces of one block, by offset; a run that is contiguous both in memory and in the
+ * chunk is one piece. `part` may be NULL. Returns the number of pieces, at most layers × outer;
+ * -ENOBUFS if there are more than `max`; -EINVAL if there is no such block, layer or token. */
 int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
                           const struct kvcache_layout_part *part, struct kvcache_piece *ret,
                           size_t max);
@@ -80,8 +81,8 @@ int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
 /* A block of the layout and its chunk, which is contiguous and does not overlap the block. */
 struct kvcache_layout_copy {
         uint64_t block;
-        void *chunk;          /* gather writes it, scatter only reads it */
-        uint64_t chunk_bytes; /* exactly those of a chunk of `tokens`, with all layers */
+        void *chunk;          /* written by gather, only read by scatter */
+        uint64_t chunk_bytes; /* must be the size of a chunk of `tokens`, with all layers */
         uint32_t tokens;      /* 0: all of a page */
         uint32_t reserved;    /* 0 */
 };
@@ -98,13 +99,13 @@ struct kvcache_layout_moved {
                                   if all layers and tokens were moved, else equal to `bytes` */
 };
 
-/* Copies `n` blocks into their chunks, or chunks into their blocks. `first_layer`, `n_layers`: of
- * these layers only (0, 0: all); a chunk has all layers nevertheless. Everything is checked before
- * the first byte is copied. Addresses of the layout are the calling process's. `ret` and
- * `ret_error` may be NULL.
+/* Copies `n` blocks into their chunks, or chunks into their blocks. Only `n_layers` layers from
+ * `first_layer` on are copied (0, 0: all); a chunk has room for all layers nevertheless. All
+ * arguments are checked before the first byte is copied. The layout's addresses are those of the
+ * calling process. `ret` and `ret_error` may be NULL.
  *
- * 0; -EINVAL, -EOVERFLOW, -E2BIG: as kvcache_layout_measure(), or no such block, layer or token, or
- * a chunk of another length; -ENOMEM. */
+ * Returns 0; -EINVAL, -EOVERFLOW or -E2BIG as kvcache_layout_measure(), or if a block, layer or
+ * token does not exist or a chunk has another length; -ENOMEM. */
 int kvcache_layout_gather(const struct kvcache_layout *layout, uint32_t first_layer,
                           uint32_t n_layers, const struct kvcache_layout_copy *copies, size_t n,
                           struct kvcache_layout_moved *ret, char *ret_error, size_t error_bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libkvcache: what a program moves by itself. The daemon counts what it moves, and the library what
- * the calls of <kvcache-gpu.h> move; a program that copies blocks in another way, as with
- * kvcache_layout_gather() or a copy engine of its own, says here what it has moved. So the metrics
- * kvcache_transfer_* and the sessions of kvcache-bench show what really happened. */
+/* libkvcache: transfers that a program makes itself. The daemon counts its own transfers, and the
+ * library those of <kvcache-gpu.h>. A program that copies blocks in another way, such as with
+ * kvcache_layout_gather() or its own copy engine, reports them here, so that the metrics
+ * kvcache_transfer_* and the sessions of kvcache-bench are complete. */
 #ifndef KVCACHE_TRANSFER_H
 #define KVCACHE_TRANSFER_H
 
@@ -48,32 +48,31 @@ enum kvcache_transfer_result {
         KVCACHE_TRANSFER_TIMEOUT = 5,
 };
 
-/* Operations that have ended, of one kind. */
+/* A number of completed transfers of one kind. */
 struct kvcache_transfer {
-        uint32_t size;   /* sizeof(struct kvcache_transfer) */
-        uint32_t path;   /* enum kvcache_transfer_path */
-        uint32_t layout; /* layout of the program's memory: enum kvcache_layout_kind; 0: another one
-                          */
+        uint32_t size;       /* sizeof(struct kvcache_transfer) */
+        uint32_t path;       /* enum kvcache_transfer_path */
+        uint32_t layout;     /* layout of the program's memory: enum kvcache_layout_kind; 0:
+                                another one */
         uint32_t technology; /* enum kvcache_transfer_technology */
         uint32_t result;     /* enum kvcache_transfer_result */
         uint32_t reserved;   /* 0 */
-        uint64_t
-                transfers; /* at least 1: copies, entries of a batch, launches of a kernel, reads */
-        uint64_t blocks;   /* these four are not counted of what has failed */
-        uint64_t regions;  /* blocks × layers × outer */
-        uint64_t bytes;    /* without padding */
-        uint64_t device_bytes; /* with it; 0: as `bytes` */
-        uint64_t duration_ns;  /* from the beginning of the first to the end of the last, which is
-                                  now. Divided by `transfers` it is the latency of each. */
+        uint64_t transfers; /* 1 or more: copies, entries of a batch, launches of a kernel, reads */
+        uint64_t blocks;    /* blocks to device_bytes are ignored if `result` is a failure */
+        uint64_t regions;   /* blocks × layers × outer */
+        uint64_t bytes;     /* without padding */
+        uint64_t device_bytes; /* with padding; 0: equal to `bytes` */
+        uint64_t duration_ns;  /* from the start of the first to the end of the last, which is now.
+                                  The latency of each is this value divided by `transfers` */
 };
 
-/* Counts them: no message, no system call but for the clock, and nothing that waits; the first time
- * in a session memory is allocated and the daemon is asked for the page in which it reads them. In
- * a session at most 16 combinations of path, layout and technology are counted.
+/* Counts transfers, without a message, a system call other than for the clock, or a wait. The first
+ * call of a session allocates memory and asks the daemon for the page from which it reads the
+ * counters. A session counts at most 16 combinations of path, layout and technology.
  *
- * 0; -EINVAL: one of the members is not what it must be; -E2BIG: it is of a newer library; -ENOSPC:
- * there are 16 others; -ENOMEM; -ENOTCONN: there is no session, which no call has opened yet or
- * which has ended; -EOPNOTSUPP: the daemon is too old for it; -ECHILD: after fork(). */
+ * Returns 0; -EINVAL if a member is invalid; -E2BIG if the structure is newer than the library;
+ * -ENOSPC if there are 16 other combinations; -ENOMEM; -ENOTCONN if no call has opened a session
+ * yet, or it has ended; -EOPNOTSUPP if the daemon is too old; -ECHILD after fork(). */
 int kvcache_count_transfer(struct kvcache *kv, const struct kvcache_transfer *transfer);
 
 #pragma GCC visibility pop

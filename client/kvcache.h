@@ -55,9 +55,9 @@ struct kvcache_key {
 /* Stable numbers. */
 enum kvcache_status {
         KVCACHE_OK = 0,
-        KVCACHE_MISS = 1,   /* not there, or it failed its check */
-        KVCACHE_EXISTS = 2, /* put: it was already there; nothing was copied. As good as OK */
-        KVCACHE_BUSY = 3,   /* no room now */
+        KVCACHE_MISS = 1,   /* the chunk is not stored, or failed its check */
+        KVCACHE_EXISTS = 2, /* put: the chunk was already stored and nothing was copied */
+        KVCACHE_BUSY = 3,   /* no room at the moment */
         KVCACHE_TOO_LARGE = 4,
         KVCACHE_NOT_DURABLE = 5, /* put durable: written, but it may not survive power loss */
         KVCACHE_FAILED = 6,      /* put: the device refused */
@@ -65,23 +65,24 @@ enum kvcache_status {
         KVCACHE_STALE = 8, /* release: no such lease */
         KVCACHE_DENIED = 9,
         KVCACHE_QUOTA = 10,
-        KVCACHE_MISMATCH = 11, /* namespace: exists with another fingerprint */
+        KVCACHE_MISMATCH = 11, /* namespace: one with another fingerprint exists */
         KVCACHE_NO_NAMESPACE = 12,
         KVCACHE_VERSION = 13,
         KVCACHE_SHUTDOWN = 14,
-        KVCACHE_NO_SPACE =
-                15, /* nothing is stored; written, durable: also for store.write_budget */
+        KVCACHE_NO_SPACE = 15, /* nothing was stored: disk full, or, for written and durable,
+                                  store.write_budget spent */
         KVCACHE_NOT_EMPTY = 16,
-        /* The library's own: */
+        /* Set by the library, never by the daemon: */
         KVCACHE_LOST = 100, /* the daemon ended before it replied */
-        /* The deadline passed and the request goes on: memory that it names still belongs to it.
-         * (The keys of a request that was not sent yet are KVCACHE_BUSY: it was taken back.) */
+        /* The deadline passed but the request continues and still owns the memory that it names.
+         * The keys of a request that was not sent yet are KVCACHE_BUSY instead: the request was
+         * taken back. */
         KVCACHE_PENDING = 101,
-        KVCACHE_CANCELLED = 102, /* kvcache_cancel() came first: nothing was done */
+        KVCACHE_CANCELLED = 102, /* kvcache_cancel() took effect first: nothing was done */
 };
 
-/* Returns whether the chunk is stored. A chunk with KVCACHE_NOT_DURABLE may not survive power loss.
- */
+/* Returns whether the chunk is stored. A chunk with KVCACHE_NOT_DURABLE may not survive power
+ * loss. */
 static inline int kvcache_status_ok(int status)
 {
         return status == KVCACHE_OK || status == KVCACHE_EXISTS || status == KVCACHE_NOT_DURABLE;
@@ -103,28 +104,29 @@ enum kvcache_tier {
         KVCACHE_TIER_REMOTE = 4, /* the shared tier of several hosts, if the daemon has one */
 };
 
-struct kvcache; /* a handle: a connection, its mappings, and what is in flight */
+struct kvcache; /* a handle: a connection, its mappings, and the requests in flight */
 
 struct kvcache_options {
         uint32_t size;           /* sizeof(struct kvcache_options) */
         uint32_t flags;          /* KVCACHE_POPULATE, KVCACHE_NO_LOOKUP, KVCACHE_NO_SPIN */
         const char *socket_path; /* NULL: $KVCACHE_SOCKET, else the default path */
-        const char
-                *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's name */
-        int connect_timeout_ms; /* 0: 5,000 */
-        int request_timeout_ms; /* timeout of blocking calls, and of requests without their own; 0:
-                                   30,000, which a purge, a verify or a device call may exceed */
-        uint64_t staging_bytes; /* size of the staging memory, limited by the daemon; 0: the
-                                   daemon's limit */
+        const char *client_name; /* for the daemon's log, at most 31 bytes; NULL: the program's
+                                    name */
+        int connect_timeout_ms;  /* 0: 5,000 */
+        int request_timeout_ms;  /* timeout of blocking calls, and of requests without their own; 0:
+                                    30,000, which a purge, a verify or a device call may exceed */
+        uint64_t staging_bytes;  /* size of the staging memory, limited by the daemon; 0: the
+                                    daemon's limit */
 };
 enum {
-        KVCACHE_POPULATE = 1 << 0, /* fault the whole pool mapping in at connect: the first touch of
+        KVCACHE_POPULATE = 1 << 0, /* fault in the whole pool mapping at connect: the first touch of
                                       a page costs more than copying it */
-        KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS, MATCH and gets always ask the daemon: see there */
-        KVCACHE_NO_SPIN = 1 << 2,   /* a call that waits for an answer sleeps at once. Without it,
-                                       and on four processors or more, it polls for 50 us at most
-                                       first (2 ms, where the daemon does: io.spin), as long as
-                                       recent answers have come that soon */
+        KVCACHE_NO_LOOKUP = 1 << 1, /* EXISTS, MATCH and gets always ask the daemon; see enum
+                                       kvcache_op */
+        KVCACHE_NO_SPIN = 1 << 2,   /* waiting calls sleep at once. Without this flag, and with
+                                       four processors or more, they first poll for up to 50 us (2
+                                       ms if the daemon polls, io.spin) while recent answers
+                                       arrived within that time */
 };
 
 /* Connects, agrees on a version, maps the pool read-only and checks its seals. `*ret` is set on
@@ -154,7 +156,7 @@ struct kvcache_info {
         uint64_t reconnects;    /* number of reconnects of this handle */
         uint8_t instance[16];   /* identifies the daemon's process; changes with a restart */
         uint64_t lookup_bytes;  /* size of the mapped lookup index; 0: none is mapped */
-        uint64_t lookups_local; /* keys that this handle has answered from the index */
+        uint64_t lookups_local; /* keys that this handle has answered from the lookup index */
         uint32_t lends; /* 1: at connect, the daemon lent data files to this user; 0: it did not
                            (io.gds), or is too old */
         uint32_t takes_files;      /* 1: the daemon accepts KVCACHE_BUFFER_FILE from this user
@@ -162,161 +164,173 @@ struct kvcache_info {
         uint32_t shared_tier;      /* 1: the daemon has a tier that it shares with other hosts */
         uint32_t reserved;         /* 0 */
         uint64_t pool_index_bytes; /* size of the mapped pool index; 0: none is mapped */
-        uint64_t gets_local; /* keys that this handle has got through the index, without the daemon
-                              */
+        uint64_t gets_local; /* keys that this handle has got through the pool index, without the
+                                daemon */
 };
 int kvcache_get_info(struct kvcache *kv, struct kvcache_info *ret);
 
 /* --- namespaces ---
- * A name and what its blocks depend on. `fingerprint`: canonical text, lines "key=value\n" sorted
- * by key: model, revision, dtype, layout, block tokens, parallel sizes. The same name with another
- * fingerprint is refused with -EEXIST and kvcache_error() names the field: that is what keeps two
+ * A namespace is a name bound to a fingerprint: canonical text of lines "key=value\n", sorted by
+ * key, such as model, revision, dtype, layout, block tokens and parallel sizes. Opening a name with
+ * another fingerprint fails with -EEXIST, and kvcache_error() names the field. This keeps two
  * configurations from reading each other's bytes.
  *
- * Gives a handle (never 0) that stays valid across reconnects. -EEXIST: mismatch. -ENOENT:
- * KVCACHE_ATTACH, and it does not exist. -EOPNOTSUPP: a lifetime, and the daemon is too old. */
+ * kvcache_namespace_open() opens or creates a namespace and sets `*ret_namespace` to a number,
+ * never 0, that stays valid across reconnects. Returns -EEXIST if the fingerprint differs, -ENOENT
+ * if the namespace does not exist and KVCACHE_ATTACH is set, -EOPNOTSUPP if a lifetime is given and
+ * the daemon is too old for lifetimes. */
 struct kvcache_namespace_options {
         uint32_t size;           /* sizeof(struct kvcache_namespace_options) */
         uint32_t flags;          /* KVCACHE_ATTACH */
         const char *name;        /* 1 to 255 bytes */
         const char *fingerprint; /* NULL with KVCACHE_ATTACH: do not compare (tools) */
-        uint64_t chunk_bytes; /* size of most chunks: stored without rounding loss; 0: not declared
-                               */
+        uint64_t chunk_bytes;    /* size of most chunks: stored without rounding loss; 0: not
+                                    declared */
         uint32_t lifetime_s; /* lifetime of chunks after their put, in seconds, if this call creates
                                 the namespace; 0: no end. An existing namespace keeps its own: see
                                 kvcache_namespace_set_lifetime() */
         uint32_t reserved;   /* 0 */
 };
 enum {
-        KVCACHE_ATTACH = 1 << 0, /* must exist already */
+        KVCACHE_ATTACH = 1 << 0, /* fail unless the namespace exists */
 };
 int kvcache_namespace_open(struct kvcache *kv, const struct kvcache_namespace_options *options,
                            uint32_t *ret_namespace);
 
-/* --- staging: memory that the daemon shares with this handle, from which puts are taken and to
- * which `get into` copies ---
- * Made at the first use. kvcache_staging_acquire() gives a place, 64-byte aligned; -ENOBUFS: no
- * room now (reap, release, try again); -E2BIG: never. A place that a request in flight names
- * belongs to the daemon until its completion is reaped; releasing it earlier is safe: the library
- * frees it when that has happened. */
+/* --- staging: memory that the daemon shares with this handle, the source of puts and the target of
+ * `get into` ---
+ * The staging area is created on first use. kvcache_staging_acquire() returns a place aligned to 64
+ * bytes. Returns -ENOBUFS if there is no room now (reap, release, try again), -E2BIG if `bytes` can
+ * never fit. A place that a request in flight names belongs to the daemon until the request's
+ * completion is reaped. Releasing the place earlier is safe: the library frees it after that
+ * completion. */
 int kvcache_staging_acquire(struct kvcache *kv, size_t bytes, void **ret_place);
 void kvcache_staging_release(struct kvcache *kv, void *place);
 
-/* --- registered buffers: memory of the caller's that the daemon moves bytes to and from itself ---
- * What a put or a `get into` names there is not copied by the library, but for a little that is in
- * the daemon's memory, got into a mapping that the library has made of a file with F_SEAL_SHRINK:
- * that is sooner copied than asked for. Nor is it copied by the daemon, which moves it between
- * there and the disk, where the key's pieces, 64 at most, lie in registered
- * buffers, begin at multiples of 4,096 bytes there and are, but for the last, of whole 4,096 bytes
- * (a page of K and one of V), and are put KVCACHE_WRITTEN or KVCACHE_DURABLE without a lease to
- * keep, or are to hold a whole chunk that is not in memory. A buffer counts in full against the
- * daemon's limits.registered.
+/* --- registered buffers: the caller's memory, which the daemon reads and writes directly ---
+ * The library does not copy the bytes of a put or a `get into` that lie in a registered buffer. The
+ * one exception is a small `get into` of chunks in the daemon's memory, into a mapping that the
+ * library made of a file with F_SEAL_SHRINK: a copy is then faster than a message.
  *
- * A place that a request names is the daemon's until its completion is reaped; after
- * KVCACHE_PENDING or KVCACHE_LOST until kvcache_memory_settled() returns 1. A program that changes
- * the bytes of a put before that, punches holes or truncates the file, harms its own chunks only:
- * they are misses.
+ * The daemon moves the bytes between the buffer and the disk without a copy of its own if all
+ * pieces of a key lie in registered buffers, there are at most 64, each begins at a multiple of
+ * 4,096 bytes, and all but the last are multiples of 4,096 bytes long (such as a page of K and one
+ * of V). In addition, a put must be KVCACHE_WRITTEN or KVCACHE_DURABLE without KVCACHE_KEEP_LEASE,
+ * and a get must want a whole chunk that is not in memory.
  *
- * A buffer outlives its session: after a reconnect the library registers it again before it sends
- * anything that names it. Where the daemon refuses that, keys that name it are KVCACHE_INVALID, the
- * request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait() say why,
- * and the next request tries again. */
+ * The whole size of a buffer counts against the daemon's limits.registered.
+ *
+ * A place that a request names belongs to the daemon until its completion is reaped; after
+ * KVCACHE_PENDING or KVCACHE_LOST, until kvcache_memory_settled() returns 1. A program that changes
+ * the bytes of a put earlier, punches holes or truncates the file damages only its own chunks: gets
+ * of them miss.
+ *
+ * A buffer outlives its session. After a reconnect the library registers it again before it sends a
+ * request that names it. If the daemon refuses, keys in the buffer are KVCACHE_INVALID, the
+ * request's error and kvcache_error() after kvcache_submit() or kvcache_submit_and_wait() give the
+ * reason, and the next request tries again. */
 struct kvcache_buffer_options {
         uint32_t size;  /* sizeof(struct kvcache_buffer_options) */
         uint32_t flags; /* 0, KVCACHE_BUFFER_FILE */
         int fd; /* a memfd, sealed against shrinking or not, or a file on tmpfs or hugetlbfs, open
-                   for reading and writing. Stays the caller's: the library keeps a duplicate */
-        uint64_t offset, bytes; /* range of the file: multiples of its page size, and not beyond its
+                   for reading and writing. The caller keeps it; the library duplicates it */
+        uint64_t offset, bytes; /* range of the file: multiples of its page size, not beyond its
                                    end. Missing pages of the range are allocated; the rest of the
-                                   file must have no holes (before Linux 5.14, the range neither:
-                                   write to each page, or call fallocate()) */
-        void *base; /* where the caller has mapped the part, shared; NULL: the library maps it,
-                       and a child after fork() does not have it */
+                                   file must have no holes. Before Linux 5.14 the range must have
+                                   none either: write to each page, or call fallocate() */
+        void *base; /* address at which the caller has mapped the range shared; NULL: the library
+                       maps it, and a child after fork() does not inherit the mapping */
 };
 enum {
-        /* `fd` is of a file on a disk (ext4 or XFS), open for reading and writing with O_DIRECT,
-         * from which puts are taken: the program writes chunks there by its own means,
-         * cuFileWrite() for one, each at a multiple of 4,096. `*ret_base` is an address to name
-         * them by, as `data` of a put's entries; nothing is mapped there, so it may be neither read
-         * nor written, and `base` has to be NULL. Puts with `pieces`, gets and requests that have
-         * such are KVCACHE_INVALID there. The daemon copies what it puts: the file is not part of
-         * the store. */
+        /* `fd` is a file on a disk (ext4 or XFS), open for reading and writing with O_DIRECT, as a
+         * source of puts. The program writes chunks into it by its own means, such as
+         * cuFileWrite(), each at a multiple of 4,096 bytes. `*ret_base` is an address that only
+         * names the bytes, as `data` of a put's entries: nothing is mapped there, and `base` must
+         * be NULL. Puts with `pieces`, gets and requests with pieces are KVCACHE_INVALID there. The
+         * daemon copies the bytes of a put into its store; the file is not part of it. */
         KVCACHE_BUFFER_FILE = 1 << 0,
 };
-/* Shares [offset, offset + bytes) of the file with the daemon. `*ret_buffer` is the handle's own
- * number for it, `*ret_base` (may be NULL where `base` is given) where it is mapped. -EINVAL: it is
- * not what it must be, overlaps a registered buffer, or there are too many, 64; kvcache_error()
- * says which. -EDQUOT, -EBUSY: limits.registered; -EIO: the daemon could not map it; -EOPNOTSUPP,
- * -EACCES: it takes no such files, or not of this user (io.gds_puts). */
+/* Registers [offset, offset + bytes) of the file with the daemon. Sets `*ret_buffer` to the
+ * handle's number for the buffer and `*ret_base`, which may be NULL if `base` is given, to the
+ * address of its mapping. Returns -EINVAL if an option is invalid, the range overlaps a registered
+ * buffer or 64 are registered, and kvcache_error() says which; -EDQUOT or -EBUSY if
+ * limits.registered is exceeded; -EIO if the daemon could not map the file; -EOPNOTSUPP or -EACCES
+ * if the daemon accepts no KVCACHE_BUFFER_FILE, or none from this user (io.gds_puts). */
 int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_options *options,
                             uint32_t *ret_buffer, void **ret_base);
-/* Ends the sharing, and unmaps what the library has mapped. Waits for requests in flight that name
- * the buffer, those of a daemon that has ended too: after 0 only the caller touches the memory. It
- * does not connect. -EINVAL: no such buffer. Any other error, as -ETIMEDOUT after the handle's
- * request timeout: the memory is still mapped and the daemon may still move bytes there; no later
- * request names the buffer, its memory is like any other to them; call again to go on waiting.
- * kvcache_close() unregisters all buffers without waiting, so that bytes may still move: unregister
- * first where requests may be in flight. */
+/* Unregisters the buffer and unmaps the library's mapping. Waits for requests in flight that name
+ * the buffer, including those sent to a daemon that has ended; after 0 only the caller accesses the
+ * memory. Does not connect. Returns -EINVAL if there is no such buffer. After any other error, such
+ * as -ETIMEDOUT after the handle's request timeout, the memory is still mapped and the daemon may
+ * still move bytes there. Later requests treat it as unregistered memory; call again to continue
+ * waiting. kvcache_close() unregisters all buffers without waiting: unregister first if requests
+ * may be in flight. */
 int kvcache_buffer_unregister(struct kvcache *kv, uint32_t buffer);
 
-/* Whether this memory, staging or a registered buffer, may be reused: 1, when no request, not one
- * that timed out or was lost with a daemon either, moves bytes there any more; 0: one may. Another
- * mapping of the same file is not recognized: ask for the addresses that the requests named. */
+/* Returns 1 if memory in staging or a registered buffer may be reused, 0 if a request may still
+ * move bytes there, including one that timed out or was lost with a daemon. The address must be one
+ * that the requests named: another mapping of the same file is not recognized. */
 int kvcache_memory_settled(struct kvcache *kv, const void *data, size_t bytes);
 
 /* --- requests --- */
 
 enum kvcache_op {
         KVCACHE_OP_PUT = 1, /* from `data`, `length` bytes */
-        /* Mapped: results carry `data` in the pool and a lease to release. What is in memory the
-         * library gets itself where it can, by the tenant's pool index: memory that the daemon
-         * maintains, asked for when some keys were found there. Then the request is complete when
-         * the call returns. */
+        /* Returns the chunk in place: results carry `data` in the pool and a lease to release. The
+         * library itself answers keys in memory where it can, from the tenant's pool index. The
+         * daemon maintains that index in shared memory, and the library asks for it once some keys
+         * were found in memory. A request answered this way is complete when the call returns. */
         KVCACHE_OP_GET = 2,
-        /* Copied to `data`, `length` bytes of room, or to `pieces`: by the daemon if all rooms of
-         * the request are in staging or in registered buffers, else by the library when it takes
-         * the reply. What is in memory the library gets itself here as well, unless the daemon's
-         * workers are the better choice: more than 4 MiB, or while other requests are on their way.
-         */
+        /* Copies the chunk to `data`, `length` bytes of room, or to `pieces`. The daemon copies if
+         * all targets of the request are in staging or in registered buffers; otherwise the library
+         * copies when the reply arrives. The library also copies keys in memory itself, from the
+         * pool index, unless the request is above 4 MiB or others are in flight: then the daemon's
+         * workers do better. */
         KVCACHE_OP_GET_INTO = 3,
-        /* These two the library answers itself where it can, from the tenant's lookup index:
-         * memory that the daemon maintains, asked for with the first of them. Then they are
-         * complete when the call returns, and the daemon does not learn of them. A key that is
-         * there, and is not put or evicted meanwhile, is never called absent; one that is not there
-         * can be called present, for three seconds after the daemon was killed or for as long as
-         * its volume is bypassed: a get of it is a miss. */
+        /* EXISTS and MATCH: the library answers them itself where it can, from the tenant's lookup
+         * index. The daemon maintains that index in shared memory, and the library asks for it with
+         * the first of these requests. A request answered this way is complete when the call
+         * returns, and the daemon does not learn of it. A stored key that is not put or evicted
+         * meanwhile is never reported absent. An absent key may be reported present for three
+         * seconds after the daemon was killed, or while its volume is bypassed; a get of it then
+         * misses. */
         KVCACHE_OP_EXISTS = 4,
-        KVCACHE_OP_MATCH = 5, /* completion's `value`: keys of the leading run that are there */
+        KVCACHE_OP_MATCH = 5, /* completion's `value`: number of stored keys in the leading run */
         KVCACHE_OP_TOUCH = 6,
         KVCACHE_OP_EVICT = 7,
         KVCACHE_OP_STAT = 8,
-        /* From disk to the pool, for a get that will come; the answer does not wait for it. Per
-         * key: KVCACHE_OK: it is there or on its way; KVCACHE_MISS; KVCACHE_BUSY: there is no room
-         * now, or enough is on its way; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. A quarter of the pool,
-         * 128 MiB or 1,024 chunks are on their way at most. */
+        /* Reads chunks from disk into the pool for a later get; the answer does not wait for the
+         * read. Status of each key: KVCACHE_OK if the chunk is in memory or its read is pending;
+         * KVCACHE_MISS; KVCACHE_BUSY if there is no room now or the limit of pending reads is
+         * reached; KVCACHE_TOO_LARGE; KVCACHE_SHUTDOWN. At most a quarter of the pool, 128 MiB or
+         * 1,024 chunks are pending. */
         KVCACHE_OP_PREFETCH = 9,
-        /* Ends loans: `loans` in place of entries and keys, no namespace. Per loan: KVCACHE_OK: the
-         * bytes that were read before this call are those of the chunk. Any other status: they may
-         * be anything, as the chunk was purged or found bad, its volume failed or the daemon ended
-         * meanwhile: discard them. */
+        /* Ends loans; `loans` replaces entries and keys, and no namespace is given. KVCACHE_OK for
+         * a loan means that the bytes read before this call are those of the chunk. After any other
+         * status discard them: the chunk was purged or found bad, its volume failed, or the daemon
+         * ended meanwhile. */
         KVCACHE_OP_GIVE_BACK = 10,
-        /* When a chain will be used again, as far as the caller knows: in about `return_s` seconds,
-         * or, with 0, never: it is final, and is evicted first. The keys are those of a chain, root
-         * first; what another chain goes on from is left as it is. Advice, for the daemon's
-         * eviction policy: it learns how far such hints hold, nothing is evicted or kept because of
-         * it alone, leases and data stay as they are, and the next use of a key ends it. Submit it
-         * when the requests that use the chain are complete. Per key: KVCACHE_OK: it is there;
-         * KVCACHE_MISS. -EOPNOTSUPP: the daemon is too old; nothing is lost but the hint. */
+        /* Tells the eviction policy when a chain will be used again: in about `return_s` seconds,
+         * or never if `return_s` is 0, so that the chain is evicted first. The keys are those of
+         * one chain, root first; chunks that another chain continues from are left unchanged.
+         * Submit the hint when the requests that use the chain are complete.
+         *
+         * A hint is advice. The daemon learns how reliable hints are, evicts or keeps nothing
+         * because of a hint alone, and leaves leases and data unchanged. The next use of a key
+         * cancels its hint. Status of each key: KVCACHE_OK if it is stored, KVCACHE_MISS otherwise.
+         * -EOPNOTSUPP if the daemon is too old; only the hint is lost. */
         KVCACHE_OP_HINT = 11,
-        /* PIN: the daemon keeps the chunk on disk until UNPIN, whatever else it evicts, as far as
-         * the tenant's share of pinned bytes goes (tenants.pinned_bytes). Pins belong to the
-         * tenant, not to the session. They outlive a restart of the daemon; those of the last ten
-         * minutes (eviction.save_interval) are lost if it is killed. EVICT and PURGE drop a pinned
-         * chunk as any other. Per key: KVCACHE_OK; KVCACHE_MISS: it is not there, or in memory
-         * alone, as a write that failed or the budget of writes has left it; KVCACHE_BUSY: it is
-         * not on disk yet, ask again when its put is WRITTEN; KVCACHE_QUOTA: the tenant has pinned
-         * as much as it may. Pinning or unpinning twice is OK. -EOPNOTSUPP: the daemon is too old.
-         */
+        /* PIN: exempts the chunk on disk from eviction until UNPIN, within the tenant's share of
+         * pinned bytes (tenants.pinned_bytes). Pins belong to the tenant rather than the session.
+         * Pins survive a restart of the daemon; those of the last ten minutes
+         * (eviction.save_interval) are lost if it is killed. EVICT and PURGE drop a pinned chunk
+         * like any other.
+         *
+         * Status of each key: KVCACHE_OK; KVCACHE_MISS if the chunk is absent, or only in memory
+         * because its write failed or the write budget was spent; KVCACHE_BUSY if the chunk is not
+         * on disk yet: ask again when its put is WRITTEN; KVCACHE_QUOTA if the tenant has pinned as
+         * much as it may. Pinning or unpinning twice is OK. -EOPNOTSUPP if the daemon is too
+         * old. */
         KVCACHE_OP_PIN = 12,
         KVCACHE_OP_UNPIN = 13,
 };
@@ -325,12 +339,11 @@ struct kvcache_lease {
         uint32_t id, generation;
 };
 
-/* A chunk that the caller reads from the disk by itself, as cuFileRead() or pread() do: `length`
- * bytes at `offset` of the data file whose descriptor kvcache_lent_file() gives. `offset` is a
- * multiple of 4,096, and so much of the file that whole pages may be read; what lies behind
- * `length` in the last one is of no meaning. The bytes count only once KVCACHE_OP_GIVE_BACK has
- * answered KVCACHE_OK for the loan: no checksum is compared on the way. A loan ends with its
- * session. */
+/* Permission to read a chunk directly from disk, with cuFileRead() or pread(): `length` bytes at
+ * `offset` of the data file whose descriptor kvcache_lent_file() returns. `offset` is a multiple of
+ * 4,096. Whole pages may be read; the bytes after `length` in the last page are undefined. The
+ * bytes are valid only after KVCACHE_OP_GIVE_BACK returned KVCACHE_OK for the loan, because no
+ * checksum is compared during the read. A loan ends with its session. */
 struct kvcache_loan {
         uint64_t session; /* number of the handle's session */
         uint64_t offset;
@@ -343,110 +356,112 @@ struct kvcache_loan {
 enum kvcache_not_lent {
         KVCACHE_NOT_LENT_NONE = 0,       /* the chunk was lent, came from memory, or is a miss */
         KVCACHE_NOT_LENT_DENIED = 1,     /* the daemon does not lend to this user (io.gds) */
-        KVCACHE_NOT_LENT_UNVERIFIED = 2, /* not read back since the daemon started; it is now */
-        KVCACHE_NOT_LENT_VOLUME =
-                3, /* the volume has no O_DIRECT, or cannot tell whether a file is open elsewhere */
-        KVCACHE_NOT_LENT_LIMIT = 4, /* enough is lent, to this user or to all */
+        KVCACHE_NOT_LENT_UNVERIFIED = 2, /* not read back since the daemon started; the daemon
+                                            verifies it now */
+        KVCACHE_NOT_LENT_VOLUME = 3, /* the volume has no O_DIRECT, or cannot tell whether a file
+                                        is open elsewhere */
+        KVCACHE_NOT_LENT_LIMIT = 4,  /* the limit of loans of this user, or of all, is reached */
 };
 
-/* One key of a request. Keys of a request are a chain, root first; keys that are not a chain are
- * served the same. */
+/* One key of a request. The keys of a request form a chain, root first; keys that do not are served
+ * in the same way. */
 struct kvcache_entry {
         struct kvcache_key key;
-        void *data; /* PUT: the bytes; in staging or in a registered buffer they are taken as they
-                       lie, from other memory they are copied to staging first. GET_INTO: room for
-                       the bytes */
+        void *data; /* PUT: the bytes, used in place if they lie in staging or a registered buffer,
+                       otherwise copied to staging first. GET_INTO: room for the bytes */
         uint64_t length;       /* PUT: 1 to max_chunk_bytes. GET_INTO: room at data */
-        uint64_t range_offset; /* GET, GET_INTO: within the chunk */
-        uint64_t range_length; /* 0: to its end */
-        /* PUT, GET_INTO: the bytes, or the room, in several places of any memory, one after the
-         * other, none of them empty; `data` and `length` are ignored then. A key all of whose
-         * pieces are in staging or in registered buffers travels as it is, with at most 4,088 of
-         * them: more are -E2BIG. Others are gathered or scattered by the library. The array is read
-         * during the call only. */
+        uint64_t range_offset; /* GET, GET_INTO: start within the chunk */
+        uint64_t range_length; /* GET, GET_INTO: 0: to the chunk's end */
+        /* PUT, GET_INTO: the bytes, or the room for them, in several non-empty places of any
+         * memory, in order; `data` and `length` are then ignored. A key whose pieces all lie in
+         * staging or registered buffers is sent without a copy and may have at most 4,088 of them,
+         * otherwise -E2BIG. The library gathers or scatters the pieces of other keys. The array is
+         * read during the call only. */
         const struct iovec *pieces;
         uint32_t n_pieces; /* 0: `data`, `length` */
-        /* PUT: what computing the bytes again would take, in microseconds of an engine that is busy
-         * with nothing else; 0: not said. Later blocks of a long prompt cost more than early ones,
-         * and those of a large model more than those of a small one. The eviction policy keeps what
-         * costs more for each byte for longer, all else being equal; what nothing was said of
-         * counts as the mean of the rest. Other operations, and older daemons, ignore it. */
+        /* PUT: cost of computing the bytes again, in microseconds of an engine that does nothing
+         * else; 0: not declared. Later blocks of a long prompt cost more than early ones, and
+         * blocks of a large model more than those of a small one. All else being equal, the
+         * eviction policy keeps chunks with a higher cost per byte for longer. A chunk without a
+         * declared cost counts as the mean of the others. Other operations and older daemons ignore
+         * the member. */
         uint32_t cost_us;
 };
 
 /* The class that the eviction policy of a tier assigns to a chunk. Stable numbers. */
 enum kvcache_class {
-        KVCACHE_CLASS_NONE = 0,           /* not in that tier, or the daemon does not say */
+        KVCACHE_CLASS_NONE = 0,           /* not in that tier, or not reported by the daemon */
         KVCACHE_CLASS_ONCE = 1,           /* used once */
-        KVCACHE_CLASS_ONCE_CONTINUED = 2, /* used once, brought in by a later turn of a session */
+        KVCACHE_CLASS_ONCE_CONTINUED = 2, /* used once, inserted by a later turn of a session */
         KVCACHE_CLASS_ONCE_END = 3,       /* used once, the end of its chain */
         KVCACHE_CLASS_TWICE = 4,
         KVCACHE_CLASS_THRICE = 5,
         KVCACHE_CLASS_4_TO_5 = 6,
         KVCACHE_CLASS_6_TO_11 = 7,
-        KVCACHE_CLASS_12 = 8,        /* or more */
-        KVCACHE_CLASS_RETURN_60 = 9, /* a HINT said: within 60 s */
+        KVCACHE_CLASS_12 = 8,        /* 12 times or more */
+        KVCACHE_CLASS_RETURN_60 = 9, /* a HINT announced a use within 60 s */
         KVCACHE_CLASS_RETURN_600 = 10,
-        KVCACHE_CLASS_RETURN = 11,  /* later than that */
-        KVCACHE_CLASS_FINAL = 12,   /* a HINT said: its chain has ended */
-        KVCACHE_CLASS_RECENCY = 13, /* the policy goes by recency alone */
+        KVCACHE_CLASS_RETURN = 11,  /* later than 600 s */
+        KVCACHE_CLASS_FINAL = 12,   /* a HINT declared that its chain has ended */
+        KVCACHE_CLASS_RECENCY = 13, /* the policy uses recency alone */
 };
 
 enum {
-        KVCACHE_STANDING_NEXT = 1 << 0,   /* the next of its size to be evicted */
-        KVCACHE_STANDING_PINNED = 1 << 1, /* by a lease, a loan or I/O: not evicted meanwhile */
-        KVCACHE_STANDING_CONTINUED =
-                1 << 2, /* a chunk that continues the chain is stored and is evicted first */
-        KVCACHE_STANDING_RETAINED = 1 << 3, /* pinned by a client: not evicted */
-        /* From this bit on: the cost of recomputing each byte, as declared by the put. 0: not
-           declared; n: 0.05 ns times the square root of two to the power of n - 1. */
+        KVCACHE_STANDING_NEXT = 1 << 0,      /* evicted next among chunks of its size */
+        KVCACHE_STANDING_PINNED = 1 << 1,    /* in use by a lease, a loan or I/O: not evicted
+                                                meanwhile */
+        KVCACHE_STANDING_CONTINUED = 1 << 2, /* a chunk that continues the chain is stored and is
+                                                evicted first */
+        KVCACHE_STANDING_RETAINED = 1 << 3,  /* pinned by a client: not evicted */
+        /* From this bit on: the declared cost of recomputing each byte. 0: not declared; n: 0.05 ns
+         * times the square root of two to the power of n - 1. */
         KVCACHE_STANDING_COST_BIT = 4,
 };
 
 struct kvcache_standing {
-        uint32_t age;  /* uses of chunks in the tier since its last */
-        int16_t worth; /* 256 times the binary logarithm of the hits that are expected of it for the
-                          time that it is kept, over those of what is worth least among chunks of
-                          its size; INT16_MAX: that or more */
-        uint8_t reuse_class; /* enum kvcache_class; a later daemon may have more */
+        uint32_t age;  /* uses of chunks in the tier since the last use of this one */
+        int16_t worth; /* 256 times the binary logarithm of a ratio: the hits expected of the chunk
+                          while it is kept, over those of the least valuable chunk of its size;
+                          INT16_MAX: that or more */
+        uint8_t reuse_class; /* enum kvcache_class; a later daemon may report more */
         uint8_t flags;
 };
 
 struct kvcache_result {
         int status;      /* enum kvcache_status */
-        uint32_t tiers;  /* GET: where it came from; EXISTS, STAT: where it is (enum kvcache_tier);
-                            MATCH: KVCACHE_TIER_REMOTE, or 0 */
-        uint64_t length; /* GET, GET_INTO: bytes got; PUT, STAT: of the chunk */
-        uint64_t chunk_length; /* GET, GET_INTO: of the whole chunk */
+        uint32_t tiers;  /* GET: the tier that supplied it; EXISTS, STAT: the tiers that have it
+                            (enum kvcache_tier); MATCH: KVCACHE_TIER_REMOTE, or 0 */
+        uint64_t length; /* GET, GET_INTO: bytes returned; PUT, STAT: size of the chunk */
+        uint64_t chunk_length; /* GET, GET_INTO: size of the whole chunk */
         const void *
                 data; /* GET, PUT with KVCACHE_KEEP_LEASE: in the pool, read-only, until released */
         struct kvcache_lease lease; /* generation 0: none */
         uint64_t created_ms;        /* STAT */
         uint32_t crc32c;            /* STAT */
         uint32_t leases;            /* STAT */
-        struct kvcache_loan loan;   /* GET with KVCACHE_LEND: generation 0: it is in `data` */
-        uint32_t not_lent;          /* likewise: enum kvcache_not_lent */
+        struct kvcache_loan loan; /* GET with KVCACHE_LEND; generation 0: the chunk is in `data` */
+        uint32_t not_lent;        /* GET with KVCACHE_LEND: enum kvcache_not_lent */
         uint32_t reserved;
-        struct kvcache_standing memory, disk; /* STAT: why it would be evicted from there, or not */
+        struct kvcache_standing memory, disk; /* STAT: the chunk's rank for eviction in each tier */
 };
 
 enum {
-        KVCACHE_NOWAIT = 1 << 0,     /* PUT, GET: KVCACHE_BUSY rather than waiting for room */
+        KVCACHE_NOWAIT = 1 << 0,     /* PUT, GET: return KVCACHE_BUSY instead of waiting for room */
         KVCACHE_KEEP_LEASE = 1 << 1, /* PUT: keep a lease on each chunk */
-        KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH, PREFETCH: the chain goes on with the
-                                  next such request, whose `parent` is the last key of this one. A
-                                  get of what is there and a put of the rest are one chain: its
-                                  recency is set from its end to its root, so that ends are evicted
-                                  first */
-        KVCACHE_LEND = 1 << 3, /* GET, whole chunks: what is not in memory but on disk is lent where
-                                  that may be, and `loan` says where it is; what cannot be lent is
-                                  got as ever, and `not_lent` says why it is not */
-        /* EXISTS, MATCH, STAT: as well what the shared tier has, as far as the daemon knows, which
-         * does not wait for it. MATCH counts what is there behind the leading run; where the daemon
-         * is still looking, the status of the first key that is not known is KVCACHE_BUSY, and
+        KVCACHE_MORE = 1 << 2, /* PUT, GET, GET_INTO, TOUCH, PREFETCH: the chain continues in the
+                                  next such request, whose `parent` is the last key of this one.
+                                  A get of the stored keys and a put of the rest then form one
+                                  chain, whose recency is set from its end to its root, so that
+                                  ends are evicted first */
+        KVCACHE_LEND = 1 << 3, /* GET, whole chunks: lend chunks on disk that are not in memory, if
+                                  allowed; `loan` locates them. Other chunks are returned as usual,
+                                  and `not_lent` gives the reason */
+        /* EXISTS, MATCH, STAT: also include keys of the shared tier, as far as the daemon knows
+         * them without waiting for that tier. MATCH counts those that follow the leading run. If
+         * the daemon is still searching, the status of the first unknown key is KVCACHE_BUSY;
          * asking again a little later finds more. A get waits for the shared tier, up to its
-         * timeout, unless it is KVCACHE_NOWAIT; a prefetch has chunks fetched from there. A daemon
-         * without such a tier, or that is too old, ignores it. */
+         * timeout, unless it is KVCACHE_NOWAIT; a prefetch fetches chunks from there. A daemon
+         * without a shared tier, or one that is too old, ignores the flag. */
         KVCACHE_REMOTE = 1 << 4,
 };
 
@@ -462,22 +477,24 @@ struct kvcache_request {
         const struct kvcache_entry *entries; /* read during the call only */
         const struct kvcache_key *keys; /* instead of entries for GET (whole chunks), EXISTS, MATCH,
                                            TOUCH, EVICT, STAT, PREFETCH, HINT, PIN, UNPIN */
-        size_t count; /* any; more than a message holds are sent as several, as one chain */
+        size_t count; /* any number; more than a message holds are sent as several messages of one
+                         chain */
         const struct kvcache_key *parent; /* the key before the first; NULL: the first is a root */
-        struct kvcache_result *results;   /* `count` of them, the caller's; written by the time the
-                                             completion is reaped. May be NULL for MATCH, TOUCH,
-                                             PREFETCH and HINT */
-        uint64_t user_data;               /* comes back with the completion */
-        int timeout_ms;    /* 0: the handle's; then the key's status is KVCACHE_PENDING */
+        struct kvcache_result *results;   /* `count` of them, owned by the caller; written before
+                                             the completion is reaped. May be NULL for MATCH,
+                                             TOUCH, PREFETCH and HINT */
+        uint64_t user_data;               /* returned with the completion */
+        int timeout_ms;    /* 0: the handle's timeout. When it passes, the keys' status is
+                              KVCACHE_PENDING */
         uint32_t return_s; /* HINT: seconds, 0: final; else 0 */
         const struct kvcache_loan *loans; /* GIVE_BACK: `count` of them; else NULL */
 };
 
 /* --- preparing requests ---
- * Each sets every member of *request; the caller then sets parent, flags, timeout_ms and user_data
- * as needed. The arrays are the caller's: entries and keys are read during kvcache_submit() or
- * kvcache_submit_and_wait() only, results are written until the completion was reaped. Without a
- * timeout of its own (0) a request uses the handle's. */
+ * Each function sets every member of `*request`; the caller then sets parent, flags, timeout_ms and
+ * user_data as needed. The caller owns the arrays: entries and keys are read during
+ * kvcache_submit() or kvcache_submit_and_wait() only, and results are written until the completion
+ * is reaped. A timeout_ms of 0 selects the handle's timeout. */
 static inline void kvcache_prep(struct kvcache_request *request, enum kvcache_op op,
                                 uint32_t namespace_handle, size_t count,
                                 struct kvcache_result *results)
@@ -501,7 +518,7 @@ static inline void kvcache_prep_put(struct kvcache_request *request, uint32_t na
         request->ack = ack;
 }
 
-/* Mapped, whole chunks. */
+/* Prepares a get of whole chunks in place, in the pool. */
 static inline void kvcache_prep_get(struct kvcache_request *request, uint32_t namespace_handle,
                                     const struct kvcache_key *keys, size_t count,
                                     struct kvcache_result *results)
@@ -526,7 +543,7 @@ static inline void kvcache_prep_exists(struct kvcache_request *request, uint32_t
         request->keys = keys;
 }
 
-/* The answer is the completion's `value`. */
+/* Prepares a MATCH; the answer is the completion's `value`. */
 static inline void kvcache_prep_match(struct kvcache_request *request, uint32_t namespace_handle,
                                       const struct kvcache_key *keys, size_t count)
 {
@@ -534,7 +551,7 @@ static inline void kvcache_prep_match(struct kvcache_request *request, uint32_t 
         request->keys = keys;
 }
 
-/* `results` may be NULL. */
+/* Prepares a TOUCH; `results` may be NULL. */
 static inline void kvcache_prep_touch(struct kvcache_request *request, uint32_t namespace_handle,
                                       const struct kvcache_key *keys, size_t count,
                                       struct kvcache_result *results)
@@ -560,7 +577,7 @@ static inline void kvcache_prep_stat(struct kvcache_request *request, uint32_t n
         request->keys = keys;
 }
 
-/* `results` may be NULL. */
+/* Prepares a PREFETCH; `results` may be NULL. */
 static inline void kvcache_prep_prefetch(struct kvcache_request *request, uint32_t namespace_handle,
                                          const struct kvcache_key *keys, size_t count,
                                          struct kvcache_result *results)
@@ -569,7 +586,8 @@ static inline void kvcache_prep_prefetch(struct kvcache_request *request, uint32
         request->keys = keys;
 }
 
-/* `return_s`: 0: the chain is final. `results` may be NULL. */
+/* Prepares a HINT: `return_s` is the expected time until the next use, 0 if the chain is final.
+ * `results` may be NULL. */
 static inline void kvcache_prep_hint(struct kvcache_request *request, uint32_t namespace_handle,
                                      const struct kvcache_key *keys, size_t count,
                                      uint32_t return_s, struct kvcache_result *results)
@@ -607,22 +625,22 @@ static inline void kvcache_prep_give_back(struct kvcache_request *request,
 
 struct kvcache_completion {
         uint64_t user_data;
-        uint64_t value; /* MATCH */
-        int error; /* 0, or -errno of the request as a whole; each result has a status in any case
-                    */
+        uint64_t value; /* MATCH: number of stored keys in the leading run */
+        int error;      /* 0, or -errno of the request as a whole; each result also has a status */
         enum kvcache_op op;
         size_t count;
 };
 
-/* Sends it, or queues it when the daemon has enough in flight. -ENOBUFS: data does not fit staging
- * now; -E2BIG: it never does, or a key has more pieces than a message holds; -EINVAL; -ENOTCONN:
- * there is no daemon and reconnecting failed; -EOPNOTSUPP: the daemon is too old for this. */
+/* Sends the request, or queues it if the daemon has enough in flight. Returns -ENOBUFS if the data
+ * does not fit into staging now; -E2BIG if it never does, or a key has more pieces than a message
+ * holds; -EINVAL if the request is invalid; -ENOTCONN if there is no daemon and reconnecting
+ * failed; -EOPNOTSUPP if the daemon is too old for the operation. */
 int kvcache_submit(struct kvcache *kv, const struct kvcache_request *request);
-/* An epoll descriptor over socket and deadlines: readable when kvcache_reap() has something to do.
- * Borrowed; stays the same across reconnects. */
+/* Returns an epoll descriptor over the socket and the deadlines, readable when kvcache_reap() has
+ * something to do. The library owns it; it stays the same across reconnects. */
 int kvcache_fd(const struct kvcache *kv);
-/* Takes up to `max` completions, waiting for the first at most timeout_ms (0: not at all; < 0:
- * until there is one or nothing is in flight). Returns how many. */
+/* Takes up to `max` completions. Waits at most timeout_ms for the first (0: does not wait; < 0:
+ * until there is one or no request is in flight). Returns the number of completions. */
 int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_t completion_size,
                        size_t max, int timeout_ms);
 static inline int kvcache_reap(struct kvcache *kv, struct kvcache_completion *ret, size_t max,
@@ -630,50 +648,52 @@ static inline int kvcache_reap(struct kvcache *kv, struct kvcache_completion *re
 {
         return kvcache_reap_sized(kv, ret, sizeof(*ret), max, timeout_ms);
 }
-/* Cancels the requests with this user_data that are not complete. What was not sent yet is taken
- * back: its keys end with KVCACHE_CANCELLED, and the request's error is -ECANCELED. Of what was
- * sent, the daemon cancels the keys of a PUT or a GET that wait for room or for their turn to be
- * read; all others end as they would. Each request still has its completion, which kvcache_reap()
- * returns, and until then the memory that it names belongs to it. Returns how many requests were
- * found, 0 or more; it waits for nothing. With a daemon that is too old for this, only what was not
- * sent is cancelled. */
+/* Cancels the incomplete requests with this user_data, without waiting. A request that was not sent
+ * is taken back: its keys end with KVCACHE_CANCELLED and its error is -ECANCELED. The daemon
+ * cancels the keys of a PUT or a GET that wait for room or for a read; all other keys end as usual.
+ * Each request still has its completion, which kvcache_reap() returns, and owns the memory that it
+ * names until then. Returns the number of requests found, 0 or more. If the daemon is too old, only
+ * requests that were not sent are cancelled. */
 int kvcache_cancel(struct kvcache *kv, uint64_t user_data);
-/* Requests submitted and not yet reaped. */
+/* Returns the number of requests submitted and not yet reaped. */
 size_t kvcache_inflight(const struct kvcache *kv);
 
-/* Has the daemon report that so many more keys of the namespace were found and are not got, as
- * computing them is faster: kvcache_loads_declined_total, and "declined" in kvcachectl status. An
- * addition in shared memory, no message. 0: counted; 1: there is no place to count them, as the
- * lookup index has not been asked yet, or the daemon has none, or is too old: nothing is lost but
- * the count. -EINVAL: no such namespace. */
+/* Reports that `keys` stored keys of the namespace are not fetched, because computing them is
+ * faster. They appear in kvcache_loads_declined_total and as "declined" in kvcachectl status. The
+ * call is an addition in shared memory and sends no message. Returns 0 if they were counted, 1 if
+ * there is nowhere to count them: the lookup index has not been requested yet, the daemon has none
+ * or is too old; only the count is lost. Returns -EINVAL if there is no such namespace. */
 int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64_t keys);
 
-/* Gives leases back; sent with the next request, or by kvcache_flush(), or when many are held.
- * Leases of a daemon that has ended are ignored. The data must not be touched any more. */
+/* Releases leases; the caller must no longer access the data. The release is sent with the next
+ * request, by kvcache_flush(), or when many are waiting. Leases of a daemon that has ended are
+ * ignored. */
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
 int kvcache_flush(struct kvcache *kv);
 
-/* A descriptor of the data file that the loan is of, read-only and O_DIRECT. It is the caller's, to
- * keep as long as the session lasts (loan.session) and to close: the daemon is asked each time.
- * -ESTALE: the loan is of an earlier session, or the file is in use no more; -EACCES: the daemon
- * does not lend to this user any more. */
+/* Asks the daemon for a descriptor of the loan's data file, read-only and O_DIRECT. The caller owns
+ * and closes it, and may keep it while the session lasts (loan.session). Returns -ESTALE if the
+ * loan belongs to an earlier session or the file is no longer in use, -EACCES if the daemon no
+ * longer lends to this user. */
 int kvcache_lent_file(struct kvcache *kv, const struct kvcache_loan *loan, int *ret_fd);
 
 /* --- blocking --- */
 
-/* Any request, whatever its size, waited for: a put that staging cannot hold at once goes in
- * rounds; -E2BIG: one chunk is longer than staging, or has more pieces than a message holds. Each
- * result has a status in any case. `ret_value` may be NULL: MATCH's answer. */
+/* Submits any request, whatever its size, and waits for it. A put that does not fit into staging is
+ * sent in parts; -E2BIG if one chunk is longer than staging, or has more pieces than a message
+ * holds. Each result has a status in any case. `ret_value` (may be NULL) gets the answer of
+ * MATCH. */
 int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *request,
                             uint64_t *ret_value);
-/* One key each. These return its status, or a negative errno when the request was not sent. */
+/* kvcache_put(), kvcache_get() and kvcache_get_map() handle one key. Each returns its status, or a
+ * negative errno if the request was not sent. */
 int kvcache_put(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 const void *data, size_t length, enum kvcache_ack ack);
-/* Copies into `buffer`; *ret_length is the chunk's length, also when KVCACHE_TOO_LARGE says that it
- * did not fit. */
+/* Copies the chunk into `buffer`. `*ret_length` is the chunk's length, also with KVCACHE_TOO_LARGE
+ * if it does not fit into `room` bytes. */
 int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvcache_key *key,
                 void *buffer, size_t room, size_t *ret_length);
-/* In place: valid until kvcache_release(kv, &result.lease, 1). */
+/* Returns the chunk in place; ret->data is valid until kvcache_release(kv, &ret->lease, 1). */
 int kvcache_get_map_sized(struct kvcache *kv, uint32_t namespace_handle,
                           const struct kvcache_key *key, struct kvcache_result *ret,
                           size_t result_size);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums that report overflow, and common roundings. */
+/* Arithmetic that reports overflow, and common rounding functions. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,13 +9,14 @@
 #define checked_sub(a, b, ret) (!__builtin_sub_overflow((a), (b), (ret)))
 #define checked_mul(a, b, ret) (!__builtin_mul_overflow((a), (b), (ret)))
 
-/* Does [offset, offset + length) lie within [0, size)? Never overflows. */
+/* Returns whether [offset, offset + length) lies within [0, size). Never overflows. */
 static inline bool range_within(uint64_t offset, uint64_t length, uint64_t size)
 {
         return offset <= size && length <= size - offset;
 }
 
-/* `to` is a power of two; the caller knows that `n + to` does not overflow. */
+/* Rounds up to a multiple of `to`, a power of two. The caller knows that `n + to` does not
+ * overflow. */
 static inline uint64_t round_up(uint64_t n, uint64_t to)
 {
         return (n + to - 1) & ~(to - 1);
@@ -26,7 +27,7 @@ static inline uint64_t round_down(uint64_t n, uint64_t to)
         return n & ~(to - 1);
 }
 
-/* Each argument is evaluated once; they nest. */
+/* MIN() and MAX() evaluate each argument once and may be nested. */
 #define CHECKED_PASTE_(a, b) a##b
 #define CHECKED_PASTE(a, b)  CHECKED_PASTE_(a, b)
 #define CHECKED_PICK(a, b, op, name_a, name_b)                                                     \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scope exit: a resource is released where its name ends, unless TAKE_PTR() or TAKE_FD() moved it
- * on. */
+/* Cleanup at the end of a scope: a resource is released where its variable goes out of scope,
+ * unless TAKE_PTR() or TAKE_FD() moved it elsewhere. */
 #pragma once
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #define _cleanup_(f) __attribute__((cleanup(f)))
 
-/* Defines `funcp(type **)`, the form that _cleanup_() wants, from `func(type *)`. */
+/* Defines `funcp(type **)`, the form that _cleanup_() requires, from `func(type *)`. */
 #define DEFINE_CLEANUP(type, func)                                                                 \
         __attribute__((unused)) static inline void func##p(type *p)                                \
         {                                                                                          \

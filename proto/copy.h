@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A copy whose target goes past the caches: a plain one first reads the target's lines there, and
- * drives out what others have. On x86-64 only; elsewhere it is memcpy(). */
+/* A copy that bypasses the caches on its target side. An ordinary copy first reads the target's
+ * lines into the cache and evicts lines of other users. x86-64 only; elsewhere the copy is
+ * memcpy(). */
 #pragma once
 
 #include <stddef.h>
@@ -11,9 +12,11 @@
 #include <emmintrin.h>
 #endif
 
-enum { COPY_PAST_CACHES_LEAST = 16 * 1024 }; /* a shorter one is rather wanted in the cache */
+enum {
+        COPY_PAST_CACHES_LEAST = 16 * 1024
+}; /* shorter copies are better cached, because they are likely to be read soon */
 
-/* Other threads see it once they synchronize with this one. */
+/* Copies `bytes` bytes. Other threads see them once they synchronize with this one. */
 static inline void copy_past_caches(void *to, const void *from, size_t bytes)
 {
 #if defined(__x86_64__)

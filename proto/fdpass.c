@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sendmsg() and recvmsg() with SCM_RIGHTS; see fdpass.h.
+/* Sends and receives with SCM_RIGHTS; see fdpass.h.
  *
- * Both sides run this, on the thread that owns the socket. Descriptors that arrive are the kernel's
- * gift whether we like the message or not: on every way out that does not hand them to the caller
- * they are closed. */
+ * Both sides run this, on the thread that owns the socket. The kernel installs received descriptors
+ * whether the message is wanted or not, so every path that does not pass them to the caller closes
+ * them. */
 #include "fdpass.h"
 
 #include <assert.h>
@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Aligned as a control message must be. */
+/* A union, because a control message must be aligned like its header. */
 union control {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(FDPASS_TAKE_MAX * sizeof(int))];
@@ -53,7 +53,7 @@ int fdpass_send(int sock, const void *msg, size_t bytes, const int *fds, unsigne
         return (size_t)n == bytes ? 0 : -EIO;
 }
 
-/* What came is in ret_fds in every case. */
+/* Receives a message; ret_fds has all descriptors that arrived, even after an error. */
 static ssize_t receive(int sock, int flags, void *buf, size_t room, unsigned max_fds, int *ret_fds,
                        unsigned *ret_n_fds)
 {
@@ -83,7 +83,8 @@ static ssize_t receive(int sock, int flags, void *buf, size_t room, unsigned max
                         int fd;
 
                         memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-                        assert(n_fds < max_fds); /* there is no room for more */
+                        assert(n_fds <
+                               max_fds); /* the kernel stores no more than there is room for */
                         ret_fds[n_fds++] = fd;
                 }
         }
@@ -94,7 +95,7 @@ static ssize_t receive(int sock, int flags, void *buf, size_t room, unsigned max
         return m.msg_flags & MSG_TRUNC ? -EMSGSIZE : n;
 }
 
-/* The same, and without a message there are no descriptors either. */
+/* Receives a message; after an error or at the end of the stream, closes its descriptors. */
 static ssize_t receive_whole(int sock, int flags, void *buf, size_t room,
                              int ret_fds[static WIRE_MAX_FDS], unsigned *ret_n_fds)
 {
@@ -140,6 +141,7 @@ bool fdpass_brings(int sock)
         struct iovec iov = { .iov_base = &byte, .iov_len = sizeof(byte) };
         struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1 };
 
-        /* What a peek gets is closed again, but is never the last reference to its file. */
+        /* The kernel closes the descriptors of a peek again. They are never the last references to
+         * their files, so closing them cannot block. */
         return recvmsg(sock, &m, MSG_PEEK | MSG_DONTWAIT) >= 0 && (m.msg_flags & MSG_CTRUNC);
 }

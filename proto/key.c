@@ -26,7 +26,8 @@ static inline void sip_round(uint64_t v[4])
 }
 
 /* SipHash-1-3 of 36 bytes: four words of key, then the namespace with the length in the top byte.
- * Words are little-endian: in the lookup index daemon and clients must come to the same values. */
+ * Words are little-endian, because daemon and clients must compute equal values for the lookup
+ * index. */
 uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k)
 {
         uint64_t k0 = secret->words[0], k1 = secret->words[1];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The name of a chunk: exactly 32 opaque bytes, most often an engine's hash chained over the whole
- * prefix. An all-zero key is the root: it is the parent of a first chunk, and never a chunk's name.
- */
+/* The name of a chunk: exactly 32 opaque bytes, usually an engine's hash chained over the whole
+ * prefix. The all-zero key is the root: the parent of a chain's first chunk, and never the name of
+ * a chunk. */
 #pragma once
 
 #include <stdbool.h>
@@ -26,16 +26,16 @@ static inline bool key_is_root(const struct key *k)
         return key_equal(k, &root);
 }
 
-/* Secret of one process: a client that picks keys cannot pick buckets. */
+/* A secret of one process, so that a client that chooses keys cannot choose hash buckets. */
 struct key_secret {
         uint64_t words[2];
 };
 
-/* SipHash-1-3 over (namespace id, key). The tables of both tiers use this one value, computed once.
- */
+/* Returns SipHash-1-3 over (namespace id, key). The tables of both tiers use this value, which is
+ * computed once. */
 uint64_t key_hash(const struct key_secret *secret, uint32_t namespace_id, const struct key *k);
 
-/* 64 lower-case hex digits and a NUL. */
+/* Writes 64 lower-case hex digits and a NUL. */
 void key_to_hex(const struct key *k, char ret_hex[static KEY_HEX_BYTES + 1]);
-/* Exactly 64 hex digits, either case. 0, -EINVAL. */
+/* Parses exactly 64 hex digits of either case. Returns 0 or -EINVAL. */
 int key_from_hex(const char *hex, struct key *ret);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index, as both sides see it; see lookup.h. Owns nothing, allocates nothing. */
+/* The lookup index, for both sides; see lookup.h. Owns nothing, allocates nothing. */
 #include "lookup.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { BLOCK = KEY_BYTES, TRIES = 8 };
 
-/* A chain of the keyed hash over the name's blocks, two words wide; the length is in each step. */
+/* Chains the keyed hash, two words wide, over the name's blocks; each step includes the length. */
 void lookup_namespace_secret(const struct key_secret *table, const char *name, size_t length,
                              struct key_secret *ret)
 {
@@ -47,9 +47,10 @@ bool lookup_view_init(struct lookup_view *ret, const void *map, uint64_t bytes)
         return true;
 }
 
-/* The daemon moves a key between tiers in this order: it puts the new word, counts a removal, takes
- * the old word out. So a reader that has not seen the old word has seen the count; and if the count
- * had gone up before the reader began, it has seen the new word. */
+/* The daemon moves a key between tiers by inserting the new word, incrementing the count of
+ * removals, and then removing the old word. A reader that misses the old word therefore sees the
+ * new count. If the count was already higher when the reader began, the reader sees the new
+ * word. */
 unsigned lookup_find_surely(const struct lookup_view *v, uint64_t hash, uint64_t removals)
 {
         for (int i = 0; i < TRIES; i++) {

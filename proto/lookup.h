@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index: which keys a tenant has in which tier, in memory that the daemon writes and
+/* The lookup index: which keys of a tenant are in which tier, in memory that the daemon writes and
  * the tenant's clients read. README.md, section 5.4, is its specification; this is its C side.
  *
- * A header, then buckets of eight words, a cache line each: `n_buckets` main ones, then `n_stash`
- * of the stash. A word stands for a chunk in one tier: 61 bits of its hash and the tier; it is put
- * and taken out whole and never moved. A word has two buckets that it may be in, and is in the
- * first unless there is more room in the second; when both were full it is in one of two of the
- * stash; when these were, too, it is nowhere. A bucket that was
- * full says so, for as long as the table lives: a lookup that ends at such buckets does not know.
+ * The table is a header followed by buckets of eight words, one cache line each: `n_buckets` main
+ * buckets, then `n_stash` buckets of the stash. A word represents a chunk in one tier: 61 bits of
+ * its hash, and the tier. It is inserted and removed as a whole and never moved. A word has two
+ * main buckets, and is in the first unless the second has more room. If both were full, it is in
+ * one of two buckets of the stash; if these were full, too, it is not in the table. A bucket that
+ * was ever full is marked for the lifetime of the table: a lookup that ends at marked buckets has
+ * no definite answer.
  *
- * Everything a reader takes from here is a number that may be wrong, and no place it looks at is
- * outside of what it has checked once: see lookup_view_init(). */
+ * Every value that a reader gets here may be wrong, but all its accesses stay within the memory
+ * that lookup_view_init() has checked. */
 #pragma once
 
 #include <assert.h>
@@ -26,30 +27,31 @@
 enum {
         LOOKUP_VERSION = 1,
         LOOKUP_HEADER_BYTES = 4096,
-        LOOKUP_WORDS = 8, /* of a bucket */
+        LOOKUP_WORDS = 8, /* words per bucket */
         LOOKUP_STASH_PART = 32,
-        LOOKUP_STALE_MS = 3000, /* a clock this far behind says nothing any more */
+        LOOKUP_STALE_MS = 3000, /* a clock that is this far behind means that the daemon has
+                                   stopped */
 };
 
 enum lookup_state {
-        LOOKUP_BUILDING = 0, /* no client gets to see it */
+        LOOKUP_BUILDING = 0, /* not visible to clients yet */
         LOOKUP_LIVE = 1,
-        LOOKUP_SUPERSEDED = 2, /* from now on it is not kept up: there is another one, or will be */
+        LOOKUP_SUPERSEDED = 2, /* no longer updated: a new index exists, or will */
 };
 
 struct lookup_header {
         uint64_t magic;           /*   0 */
         uint32_t version;         /*   8 */
-        uint32_t header_bytes;    /*  12  where the buckets begin */
-        uint64_t bytes;           /*  16  of the file */
+        uint32_t header_bytes;    /*  12  offset of the first bucket */
+        uint64_t bytes;           /*  16  size of the file */
         uint32_t n_buckets;       /*  24 */
         uint32_t n_stash;         /*  28 */
-        struct key_secret secret; /*  32  of this table */
+        struct key_secret secret; /*  32  secret of this table */
         uint64_t reserved[2];     /*  48 */
-        uint64_t state;           /*  64  enum lookup_state; atomic, as the two below */
+        uint64_t state;           /*  64  enum lookup_state; atomic, like clock_ms and removals */
         uint64_t clock_ms;        /*  72  CLOCK_MONOTONIC, written about once a second */
         uint64_t reserved_line[6];
-        uint64_t removals; /* 128  goes up before a word is taken out */
+        uint64_t removals; /* 128  incremented before a word is removed */
 };
 static_assert(offsetof(struct lookup_header, secret) == 32, "shared format");
 static_assert(offsetof(struct lookup_header, state) == 64, "shared format");
@@ -60,16 +62,16 @@ struct lookup_bucket {
 };
 static_assert(sizeof(struct lookup_bucket) == 64, "shared format");
 
-/* Of a word. The lowest bits are enum wire_tier: none, there is no word. */
+/* Bits of a word. The lowest are enum wire_tier; if both are zero, there is no word. */
 #define LOOKUP_TIER_BITS UINT64_C(3)
-#define LOOKUP_OVERFLOW  UINT64_C(4) /* of a bucket's first word: it was full once */
+#define LOOKUP_OVERFLOW  UINT64_C(4) /* only in a bucket's first word: the bucket was ever full */
 #define LOOKUP_TAG_BITS  (~UINT64_C(7))
 
-/* What lookup_find() says beyond tiers: it may be in others, or in some after all. */
+/* Result of lookup_find() beside the tiers: the key may be in further tiers. */
 enum { LOOKUP_UNKNOWN = 1 << 2 };
 
-/* The secret of a namespace in a table: what its keys are hashed with. Made from the name, which
- * both sides know, so that the store's numbers stay within the daemon. */
+/* Computes the secret with which a table hashes a namespace's keys. The secret is derived from the
+ * name, which both sides know, so that the store's namespace numbers stay within the daemon. */
 void lookup_namespace_secret(const struct key_secret *table, const char *name, size_t length,
                              struct key_secret *ret);
 
@@ -78,7 +80,7 @@ static inline uint64_t lookup_hash(const struct key_secret *namespace_secret, co
         return key_hash(namespace_secret, 0, k);
 }
 
-/* --- where a word may be --- */
+/* --- positions of a word --- */
 
 struct lookup_pair {
         uint32_t a, b;
@@ -92,7 +94,8 @@ static inline struct lookup_pair lookup_pair_of(uint64_t mixed, uint32_t n)
         };
 }
 
-/* Of the tag alone: words of one tag have the same places. */
+/* Returns the main buckets of a hash. Only its tag counts, so that words of equal tag have equal
+ * positions. */
 static inline struct lookup_pair lookup_main(uint64_t hash, uint32_t n_buckets)
 {
         uint64_t m = (hash & LOOKUP_TAG_BITS) * UINT64_C(0x9e3779b97f4a7c15);
@@ -100,7 +103,7 @@ static inline struct lookup_pair lookup_main(uint64_t hash, uint32_t n_buckets)
         return lookup_pair_of(m ^ m >> 32, n_buckets);
 }
 
-/* Numbers after those of the main buckets. */
+/* Returns the stash buckets of a hash, numbered after the main buckets. */
 static inline struct lookup_pair lookup_stash(uint64_t hash, uint32_t n_buckets, uint32_t n_stash)
 {
         uint64_t m = (hash & LOOKUP_TAG_BITS) * UINT64_C(0xd6e8feb86659fd93);
@@ -114,9 +117,9 @@ static inline uint64_t lookup_bytes(uint32_t n_buckets, uint32_t n_stash)
         return LOOKUP_HEADER_BYTES + ((uint64_t)n_buckets + n_stash) * sizeof(struct lookup_bucket);
 }
 
-/* --- looking --- */
+/* --- lookups --- */
 
-/* A table as a reader has checked it: nothing of it changes under him. */
+/* A table that a reader has checked; nothing in the structure changes. */
 struct lookup_view {
         const struct lookup_header *header;
         const struct lookup_bucket *buckets;
@@ -124,7 +127,7 @@ struct lookup_view {
         struct key_secret secret;
 };
 
-/* `map`: the whole file, `bytes` long. False: it is malformed. */
+/* Checks the table of `map`, the whole file of `bytes` bytes. Returns false if it is malformed. */
 bool lookup_view_init(struct lookup_view *ret, const void *map, uint64_t bytes);
 
 static inline uint64_t lookup_state(const struct lookup_view *v)
@@ -152,7 +155,7 @@ static inline void lookup_warm_second(const struct lookup_view *v, uint64_t hash
         warm(&v->buckets[lookup_main(hash, v->n_buckets).b]);
 }
 
-/* Both of its buckets there. */
+/* Prefetches both stash buckets of a hash. */
 static inline void lookup_warm_stash(const struct lookup_view *v, uint64_t hash)
 {
         struct lookup_pair p = lookup_stash(hash, v->n_buckets, v->n_stash);
@@ -161,7 +164,7 @@ static inline void lookup_warm_stash(const struct lookup_view *v, uint64_t hash)
         warm(&v->buckets[p.b]);
 }
 
-/* The word if it is one with this tag, else zero. */
+/* Returns the word if its tag is `tag`, otherwise zero. */
 static inline uint64_t lookup_compare(const struct lookup_bucket *b, int i, uint64_t tag)
 {
         uint64_t w = __atomic_load_n(&b->words[i], __ATOMIC_ACQUIRE);
@@ -169,8 +172,8 @@ static inline uint64_t lookup_compare(const struct lookup_bucket *b, int i, uint
         return (w ^ tag) <= ~LOOKUP_TAG_BITS ? w : 0;
 }
 
-/* Tiers of the words with this hash in a bucket, and its overflow bit. Unrolled and without a
- * branch, since where the word is cannot be predicted. */
+/* Returns the tiers of the words with this hash in a bucket, and the bucket's overflow bit.
+ * Unrolled and without branches, because the position of the word cannot be predicted. */
 static inline unsigned lookup_scan(const struct lookup_bucket *b, uint64_t hash)
 {
         uint64_t tag = hash & LOOKUP_TAG_BITS;
@@ -184,20 +187,21 @@ static inline unsigned lookup_scan(const struct lookup_bucket *b, uint64_t hash)
         return (unsigned)(((low | high) & LOOKUP_TIER_BITS) | (first & LOOKUP_OVERFLOW));
 }
 
-/* Is there a word in the first of its buckets, where most are? */
+/* Returns whether the first bucket, where most words are, has a word with this hash. */
 static inline bool lookup_is_in_first(const struct lookup_view *v, uint64_t hash)
 {
         return lookup_scan(&v->buckets[lookup_main(hash, v->n_buckets).a], hash) & LOOKUP_TIER_BITS;
 }
 
-/* In the second? */
+/* Returns whether the second bucket has a word with this hash. */
 static inline bool lookup_is_in_second(const struct lookup_view *v, uint64_t hash)
 {
         return lookup_scan(&v->buckets[lookup_main(hash, v->n_buckets).b], hash) & LOOKUP_TIER_BITS;
 }
 
-/* enum wire_tier bits, and LOOKUP_UNKNOWN. A key that goes from one tier to the other meanwhile can
- * seem to be in neither: what is absent is so if lookup_removals() is what it was before. */
+/* Returns the tiers of a key as enum wire_tier bits, and LOOKUP_UNKNOWN. A key that moves between
+ * tiers meanwhile may seem to be in neither; a key is certainly absent only if lookup_removals()
+ * has not changed since before the call. */
 static inline unsigned lookup_find(const struct lookup_view *v, uint64_t hash)
 {
         struct lookup_pair p = lookup_main(hash, v->n_buckets);
@@ -213,6 +217,7 @@ static inline unsigned lookup_find(const struct lookup_view *v, uint64_t hash)
         return a & b & LOOKUP_OVERFLOW ? tiers | LOOKUP_UNKNOWN : tiers;
 }
 
-/* The same, and sure: LOOKUP_UNKNOWN where words go too fast for it. `removals`: as read before the
- * first look at this key. */
+/* Returns the tiers as lookup_find() does, and repeats the lookup until an absent key is certain.
+ * Returns LOOKUP_UNKNOWN if the table changes too fast for that. `removals`: lookup_removals()
+ * before the first lookup of this key. */
 unsigned lookup_find_surely(const struct lookup_view *v, uint64_t hash, uint64_t removals);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shared mapping of a whole file that begins where a huge page may: what lies in huge pages is
- * then mapped by huge pages, too. */
+/* Maps a whole file shared, at an address where a huge page can begin, so that file memory in huge
+ * pages is also mapped by huge pages. */
 #pragma once
 
 #include <errno.h>
@@ -9,8 +9,8 @@
 
 enum { MAPPING_ALIGN = 2 << 20 };
 
-/* `bytes`: at most SIZE_MAX / 2, a multiple of the page size. MAP_FAILED and errno on failure. To
- * be unmapped as any other. */
+/* Maps `bytes` bytes, a multiple of the page size and at most SIZE_MAX / 2. Returns MAP_FAILED and
+ * sets errno on failure. munmap() ends the mapping as usual. */
 static inline void *mapping_shared(int fd, uint64_t bytes, int prot)
 {
         size_t room = bytes + MAPPING_ALIGN;

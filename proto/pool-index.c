@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool index, as both sides see it; see pool-index.h. Owns nothing, allocates nothing. */
+/* The pool index, for both sides; see pool-index.h. Owns nothing, allocates nothing. */
 #include "pool-index.h"
 
 #include <string.h>
@@ -49,10 +49,11 @@ bool pool_index_read(const struct pool_index_record *r, uint64_t tag, const stru
         return is_it && __atomic_load_n(&r->serial, __ATOMIC_RELAXED) == serial;
 }
 
-/* By bit, which words have the upper half of the hash, and perhaps others that are free. Without a
- * branch: which word it is cannot be predicted. */
+/* words_of() returns, as bits, the words that have the upper half of the hash, and perhaps free
+ * ones. Without branches, because the position of the word cannot be predicted. */
 #if defined(__SSE2__)
-/* Two words, each as the daemon stored it: an access of its own, as it writes them meanwhile. */
+/* Loads two words in one access. The daemon writes meanwhile, and each word must be as it stored
+ * it. */
 static inline __m128 load_two(const uint64_t *words)
 {
         __m128i loaded;
@@ -108,7 +109,7 @@ uint32_t pool_index_find(const struct pool_index_view *v, uint64_t hash, bool fi
                 }
                 word += (unsigned)__builtin_ctz(words);
                 *at = first + word + 1;
-                /* It may be another by now; a wrong one is found out by its record. */
+                /* The word may have changed since; its record reveals that. */
                 number = (uint32_t)__atomic_load_n(&b->words[word], __ATOMIC_RELAXED);
                 if (number > 0 && number <= v->n_records)
                         return number - 1;

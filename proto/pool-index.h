@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool index: where the chunks of a tenant's pool are, in memory that the daemon writes and the
- * tenant's clients read, and the page by which a client holds chunks there. With both a client gets
- * a chunk that is in memory without a message. README.md, section 5.7, is its specification; this
- * is its C side.
+/* The pool index: the positions of the chunks in a tenant's pool, in memory that the daemon writes
+ * and the tenant's clients read, and the page through which a client holds chunks there. With both,
+ * a client gets a chunk in memory without a message. README.md, section 5.7, is the specification;
+ * this is its C side.
  *
- * The index is a header, buckets of eight words, a cache line each, and one record for each chunk
- * that the pool can have, a cache line each. A word is the upper half of a key's hash and the
- * number of a record; it is in one of two buckets. What found no place is not there: a client that
- * does not find a key asks the daemon.
+ * The index consists of a header, buckets of eight words, and one record for each chunk that the
+ * pool can have; buckets and records are a cache line each. A word has the upper half of a key's
+ * hash and the number of a record, and is in one of two buckets. A chunk whose buckets are full is
+ * not in the index: a client that does not find a key asks the daemon.
  *
- * Holding is a hazard pointer. The client writes the record's number and the chunk's length into
- * its page, issues a fence, and only then looks whether the record still has the key. The daemon
- * takes a record back by making its serial even, issues a fence, and then looks for it in all
- * clients' pages. So at least one of both sees the other: a chunk that a client has found after
- * holding it stays where it is until the client releases it. Where a record's hold may stand is
- * given by its number, so that to look for one is two cache lines of each client.
+ * A hold is a hazard pointer. The client writes the record's number and the chunk's length into its
+ * page, issues a fence, and then checks that the record still has the key. To reclaim a record, the
+ * daemon makes its serial even, issues a fence, and then searches all clients' pages for it. At
+ * least one of them sees the other's write, so a chunk that a client has found after holding it
+ * stays in place until the client releases it. The number of a record determines where its hold may
+ * be, so that the daemon reads only two cache lines of each client's page.
  *
- * Neither side trusts the other. The client copies the header once and checks it; the daemon takes
- * what is in a page for numbers that may be wrong. */
+ * Neither side trusts the other. The client copies the header once and checks it; the daemon treats
+ * the contents of a page as numbers that may be wrong. */
 #pragma once
 
 #include <assert.h>
@@ -34,11 +34,11 @@
 enum {
         POOL_INDEX_VERSION = 1,
         POOL_INDEX_HEADER_BYTES = 4096,
-        POOL_INDEX_WORDS = 8, /* of a bucket */
+        POOL_INDEX_WORDS = 8, /* words per bucket */
 
         POOL_PAGE_NAMESPACES = 256,
         POOL_PAGE_BUCKETS = 1024,
-        POOL_PAGE_WAYS = 8, /* holds of a bucket */
+        POOL_PAGE_WAYS = 8, /* holds per bucket */
         POOL_PAGE_HOLDS = POOL_PAGE_BUCKETS * POOL_PAGE_WAYS,
         POOL_PAGE_RING = 8192, /* words; a power of two */
 };
@@ -46,8 +46,8 @@ enum {
 struct pool_index_header {
         uint64_t magic;           /*   0 */
         uint32_t version;         /*   8 */
-        uint32_t header_bytes;    /*  12  where the buckets begin */
-        uint64_t bytes;           /*  16  of the file */
+        uint32_t header_bytes;    /*  12  offset of the first bucket */
+        uint64_t bytes;           /*  16  size of the file */
         uint32_t n_buckets;       /*  24 */
         uint32_t n_records;       /*  28 */
         struct key_secret secret; /*  32 */
@@ -63,44 +63,45 @@ struct pool_index_bucket {
 };
 static_assert(sizeof(struct pool_index_bucket) == 64, "shared format");
 
-/* A sequence lock: what was read of it is of one chunk, and that is there, if `serial` was odd
- * before and is the same after. */
+/* A sequence lock. A reader's copy belongs to one chunk that is in the pool if `serial` was odd
+ * before the copy and is unchanged after it. */
 struct pool_index_record {
         struct key key;      /*  0 */
-        uint64_t tag;        /* 32  of its namespace */
-        uint64_t offset;     /* 40  of its bytes, in the pool */
+        uint64_t tag;        /* 32  tag of its namespace */
+        uint64_t offset;     /* 40  offset of its bytes in the pool */
         uint32_t length;     /* 48 */
-        uint32_t generation; /* 52  of this chunk among those that had this record */
-        uint32_t serial;     /* 56  odd: the chunk is there; atomic */
+        uint32_t generation; /* 52  distinguishes successive chunks of this record */
+        uint32_t serial;     /* 56  odd: the chunk is in the pool; atomic */
         uint32_t reserved;   /* 60 */
 };
 static_assert(sizeof(struct pool_index_record) == 64, "shared format");
 
-/* What a client got by itself, by namespace: the numbers only grow. */
+/* Counters of gets that a client served itself, per namespace. They only grow. */
 struct pool_page_count {
         uint64_t keys;         /*  0 */
-        uint64_t mapped_bytes; /*  8  of those that it read in the pool */
-        uint64_t copied_bytes; /* 16  of those that it copied to its own memory */
-        uint64_t untold;       /* 24  keys of these that found no room in the ring */
+        uint64_t mapped_bytes; /*  8  bytes that it read in the pool */
+        uint64_t copied_bytes; /* 16  bytes that it copied to its own memory */
+        uint64_t untold;       /* 24  keys that did not fit into the ring */
 };
 static_assert(sizeof(struct pool_page_count) == 32, "shared format");
 
-/* A client's page, which both write: `taken`, `allowance` and `tags` the daemon, the rest the
- * client. All are atomic. */
+/* A client's page. The daemon writes `taken`, `allowance` and `tags`, the client everything else.
+ * All accesses are atomic. */
 struct pool_page {
-        uint64_t written; /*     0  words of the ring that were ever written */
+        uint64_t written; /*     0  number of words ever written to the ring */
         uint64_t reserved0[7];
-        uint64_t taken;     /*    64  words of the ring that were ever read */
-        uint64_t allowance; /*    72  bytes that may be held at a time, by pool_page_held() */
+        uint64_t taken;     /*    64  number of words ever read from the ring */
+        uint64_t allowance; /*    72  bytes that may be held at a time, as counted by
+                               pool_page_held() */
         uint64_t reserved1[6];
-        uint64_t tags[POOL_PAGE_NAMESPACES];   /*   128  of the session's namespaces, by number less
-                                                  one; 0: the daemon is to be asked */
-        uint64_t used[POOL_PAGE_BUCKETS / 64]; /*  2176  by bit: the bucket may have holds; where
-                                                  it is not set, nothing is held */
+        uint64_t tags[POOL_PAGE_NAMESPACES]; /*   128  of the session's namespaces, by number less
+                                                one; 0: ask the daemon */
+        uint64_t used[POOL_PAGE_BUCKETS /
+                      64]; /*  2176  bit per bucket: it may have holds; 0: it has none */
         uint64_t reserved2[224];
-        struct pool_page_count counts[POOL_PAGE_NAMESPACES]; /*  4096  likewise */
+        struct pool_page_count counts[POOL_PAGE_NAMESPACES]; /*  4096  indexed as `tags` */
         uint64_t holds[POOL_PAGE_BUCKETS][POOL_PAGE_WAYS];   /* 12288  pool_page_hold(); 0: free */
-        uint64_t ring[POOL_PAGE_RING]; /* 77824  requests: pool_page_touches(), then so many times
+        uint64_t ring[POOL_PAGE_RING]; /* 77824  per request pool_page_touches(), then that many
                                           pool_page_touch() */
 };
 static_assert(offsetof(struct pool_page, taken) == 64, "shared format");
@@ -127,7 +128,8 @@ static inline uint64_t pool_page_hold(uint32_t record, uint32_t length)
         return ((uint64_t)record + 1) << 32 | length;
 }
 
-/* What it counts for: no chunk takes less of the pool. */
+/* Returns the bytes that a hold counts for: the length rounded up to 4,096 bytes, the least that a
+ * chunk takes of the pool. */
 static inline uint64_t pool_page_held(uint32_t length)
 {
         return ((uint64_t)length + 4095) & ~UINT64_C(4095);
@@ -138,17 +140,17 @@ static inline uint32_t pool_page_bucket(uint32_t record)
         return record % POOL_PAGE_BUCKETS;
 }
 
-/* The protocol's fences. gcc's ThreadSanitizer has none, and gcc refuses them with it; what they
- * are between is two processes, of which it sees one. */
+/* The fences of the protocol. ThreadSanitizer of gcc does not support fences and makes gcc reject
+ * them; it sees only one of the two processes anyway. */
 #if defined(__SANITIZE_THREAD__)
 #define POOL_INDEX_FENCE(order) __sync_synchronize()
 #else
 #define POOL_INDEX_FENCE(order) __atomic_thread_fence(order)
 #endif
 
-/* --- where a word may be --- */
+/* --- positions of a word --- */
 
-/* What the keys of a namespace are hashed with, by key_hash() as those of namespace 0. */
+/* Returns the secret with which a namespace's keys are hashed, by key_hash() with namespace 0. */
 static inline struct key_secret pool_index_secret(const struct key_secret *secret, uint64_t tag)
 {
         return (struct key_secret){ { secret->words[0] ^ tag, secret->words[1] } };
@@ -180,9 +182,9 @@ static inline uint64_t pool_index_bytes(uint32_t n_buckets, uint32_t n_records)
                (uint64_t)n_records * sizeof(struct pool_index_record);
 }
 
-/* --- looking --- */
+/* --- lookups --- */
 
-/* An index as a reader has checked it: nothing of it changes under him. */
+/* An index that a reader has checked; nothing in the structure changes. */
 struct pool_index_view {
         const struct pool_index_header *header;
         const struct pool_index_bucket *buckets;
@@ -191,7 +193,7 @@ struct pool_index_view {
         struct key_secret secret;
 };
 
-/* `map`: the whole file, `bytes` long. False: it is malformed. */
+/* Checks the index of `map`, the whole file of `bytes` bytes. Returns false if it is malformed. */
 bool pool_index_view_init(struct pool_index_view *ret, const void *map, uint64_t bytes);
 
 static inline bool pool_index_is_live(const struct pool_index_view *v)
@@ -199,7 +201,7 @@ static inline bool pool_index_is_live(const struct pool_index_view *v)
         return __atomic_load_n(&v->header->state, __ATOMIC_ACQUIRE) == LOOKUP_LIVE;
 }
 
-/* The first of its buckets, where most are. */
+/* Prefetches the first bucket, where most words are. */
 static inline void pool_index_warm_first(const struct pool_index_view *v, uint64_t hash)
 {
         warm(&v->buckets[pool_index_places(hash, v->n_buckets).a]);
@@ -210,7 +212,8 @@ static inline void pool_index_warm_second(const struct pool_index_view *v, uint6
         warm(&v->buckets[pool_index_places(hash, v->n_buckets).b]);
 }
 
-/* What a record says, at one moment. False: of no chunk, or not of this key. */
+/* A consistent copy of a record. pool_index_read() returns false if the record has no chunk, or
+ * another key. */
 struct pool_index_entry {
         uint64_t offset;
         uint32_t length, generation;
@@ -219,9 +222,9 @@ bool pool_index_read(const struct pool_index_record *r, uint64_t tag, const stru
                      struct pool_index_entry *ret);
 
 #define POOL_INDEX_NONE UINT32_MAX
-/* The number of a record that may have a key with this hash: that of the word `*at` of its two
- * buckets, 0 to begin with, or of one behind it; `*at` then is the one behind what was found. With
- * `first_only`, not beyond the first bucket, if `*at` is in it. POOL_INDEX_NONE: there are no more,
- * and `*at` is the first word that was not looked at. */
+/* Searches the two buckets of a hash for records that may have the key. The search begins at word
+ * `*at`, 0 for the first call, and sets `*at` to the word after the match. With `first_only` it
+ * stops at the end of the first bucket, if `*at` lies there. Returns a record number, or
+ * POOL_INDEX_NONE after the last, with `*at` at the first word that was not searched. */
 uint32_t pool_index_find(const struct pool_index_view *v, uint64_t hash, bool first_only,
                          unsigned *at);

@@ -55,7 +55,8 @@ enum kind { COUNT, SECONDS, FLAG, TEXT, OBJECT, ARRAY };
 struct member {
         const char *name;
         enum kind kind;
-        size_t offset; /* of a uint64_t, a double, a bool, char[SNAPSHOT_TEXT], const cJSON * */
+        size_t offset; /* offset of a uint64_t, a double, a bool, char[SNAPSHOT_TEXT] or const cJSON
+                        * */
         bool optional;
 };
 
@@ -122,7 +123,7 @@ static bool read_member(struct reader *r, const cJSON *item, const char *place,
         return true;
 }
 
-/* `n` is at most 32. */
+/* Reads the members of an object into a structure; `n` is at most 32. */
 static bool read_members(struct reader *r, const cJSON *object, const char *place,
                          const struct member *members, size_t n, void *into)
 {
@@ -153,7 +154,7 @@ static bool read_members(struct reader *r, const cJSON *object, const char *plac
         return true;
 }
 
-/* Which of the names of transfer.h this is. */
+/* Finds the number of a name of transfer.h. */
 static bool read_name(struct reader *r, const char *place, const char *member, const char *text,
                       const char *(*name_of)(unsigned), unsigned n, unsigned *ret)
 {
@@ -271,7 +272,7 @@ static bool read_errors(struct reader *r, const cJSON *object, const char *place
         return read_members(r, object, at, members, ARRAY_SIZE(members), ret->errors);
 }
 
-/* [[bucket, count], ...] in the order of the buckets. */
+/* Reads a histogram: [[bucket, count], ...] in ascending order of the buckets. */
 static bool read_histogram(struct reader *r, const cJSON *array, const char *place,
                            const char *name, uint64_t ret[static TRANSFER_BUCKETS])
 {
@@ -445,7 +446,7 @@ static bool read_top(struct reader *r, const cJSON *json, struct snapshot *s)
         return read_layouts(r, m.layouts, s) && read_metrics(r, m.metrics, s);
 }
 
-/* Where the parser has stopped. */
+/* Reports the line and column at which the parser stopped. */
 static bool wrong_json(struct reader *r, const char *text, size_t bytes, const char *end)
 {
         size_t at = end && end >= text ? MIN((size_t)(end - text), bytes) : 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A benchmark session as its snapshot has it: JSON of the schema kvcache.bench.v1, which the daemon
- * writes. A snapshot may come from anywhere, so that every member is checked: its type, its range,
- * and that it is there once. What is wrong is named with its place, "metrics[3].busy_secs". Members
- * that this version does not know are ignored. Any thread. */
+/* The snapshot of a benchmark session: JSON of the schema kvcache.bench.v1, which the daemon
+ * writes. A snapshot may come from anywhere, so the type and range of every member are checked, and
+ * that it exists once. Errors name the member, as in "metrics[3].busy_secs". Members unknown to
+ * this version are ignored. Any thread. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -29,7 +29,7 @@ struct snapshot_layout {
 
 struct snapshot_metric {
         unsigned path, layout, technology; /* the enums of transfer.h */
-        struct transfer_counts counts;     /* but latency_ns, which is in seconds here */
+        struct transfer_counts counts;     /* all but latency_ns, which `latency_secs` replaces */
         double latency_secs, busy_secs;
 };
 
@@ -42,26 +42,30 @@ struct snapshot {
         double enabled_secs;
         struct snapshot_layout *layouts;
         size_t n_layouts;
-        struct snapshot_metric *metrics; /* by path, layout, technology */
+        struct snapshot_metric *metrics; /* sorted by path, layout, technology */
         size_t n_metrics;
 };
 
 struct snapshot *snapshot_free(struct snapshot *s);
 DEFINE_CLEANUP(struct snapshot *, snapshot_free);
 
-/* `what` names it in messages. 0; -EBADMSG: `ret_error` says what is wrong and where; -ENOMEM. */
+/* Parses a snapshot, called `what` in messages. Returns 0; -EBADMSG, and `ret_error` gives the
+ * fault and its place; -ENOMEM. The caller frees `*ret` with snapshot_free(). */
 int snapshot_parse(const char *text, size_t bytes, const char *what, struct snapshot **ret,
                    char ret_error[static SNAPSHOT_ERROR_BYTES]);
-/* "-" is standard input. The same, or -errno of the file. */
+/* Reads and parses a file; "-" is standard input. Returns what snapshot_parse() does, or -errno of
+ * the file. */
 int snapshot_read(const char *file, struct snapshot **ret,
                   char ret_error[static SNAPSHOT_ERROR_BYTES]);
-/* The schema's form; parsing it gives the same snapshot. NULL: no memory. */
+/* Returns the snapshot in the form of the schema, from which snapshot_parse() makes an equal one.
+ * Returns NULL if memory is short. */
 cJSON *snapshot_json(const struct snapshot *s);
-/* By the names of the path, the layout and the technology, which is the order of a snapshot. */
+/* Compares the names of path, layout and technology, which define the order of a snapshot. */
 int snapshot_metric_compare(const struct snapshot_metric *a, const struct snapshot_metric *b);
-/* This host, and the version of the program that counts there. */
+/* Sets the names of this host, and the version of the program that counts. */
 void snapshot_name_host(struct snapshot *s, const char *version);
-/* As `created` and `updated` have it, to the millisecond: "2026-11-23T15:04:05.678Z". */
+/* Writes a time in the form of `created` and `updated`, with milliseconds:
+ * "2026-11-23T15:04:05.678Z". */
 void snapshot_name_time(uint64_t unix_ms, char ret[static SNAPSHOT_TEXT]);
 #define SNAPSHOT_NAME_RULE "1 to 64 of A-Z a-z 0-9 . _ -, and no dot first"
 bool snapshot_name_valid(const char *name);

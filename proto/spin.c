@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See spin.h. */
+/* Polling before sleeping; see spin.h. */
 #include "spin.h"
 
 #include <sched.h>
@@ -8,7 +8,7 @@ unsigned spin_cpus(void)
 {
         cpu_set_t set;
 
-        /* It fails where there are more than a set holds. */
+        /* The call fails on hosts with more processors than a cpu_set_t holds. */
         return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set)
                                                             : CPU_SETSIZE;
 }

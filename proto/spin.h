@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Polling for a moment before sleeping. Waking a thread costs its waker microseconds, and the
- * thread itself tens of them: a thread whose event comes sooner than that had better stay awake.
- * Each wait polls for at most the limit, and does not poll while recent waits have been longer. An
- * idle thread and one that waits for a disk therefore sleep; with the long limit, a thread polls
- * for a fast disk, too. */
+ * thread itself tens of them, so a thread whose event arrives sooner should stay awake. Each wait
+ * polls for at most the limit, and does not poll while recent waits were longer. Idle threads and
+ * threads that wait for a slow disk therefore sleep; with the long limit, a thread also polls for a
+ * fast disk. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,39 +12,41 @@
 enum {
         SPIN_LIMIT_NS = 50 * 1000,
         SPIN_LONG_LIMIT_NS = 2 * 1000 * 1000,
-        SPIN_CLIENT_NS = 10 * 1000 * 1000, /* the daemon's threads poll for so long after a request:
-                                              not for what it does by itself */
-        SPIN_LEAST_CPUS = 4, /* with fewer it takes the processor from what it waits for */
+        SPIN_CLIENT_NS = 10 * 1000 * 1000, /* time after a client's request for which the daemon's
+                                              threads poll; they do not poll for background work */
+        SPIN_LEAST_CPUS = 4, /* with fewer processors, polling would take the processor from the
+                                thread that is waited for */
 };
 
 struct spin {
-        uint32_t limit_ns;   /* 0: never */
+        uint32_t limit_ns;   /* 0: never poll */
         uint32_t typical_ns; /* typical length of recent waits */
 };
 
-/* Processors that this process may use. */
+/* Returns the number of processors that this process may use. */
 unsigned spin_cpus(void);
-/* SPIN_LIMIT_NS; 0 where this process may use fewer than SPIN_LEAST_CPUS processors. */
+/* Returns SPIN_LIMIT_NS, or 0 if this process may use fewer than SPIN_LEAST_CPUS processors. */
 uint32_t spin_limit_of_host(void);
-/* Of a client that polls, to whose waits those of the daemon's threads add up: as long as these,
- * within the two limits. */
+/* Returns the limit of a client of a daemon that polls for `daemon_us`: the same time, but at least
+ * SPIN_LIMIT_NS and at most SPIN_LONG_LIMIT_NS. A client's wait includes the waits of the daemon's
+ * threads. */
 uint32_t spin_limit_of_client(uint32_t daemon_us);
 
-/* Of the wait that begins: how long to poll. 0: sleep at once. */
+/* Returns how long the next wait polls, in ns; 0: sleep at once. */
 static inline uint64_t spin_budget(const struct spin *s)
 {
         return s->typical_ns <= s->limit_ns ? s->limit_ns : 0;
 }
 
-/* Likewise of a thread of the daemon, which works for a client since `client_ns` or for itself. */
+/* Returns the same for a thread of the daemon. `client_ns`: time of the last client request. */
 static inline uint64_t spin_budget_of_daemon(const struct spin *s, uint64_t client_ns,
                                              uint64_t now_ns)
 {
         return now_ns <= client_ns + SPIN_CLIENT_NS ? spin_budget(s) : 0;
 }
 
-/* Until when a wait polls that began at `began_ns`: never past the deadline of what waits with it,
- * `wake_ns`; 0: there is none. */
+/* Returns when polling that began at `began_ns` ends: no later than `wake_ns`, the thread's next
+ * deadline; 0: there is none. */
 static inline uint64_t spin_end(uint64_t began_ns, uint64_t budget_ns, uint64_t wake_ns)
 {
         uint64_t end_ns = began_ns + budget_ns;
@@ -52,8 +54,8 @@ static inline uint64_t spin_end(uint64_t began_ns, uint64_t budget_ns, uint64_t 
         return wake_ns > 0 && wake_ns < end_ns ? wake_ns : end_ns;
 }
 
-/* A wait has lasted so long. A long one counts no more than four times the limit: a dozen short
- * ones, and it polls again. */
+/* Updates the typical wait with one that lasted `waited_ns`. A long wait counts as four times the
+ * limit at most, so that polling resumes after a dozen short waits. */
 static inline void spin_learn(struct spin *s, uint64_t waited_ns)
 {
         uint64_t most = UINT64_C(4) * s->limit_ns, ns = waited_ns < most ? waited_ns : most;

@@ -7,8 +7,8 @@
 
 #include "checked.h"
 
-/* Edits (insert, delete, replace, swap neighbours) from `a` to `b`, without regard to case; at
- * least `enough` if there are more. */
+/* Returns the number of edits (insert, delete, replace, swap neighbours) from `a` to `b`, ignoring
+ * case; at least `enough` if there are more. */
 static unsigned edit_distance(const char *a, const char *b, unsigned enough)
 {
         enum { LONGEST = 48 };
@@ -37,7 +37,8 @@ static unsigned edit_distance(const char *a, const char *b, unsigned enough)
                         least = MIN(least, d);
                 }
                 if (least > enough)
-                        return enough; /* a swap adds one to what is two rows above */
+                        return enough; /* no later row is smaller: a swap adds to the row before the
+                                          last */
                 before = last;
                 last = now;
                 now = spare;
@@ -45,7 +46,6 @@ static unsigned edit_distance(const char *a, const char *b, unsigned enough)
         return MIN(last[nb], enough);
 }
 
-/* At most a third of the letters may differ. */
 struct suggestion suggest_init(const char *text)
 {
         return (struct suggestion){ .distance = (unsigned)MAX(strlen(text) / 3, (size_t)1) + 1 };
@@ -57,7 +57,7 @@ void suggest_try(struct suggestion *s, const char *text, const char *candidate)
         unsigned d = edit_distance(text, candidate, s->distance);
 
         if (n >= 3 && d > 1 && strncasecmp(text, candidate, n) == 0 &&
-            !strchr(candidate + n, '.')) /* cut short: "warn" */
+            !strchr(candidate + n, '.')) /* an abbreviation: "warn" */
                 d = 1;
         if (d < s->distance)
                 *s = (struct suggestion){ .text = candidate, .distance = d };

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text from another party, made safe for one line of a terminal, a log or a message. Any thread. */
+/* Makes text of another party safe for one line of a terminal, a log or a message. Any thread. */
 #pragma once
 
 #include <stddef.h>
 
-/* Bytes at `p` of a character that a terminal acts on, or that turns the direction of text: C0,
- * DEL, C1, line and paragraph separators, bidirectional controls. 0: it is none. */
+/* Returns the length in bytes of a character at `p` that a terminal interprets or that changes the
+ * direction of text: C0, DEL, C1, line and paragraph separators, bidirectional controls. Returns 0
+ * for any other character. */
 size_t text_control(const char *p);
-/* In place: '?' for each byte of such a character. Returns `text`. */
+/* Replaces each byte of such characters by '?', in place. Returns `text`. */
 char *text_clean(char *text);

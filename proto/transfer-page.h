@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page in which a session's client counts what it moves by itself: copies to and from a GPU,
- * reads and writes by cuFile, copies between a memory layout and chunks. The daemon makes it,
- * sealed so that it keeps its size, and reads it; the client writes it, but for `epoch`. Either may
- * find any content in it at any time (proto/README.md 5.6).
+/* The page in which a session's client counts the transfers that it makes itself: copies to and
+ * from a GPU, reads and writes by cuFile, copies between a memory layout and chunks. The daemon
+ * creates it, sealed against changes of its size, and reads it; the client writes everything but
+ * `epoch`. Either side may find any content at any time (proto/README.md 5.6).
  *
- * Counters only grow, so that a session has what is there less what was there. The smallest and the
- * largest size cannot be had so: they are those since `epoch` had the value that the slot has, too.
- * The daemon raises it when a session of kvcache-bench begins to count anew. */
+ * Counters only grow, so a benchmark session subtracts their values at its start. The smallest and
+ * largest size cannot be subtracted: they cover the time since the slot's `epoch` became equal to
+ * the page's. The daemon increments it when a session of kvcache-bench starts counting again. */
 #pragma once
 
 #include <assert.h>
@@ -17,15 +17,15 @@
 #include "transfer-counts.h"
 
 enum {
-        TRANSFER_PAGE_SLOTS =
-                16, /* of a path, layout and technology each; what is more is left out */
+        TRANSFER_PAGE_SLOTS = 16, /* slot for each path, layout and technology; further ones are
+                                     not counted */
         TRANSFER_PAGE_BYTES = 16384,
         TRANSFER_PAGE_WORDS = sizeof(struct transfer_counts) / sizeof(uint64_t),
 };
 
 struct transfer_slot {
-        uint32_t key;   /* 0: not used yet; once it is set it stays */
-        uint32_t epoch; /* of min_bytes and max_bytes */
+        uint32_t key;   /* 0: unused; never changes once it is set */
+        uint32_t epoch; /* epoch that min_bytes and max_bytes belong to */
         uint64_t busy_ns;
         struct transfer_counts counts;
 };
@@ -33,9 +33,9 @@ static_assert(sizeof(struct transfer_slot) == 896, "shared memory");
 static_assert(sizeof(struct transfer_counts) == 110 * sizeof(uint64_t), "64-bit words only");
 
 struct transfer_page {
-        uint32_t epoch; /*  0  the daemon writes it */
+        uint32_t epoch; /*  0  written by the daemon */
         uint32_t reserved;
-        uint64_t sequence; /*  8  one more before the client writes, and again after it */
+        uint64_t sequence; /*  8  incremented before and after each write of the client */
         uint64_t padding[6];
         struct transfer_slot slots[TRANSFER_PAGE_SLOTS]; /* 64 */
 };
@@ -47,7 +47,7 @@ static inline uint32_t transfer_key(unsigned path, unsigned layout, unsigned tec
         return UINT32_C(1) << 24 | path << 16 | layout << 8 | technology;
 }
 
-/* False: it is none. */
+/* Splits a key. Returns false if it is invalid. */
 static inline bool transfer_key_read(uint32_t key, unsigned *ret_path, unsigned *ret_layout,
                                      unsigned *ret_technology)
 {

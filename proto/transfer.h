@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How transfers of KV blocks are classified: by the path on which they move, by the layout that
- * the memory on the host's or the device's side has, and what moves them. The names are those of
- * metrics, reports and files; the numbers are stable. */
+/* Classifies transfers of KV blocks by path, by layout of the memory on the host's or the device's
+ * side, and by technology. The names are those of metrics, reports and files; the numbers are
+ * stable. */
 #pragma once
 
 enum transfer_path {
-        TRANSFER_PATH_OTHER, /* a pair that is none of these */
+        TRANSFER_PATH_OTHER, /* any other pair */
         TRANSFER_HOST_TO_DISK,
         TRANSFER_DISK_TO_HOST,
         TRANSFER_HOST_TO_DEVICE,
@@ -38,19 +38,19 @@ enum transfer_technology {
         TRANSFER_TECHNOLOGIES
 };
 
-/* How an operation ended. */
+/* Outcome of an operation. */
 enum transfer_result {
         TRANSFER_OK,
         TRANSFER_ERROR_IO,
-        TRANSFER_ERROR_SHORT, /* fewer bytes than were asked for */
+        TRANSFER_ERROR_SHORT, /* fewer bytes than requested */
         TRANSFER_ERROR_CHECKSUM,
         TRANSFER_ERROR_CANCELLED,
         TRANSFER_ERROR_TIMEOUT,
         TRANSFER_RESULTS
 };
 
-/* "disk_to_host", "fully_contiguous", "io_uring", "checksum". Never NULL: "other" for what is
- * unknown, "io" of a result. */
+/* Return a name, such as "disk_to_host", "fully_contiguous", "io_uring", "checksum"; never NULL.
+ * Unknown numbers are "other", or "io" for results. */
 const char *transfer_path_name(unsigned path);
 const char *transfer_layout_name(unsigned layout);
 const char *transfer_technology_name(unsigned technology);

@@ -29,7 +29,7 @@ const char *units_bytes(uint64_t bytes, char ret[static UNITS_TEXT])
         double value = (double)bytes;
         size_t unit = 0;
 
-        /* 1023.6 KiB would be printed as 1024: that is a MiB. */
+        /* 1023.6 KiB would be printed as 1024 KiB, so use 1 MiB. */
         for (; unit + 1 < ARRAY_SIZE(units) && value >= 1023.5; unit++)
                 value /= 1024;
         return units_short(value, units[unit], ret);
@@ -52,8 +52,8 @@ const char *units_count(uint64_t n, const char *noun, char ret[static UNITS_TEXT
         return ret;
 }
 
-/* "1.5": digits, and perhaps a point with more of them. Exact: no floating point. More than nine
- * digits after the point do not count; `whole` stops growing once it is beyond 64 bits. */
+/* A decimal number such as "1.5", exact, without floating point. Digits after the ninth decimal
+ * place are ignored; `whole` stops growing once it exceeds 64 bits. */
 struct decimal {
         unsigned __int128 whole;
         uint64_t fraction, scale; /* the fraction is `fraction` / `scale` */
@@ -65,7 +65,7 @@ static bool is_digit(char c)
         return c >= '0' && c <= '9';
 }
 
-/* Returns what follows the number; NULL: it is malformed. */
+/* Returns the text after the number, or NULL if it is malformed. */
 static const char *read_decimal(const char *p, struct decimal *ret)
 {
         *ret = (struct decimal){ .scale = 1 };
@@ -110,7 +110,7 @@ int units_parse(const char *text, uint64_t (*factor_of)(const char *unit), uint6
         uint64_t factor;
 
         if (unit && unit > end && *unit == '\0')
-                unit = NULL; /* blanks and nothing behind them */
+                unit = NULL; /* only blanks follow */
         if (ret_unit)
                 *ret_unit = unit;
         if (!unit)

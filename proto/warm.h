@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that is about to be needed. */
+/* Prefetching. */
 #pragma once
 
-/* prefetch(address) to read it, prefetch(address, 1) to write it.
+/* Prefetches an address: warm(address) to read it, warm(address, 1) to write it.
  *
- * A function that does nothing else has no effects in the eyes of gcc, which drops the calls to it
- * where it sees both; an empty statement that may not be dropped keeps them. */
+ * gcc considers a function that only prefetches free of effects and drops calls to it; the volatile
+ * asm statement prevents that. */
 #define warm(...)                                                                                  \
         ({                                                                                         \
                 __builtin_prefetch(__VA_ARGS__);                                                   \

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is this message one that may be sent? And names for what is in it. See wire.h and README.md.
+/* Checks the form of messages, and names their parts. See wire.h and README.md.
  *
- * Both sides run this; it owns nothing. wire_check_request() answers for the form only: what
- * depends on state (is the namespace open, is the place within the staging area, is the fingerprint
- * canonical) becomes a status further up, while a text from here ends the session. */
+ * Both sides run this; it owns nothing. wire_check_request() checks only the form, and a fault that
+ * it reports ends the session. Faults that depend on state (the namespace is not open, a place lies
+ * outside the staging area, the fingerprint is not canonical) are found later and become a
+ * status. */
 #include "wire.h"
 
 #include <errno.h>
@@ -16,13 +17,13 @@
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "messages are little-endian and used in place");
 
-enum { MAX_PIECES = WIRE_MAX_MESSAGE / sizeof(struct wire_piece) }; /* more than a message holds */
+enum { MAX_PIECES = WIRE_MAX_MESSAGE / sizeof(struct wire_piece) }; /* upper bound for a message */
 
-/* One row an op; a row without a name is no op. */
+/* One row per op; a number without a name is not an op. */
 static const struct op_info {
         const char *name;
-        uint16_t flags;      /* that a request may carry */
-        uint8_t entry_bytes; /* of a batch op */
+        uint16_t flags;      /* allowed in a request */
+        uint8_t entry_bytes; /* size of an entry of a batch op */
         uint8_t result_bytes;
         uint8_t fds;
         bool batch;
@@ -205,7 +206,7 @@ const struct wire_lease *wire_batch_releases(const struct wire_batch *b)
         return (const struct wire_lease *)(wire_batch_pieces(b) + b->pieces);
 }
 
-/* --- one check an op; at least the header is there, and its flags are allowed --- */
+/* --- one check per op, after the header and its flags were checked --- */
 
 static const char *check_hello(const struct wire_hello *m, size_t bytes)
 {
@@ -217,7 +218,7 @@ static const char *check_hello(const struct wire_hello *m, size_t bytes)
                 return "HELLO without the magic";
         if (m->version_min == 0 || m->version_min > m->version_max)
                 return "HELLO with an impossible range of versions";
-        /* A later client may offer what this version has no bit for; it gets none of it. */
+        /* A later client may offer features that this version does not know; they are ignored. */
         if (m->features != 0 && m->version_max <= WIRE_VERSION_MAX)
                 return "HELLO with unknown features";
         name = strnlen(m->client, sizeof(m->client));
@@ -227,7 +228,7 @@ static const char *check_hello(const struct wire_hello *m, size_t bytes)
         return NULL;
 }
 
-/* A namespace's name and that of a tenant, each of which may be missing. */
+/* Checks the names of a namespace and of a tenant, either of which may be empty. */
 static const char *check_names(const char *texts, size_t bytes, size_t name, size_t tenant)
 {
         if (tenant > WIRE_MAX_TENANT)
@@ -237,7 +238,7 @@ static const char *check_names(const char *texts, size_t bytes, size_t name, siz
         return all_printable(texts, bytes) ? NULL : "a name that is not printable";
 }
 
-/* The lifetime of one, which is not opened. */
+/* Checks a NAMESPACE that sets a lifetime and opens nothing. */
 static const char *check_namespace_set(const struct wire_namespace *m, size_t bytes)
 {
         if (m->hdr.flags & WIRE_F_ATTACH || m->chunk_bytes != 0)
@@ -265,15 +266,15 @@ static const char *check_namespace(const struct wire_namespace *m, size_t bytes)
         return NULL;
 }
 
-/* The keys of a PUT, or of a GET with a target, whose bytes are in pieces. Each piece and each key
- * is looked at once, however many pieces the keys share. */
+/* Checks the pieces of a PUT, or of a GET with a target. Each piece and each key is read once,
+ * however many pieces the keys share. */
 static const char *check_pieces(const struct wire_batch *m)
 {
         const struct wire_piece *piece = wire_batch_pieces(m);
         const struct wire_put *put = (const struct wire_put *)(m + 1);
         const struct wire_get *get = (const struct wire_get *)(m + 1);
         bool puts = m->hdr.op == WIRE_PUT;
-        uint64_t before[MAX_PIECES + 1]; /* bytes in all pieces before this one */
+        uint64_t before[MAX_PIECES + 1]; /* total size of the pieces before this one */
 
         before[0] = 0;
         for (unsigned i = 0; i < m->pieces; i++) {
@@ -575,8 +576,8 @@ struct field {
         struct text key, value;
 };
 
-/* Takes one "k=v\n" off the front; a last line may lack its newline. False at the end, and at a
- * line without '='. */
+/* Takes one "k=v\n" from the front; a last line may lack its newline. Returns false at the end, and
+ * at a line without '='. */
 static bool field_take(struct text *rest, struct field *ret)
 {
         const char *end, *equals;
@@ -678,7 +679,7 @@ int wire_fingerprint_diff(const char *a, size_t a_bytes, const char *b, size_t b
                         continue;
                 return true;
         }
-        /* Equal fields and different bytes: one of them is not canonical. */
+        /* Equal fields and different bytes mean that one text is not canonical. */
         snprintf(ret, ret_bytes, "the text differs");
         return true;
 }

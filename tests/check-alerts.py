@@ -47,7 +47,7 @@ def alerts_of(rules):
 
 
 def problems(root, rules, cases, guide):
-    """What is wrong, without promtool."""
+    """Yields the faults that can be found without promtool."""
     (samples, families), keys = metrics_of(root), keys_of(root)
     alerts = alerts_of(rules)
     if not alerts:
@@ -74,7 +74,7 @@ def problems(root, rules, cases, guide):
 
 
 def promtool_says(promtool, root):
-    """What promtool finds wrong: the rules, and their cases."""
+    """Yields the faults that promtool finds in the rules and their cases."""
     with tempfile.TemporaryDirectory() as folder:
         rules = root / RULES
         cases = pathlib.Path(folder) / "cases.yaml"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages of this tree name exists: the target of each link, files, functions, metrics, and keys of the configuration.
+"""Checks that names in the pages of this tree exist: targets of links, files, functions, metrics, and keys of the configuration.
 
-    check-docs.py [ROOT]        prints PAGE:LINE: what it names that does not exist
+    check-docs.py [ROOT]        prints PAGE:LINE: each name that does not exist
     check-docs.py --self-test
 
 Pages are README.md and all other *.md files, and for keys of the configuration the man pages, too. Names are those in code
@@ -19,7 +19,7 @@ FILE = r"[\w./*-]+\.(?:c|h|def|py|sh|md|yaml|map)"
 
 
 def slug(heading):
-    """As GitHub names a heading's anchor."""
+    """Returns the anchor of a heading, as GitHub computes it."""
     return re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).lower()).replace(" ", "-")
 
 

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who may include whom, as a test. daemon/README.md says what each room is; here is the order.
+"""Checks which room includes which. daemon/README.md describes the rooms; their order is defined here.
 
-Rooms are folders; the top of daemon/ is a room of its own. A room includes itself and what MAY has for it, and of those
-rooms only the headers that SHOWN has. MAY is acyclic, or the test fails.
+Rooms are folders; the top of daemon/ is a room of its own. A room may include itself and the rooms that MAY lists for it,
+and only their headers in SHOWN. MAY must be acyclic.
 
-Within daemon/, proto/ and client/ the same holds file by file. A module is a source with the header of its name; an
+Within daemon/, proto/ and client/ the order is checked file by file, too. A module is a source with the header of its name; an
 internal header belongs to the module it is named for (x-internal.h to x, internal.h to the one with the name of its room).
-There is no circle of modules. What stands in a circle is printed in its order.
+There must be no circle of modules; a circle is printed in its order.
 
-Tests may include anything; nothing includes tests. A file that stands in no room is an error: a new room takes its place
-here first. Usage:
+Tests may include anything; nothing includes tests. A file in no room is an error: enter a new room here first. Usage:
 
     check-layers.py [ROOT]       exit 1 and a line for each wrong include, and for each circle
     check-layers.py --self-test  is every kind of wrong include found, and none of the right ones?
@@ -36,7 +35,7 @@ MAY = {
     "io": BELOW_IO,
     "remote": BELOW_IO,
     "store/volume": BELOW_STORE,
-    "store/volume/recovery": {"store/volume"} | BELOW_STORE,  # what volume/internal.h asks of it
+    "store/volume/recovery": {"store/volume"} | BELOW_STORE,  # volume/internal.h requires it
     "store": {"store/volume", "io", "evict"} | BELOW_IO,
     "remote": BELOW_IO,
     "cache": BELOW_CACHE,
@@ -50,18 +49,18 @@ MAY = {
     "session": BELOW_SESSION,
     "report": {"session", "config", "learned", "keep"} | BELOW_SESSION,
     "daemon": {"report", "session", "config", "learned", "keep"} | BELOW_SESSION,  # main, server, notify
-    "api": set(),  # what is installed: client/*.h
+    "api": set(),  # the installed headers: client/*.h
     "lib": {"api", "proto"},
     "gpu": {"api", "proto", "lib"},
-    "common": {"api", "proto"},  # what the two tools share
+    "common": {"api", "proto"},  # code shared by the two tools
     "bench": {"common", "api", "proto", "evict", "remote"},  # simulate: the daemon's policies; remote: its engines
-    "ctl": {"common", "api", "proto", "store", "io", "evict"},  # of its offline commands, the last three
+    "ctl": {"common", "api", "proto", "store", "io", "evict"},  # the last three serve its offline commands
     "examples": {"api"},
     "python": set(),  # loads the library, and is compiled against nothing
     "tests": None,  # anything
 }
 
-# What a room shows to others. Rooms that are not named show every header.
+# Headers that a room shows to others. Rooms that are not listed show all.
 SHOWN = {
     "store": {"daemon/store/store.h"},
     "io": {"daemon/io/io.h", "daemon/io/liveness.h"},
@@ -72,12 +71,12 @@ SHOWN = {
     "gpu": {"client/gpu/gpu.h"},
 }
 
-# Of proto: the daemon's lower rooms know keys and helpers, not the wire.
+# Parts of proto: the daemon's lower rooms know keys and helpers, but not the wire.
 HELPERS = {"proto/copy.h", "proto/cleanup.h", "proto/checked.h", "proto/spin.h", "proto/text.h", "proto/warm.h"}
 OF_PROTO = {
     **{room: HELPERS for room in ("base", "slab", "evict")},
     "remote": HELPERS | {"proto/key.h"},
-    "io": HELPERS | {"proto/transfer.h", "proto/transfer-counts.h"},  # of what it counts
+    "io": HELPERS | {"proto/transfer.h", "proto/transfer-counts.h"},  # counters of transfers
     **{room: HELPERS | {"proto/key.h"} for room in ("remote", "store", "store/volume", "store/volume/recovery")},
 }
 
@@ -118,8 +117,8 @@ def sources(root):
 
 
 def resolve(root, path, name):
-    """What an include of `name` in `path` means, named from the root: as the compiler looks for it."""
-    tools = ("client/ctl", "client/bench", "client/common")  # of a tool, the top and the shared headers are seen
+    """Returns the file that an include of `name` in `path` refers to, relative to the root, with the compiler's search order."""
+    tools = ("client/ctl", "client/bench", "client/common")  # a tool sees its own folder, the top and the shared headers
     own = [t for t in tools if path.startswith(t + "/")]
     own += ["client/common"] if own else []
     for folder in (os.path.dirname(path), "", "daemon", "proto", "client", *own, "tests/lib"):
@@ -130,7 +129,7 @@ def resolve(root, path, name):
 
 
 def circles(edges):
-    """Of {node: {node: why}}: a shortest circle through each node that is in one, each circle once."""
+    """Returns a shortest circle through each node that is in one, each circle once, from {node: {node: why}}."""
     found = []
     for start in sorted(edges):
         before, queue = {}, [start]
@@ -151,7 +150,7 @@ def circles(edges):
 
 
 def judge(path, room, target):
-    """What is wrong with an include of `target`, or None."""
+    """Returns the fault of an include of `target`, or None."""
     other = room_of(target)
     if other == room:
         return None
@@ -278,8 +277,8 @@ def self_test():
         ("client/ctl/fsck.c", "cache/pool.h"),
         ("client/bench/kvbench/plan.c", "lib/handle.h"),
         ("client/examples/blocking.c", "wire.h"),
-        ("daemon/report/http.c", "harness.h"),                   # of the tests
-        ("daemon/report/http.c", "<server.h>"),                  # however it is written
+        ("daemon/report/http.c", "harness.h"),                   # a header of the tests
+        ("daemon/report/http.c", "<server.h>"),                  # in angle brackets, too
         ("daemon/server.c", "session/listener.c"),               # a source
         ("daemon/newpart.c", "base/list.h"),                     # in no room
         ("daemon/newroom/x.c", "base/list.h"),

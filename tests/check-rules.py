@@ -38,13 +38,13 @@ def keys_of(root):
 
 
 def metrics_of(root):
-    """As metrics.def names them, without "_total"."""
+    """Returns the metrics' names from metrics.def, without "_total"."""
     text = (root / "daemon/report/metrics.def").read_text()
     return {f"kvcache_{name}" for name in re.findall(r'^METRICS_\w+\(\w+, "(\w+)"', text, re.M)}
 
 
 def costs(root, text, tests):
-    """What is wrong with the tables of who pays for what."""
+    """Yields the faults in the tables of charged resources."""
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     names = [[re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows]
     keys, metrics = keys_of(root), metrics_of(root)

@@ -22,7 +22,7 @@ def find(pattern, text):
 
 
 def python_version(root):
-    """As pip gets it: the backend has no other way to be asked than to be run."""
+    """Returns the version that pip sees, by running the build backend, which offers no other way."""
     path = root / "client/python/build_backend.py"
     backend = {"__name__": "build_backend", "__file__": str(path)}
     exec(compile(path.read_text(), str(path), "exec"), backend)

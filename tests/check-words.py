@@ -56,8 +56,8 @@ SKIP = re.compile(r"^(LICENSE$|tests/golden/|tests/fuzz/corpus/|\.git|tests/chec
 
 
 def literals(pattern):
-    """What is in every match of the pattern, in small letters: a run of letters for each of its alternatives; None, where
-    one has none. A text without any of them need not be searched, which takes a hundred times as long."""
+    """Returns the texts that every match of the pattern contains, in lower case: a run of letters for each alternative; None, if one has
+    none. A text without any of them need not be searched, which would take a hundred times as long."""
     pattern = re.sub(r"\\[a-zA-Z][*+?]?|\\.|\[[^\]]*\][*+?]?", " ", pattern)
     while "(" in pattern:
         pattern = re.sub(r"\([^()]*\)[*+?]?", " ", pattern)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* remote: how fast the storage engine of a shared tier is, alone and through the daemon. */
+/* remote: measures the storage engine of a shared tier, alone and through the daemon. */
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -85,14 +85,14 @@ struct figures {
         struct remote_figures bare, daemon;
 };
 
-static atomic_int interrupted; /* the handler sets it */
+static atomic_int interrupted; /* set by the signal handler */
 
 static void on_signal(int signal)
 {
         interrupted = 1;
 }
 
-/* The first signal has the objects deleted; a second one ends the process. */
+/* The first signal makes the command delete its objects; a second one ends the process. */
 static void catch_signals(void)
 {
         struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
@@ -156,8 +156,8 @@ static bool remote_option(struct ctl *ctl, int option, const char *argument, str
         return true;
 }
 
-/* A name as the configuration has it: parts of letters, digits, "-", "_" and ".", none of them "."
- * or "..". */
+/* Returns whether a text is a valid prefix, as in the configuration: parts of letters, digits, "-",
+ * "_" and ".", none of them "." or "..". */
 static bool is_prefix(const char *text)
 {
         const char *part = text;
@@ -216,7 +216,8 @@ static void set_job(struct arguments *a)
         job->params.timeout_ns = a->timeout_s * 1000000000u;
 }
 
-/* EXIT_OK, or the status to end with; *ret_end says that this is it (help). */
+/* Reads the arguments. Returns EXIT_OK, or the status to end with; `*ret_end` is set if the command
+ * must end although nothing failed (help). */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct arguments *a, bool *ret_end)
 {
@@ -319,7 +320,7 @@ static int print_figures(const struct remote_job *job, struct figures *writes,
         return print_json(object);
 }
 
-/* --- */
+/* --- clean-up --- */
 
 static int remove_if_empty(const char *path, const struct stat *s, int type, struct FTW *ftw)
 {
@@ -328,7 +329,7 @@ static int remove_if_empty(const char *path, const struct stat *s, int type, str
         return 0;
 }
 
-/* An engine of objects leaves nothing when they are deleted; this one has directories. */
+/* Removes empty directories; engines of objects have none. */
 static void remove_directories(const struct remote_job *job)
 {
         char path[4096];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay: the command around replay.c: options, what is played, and the report. */
+/* replay: options, choice of the workload, and the report; replay.c does the rest. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -82,7 +82,7 @@ static void on_signal(int signal)
         interrupted = 1;
 }
 
-/* The first signal ends the replay after the request at hand; a second one ends the process. */
+/* The first signal ends the replay after the current request; a second one ends the process. */
 static void catch_signals(void)
 {
         struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
@@ -91,7 +91,7 @@ static void catch_signals(void)
         sigaction(SIGTERM, &action, NULL);
 }
 
-/* False: end with ctl->exit_status. */
+/* Handles an option. Returns false if the command must end with ctl->exit_status. */
 static bool replay_option(struct ctl *ctl, const struct command *self, int option,
                           const char *argument, struct arguments *a)
 {
@@ -149,7 +149,8 @@ static bool replay_option(struct ctl *ctl, const struct command *self, int optio
         return true;
 }
 
-/* EXIT_OK, or the status to end with; *ret_end says that this is it (help). */
+/* Reads the arguments. Returns EXIT_OK, or the status to end with; `*ret_end` is set if the command
+ * must end although nothing failed (help). */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct arguments *a, bool *ret_end)
 {
@@ -306,7 +307,7 @@ static void report_blocks(const struct arguments *a, const struct replay_counts 
         }
 }
 
-/* What did not go as asked. */
+/* Prints errors, refusals and other deviations. */
 static void report_failures(const struct replay_result *result)
 {
         const struct replay_counts *n = &result->counts;
@@ -489,7 +490,7 @@ static int run_replay(struct ctl *ctl, const struct command *self, int argc, cha
                 complain(status, "%s", result.error);
         else if (result.interrupted)
                 complain(status, "interrupted; this is how far it came:");
-        /* When it did not begin there is nothing to report. */
+        /* If the replay did not begin, there is nothing to report. */
         if (result.seconds > 0) {
                 if (ctl->json)
                         r = report_json(&a, &result, status);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simulate: which share of its blocks a workload would find in caches of several sizes, by policy,
- * or on a fleet of hosts with a shared tier. Needs no daemon. */
+/* simulate: computes the hit rate of a workload in caches of several sizes, by policy, or on a
+ * fleet of hosts with a shared tier. Needs no daemon. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -75,7 +75,7 @@ static int report_json(const struct simulate_arguments *a, const struct run *run
         return print_json(array);
 }
 
-/* What may be written in the time that the workload takes. */
+/* Returns the bytes that may be written during the workload. */
 static double budget_bytes(const struct simulate_arguments *a, const struct simulation *s)
 {
         const struct workload_request *requests = s->workload->requests;
@@ -174,7 +174,7 @@ static int by_size(const void *a, const void *b)
         return (x->x > y->x) - (x->x < y->x);
 }
 
-/* The line of a policy; `points`: one for each capacity. */
+/* Fills the line of a policy; `points` has one entry per capacity. */
 static void fill_line(const struct simulate_arguments *a, const struct run *runs, size_t policy,
                       unsigned series, char (*marks)[CELL_BYTES], struct chart_point *points,
                       struct chart_line *ret)

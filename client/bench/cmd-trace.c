@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* trace: puts and gets small batches, one at a time, and shows where the time of each goes, by what
- * the daemon keeps with io.stages. */
+/* trace: puts and gets small batches, one at a time, and shows where the time of each is spent,
+ * from the data that the daemon records with io.stages. */
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 enum {
         MOST_KEYS = 512,
         MOST_BATCHES = 100000,
-        MOST_BYTES = 64 << 20, /* of a batch */
+        MOST_BYTES = 64 << 20, /* maximum of a batch */
         PAGE = 4096,
         BAR = 40,
 };
@@ -45,7 +45,7 @@ struct tracer {
         uint32_t namespace_handle;
         uint8_t seed[16];
         uint8_t *memory; /* registered: room for a batch */
-        uint64_t place;  /* bytes from one block's to the next's */
+        uint64_t place;  /* distance between blocks, in bytes */
         struct kvcache_entry entries[MOST_KEYS];
         struct kvcache_result results[MOST_KEYS];
         struct waterfall phases[PHASES];
@@ -101,7 +101,7 @@ static int open_memory(struct tracer *t)
         return r;
 }
 
-/* EXIT_OK, and the report in *ret. */
+/* Fetches the report of stages. Returns an exit status. */
 static int fetch_report(struct tracer *t, cJSON **ret)
 {
         _cleanup_(freep) char *text = NULL;
@@ -140,7 +140,7 @@ static int check_results(struct tracer *t, const char *what, bool in_memory)
         return EXIT_OK;
 }
 
-/* One batch, measured. */
+/* Runs and measures one batch. */
 static int run_batch(struct tracer *t, enum phase phase)
 {
         _cleanup_(cJSON_Deletep) cJSON *report = NULL;
@@ -181,7 +181,7 @@ static int run_batch(struct tracer *t, enum phase phase)
         return r;
 }
 
-/* An operation on the keys of a batch that is not measured. */
+/* Runs an operation on the keys of a batch without measuring it. */
 static int prepare(struct tracer *t, enum kvcache_op op, uint64_t batch, uint32_t tiers)
 {
         struct kvcache_key keys[MOST_KEYS];
@@ -222,7 +222,7 @@ static int run_phases(struct tracer *t)
         }
         for (uint64_t i = 0; r == EXIT_OK && i < t->batches; i++) {
                 name_batch(t, 0);
-                /* A cold get went past the pool. */
+                /* A cold get bypasses the pool, so get once more before measuring. */
                 r = i == 0 ? prepare(t, KVCACHE_OP_GET, 0, 0) : EXIT_OK;
                 if (r == EXIT_OK)
                         r = run_batch(t, PHASE_HOT);

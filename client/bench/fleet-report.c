@@ -22,13 +22,13 @@ static const char *const route_names[] = {
         [FLEET_ROUTE_SESSION] = "session", [FLEET_ROUTE_RANDOM] = "random"
 };
 
-/* Of the shared tier, in bytes, or in blocks where a block's bytes are not known. NAN: not
+/* Figures of the shared tier, in bytes, or in blocks if the size of a block is not known. NAN: not
  * known. */
 struct figures {
-        double read, busiest, written; /* a second */
+        double read, busiest, written; /* per second */
         double stored;
-        double saved_s;    /* of computing */
-        double break_even; /* bytes a second of a load; INFINITY: it is never faster */
+        double saved_s;    /* seconds of computing */
+        double break_even; /* bytes per second of a load; INFINITY: loading is never faster */
 };
 
 static double ratio(uint64_t part, uint64_t whole)
@@ -45,8 +45,8 @@ static double trace_seconds(const struct fleet *f)
         return (double)(end_ms - MIN(begin_ms, end_ms)) / 1e3;
 }
 
-/* All loads together take their latencies, and their bytes at the rate; computing the same blocks
- * takes their tokens at the rate of prefill. */
+/* All loads together take their latencies, plus their bytes at the given rate; computing the same
+ * blocks takes their tokens at the rate of prefill. */
 static void compute_figures(const struct simulate_arguments *a, const struct fleet *f,
                             const struct fleet_result *r, struct figures *ret)
 {
@@ -271,7 +271,7 @@ int fleet_report_json(const struct simulate_arguments *a, const struct fleet *f,
 /* --- the plot --- */
 
 enum { OF_LOCAL = 0, OF_TOTAL = 1, OF_READ = 2, OF_BOUND = CHART_GREY, OF_WRITTEN = 4 };
-enum { HITS = 3, LINES = 5 }; /* of the first panel, and all */
+enum { HITS = 3, LINES = 5 }; /* lines of the first panel; of all panels */
 static_assert((int)OF_WRITTEN < (int)CHART_SERIES, "a colour each");
 
 static const struct {
@@ -290,7 +290,7 @@ static int by_hosts(const void *a, const void *b)
         return (x->x > y->x) - (x->x < y->x);
 }
 
-/* `points`: one for each number of hosts. */
+/* Fills a line; `points` has one entry per number of hosts. */
 static void fill_line(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results, size_t line, double divisor,
                       const char *unit, char (*marks)[CELL_BYTES], struct chart_point *points)

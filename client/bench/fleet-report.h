@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a simulated fleet is printed as: a table, JSON, a plot. */
+/* Prints the results of a simulated fleet: a table, JSON, a plot. */
 #pragma once
 
 #include "simulate-arguments.h"
 
-/* `results`: one for each of the arguments' hosts. Exit statuses. */
+/* Print the results, one for each of the arguments' numbers of hosts. Return an exit status. */
 int fleet_report_text(const struct simulate_arguments *a, const struct fleet *f,
                       const struct fleet_result *results);
 int fleet_report_json(const struct simulate_arguments *a, const struct fleet *f,

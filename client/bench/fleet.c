@@ -14,12 +14,13 @@
 /* --- sessions --- */
 
 struct tails {
-        uint32_t *session_of; /* by block: the session whose latest request it is the tail of */
-        uint32_t *tail_of;    /* by session: its block */
-        uint32_t *brought_by; /* by block: the session that asked for it first */
+        uint32_t *session_of; /* by block: the session whose latest request has it as tail */
+        uint32_t *tail_of;    /* by session: its tail */
+        uint32_t *brought_by; /* by block: the session that used it first */
 };
 
-/* By the deepest block that is a tail. NONE: it begins a session. */
+/* Finds the session of the deepest block that is a tail, or NONE if the request begins a
+ * session. */
 static uint32_t find_session(const struct tails *t, const uint32_t *blocks, size_t n)
 {
         while (n-- > 0)
@@ -28,8 +29,8 @@ static uint32_t find_session(const struct tails *t, const uint32_t *blocks, size
         return NONE;
 }
 
-/* The last block may be partial, so that it is the one before; but not one that another session has
- * brought, and many may share. Then the last one has to do. */
+/* Sets the tail of a session: the block before the last, which may be partial. If another session
+ * has used that block first, many may share it, and the last block is the tail. */
 static void set_tail(struct tails *t, uint32_t session, const uint32_t *blocks, size_t n)
 {
         uint32_t tail = NONE;
@@ -122,7 +123,7 @@ void fleet_fini(struct fleet *f)
         f->sessions = NULL;
 }
 
-/* --- which host --- */
+/* --- routing --- */
 
 static uint32_t host_of(const struct fleet *f, size_t request, uint32_t hosts)
 {
@@ -135,13 +136,13 @@ static uint32_t host_of(const struct fleet *f, size_t request, uint32_t hosts)
         return (uint32_t)((drawn ^ drawn >> 31) % hosts);
 }
 
-/* A host numbers the blocks that it is asked for from 0 on, so that all hosts together need no more
- * memory than the workload has ids. */
+/* Each host numbers its blocks from 0 on, so that all hosts together need no more memory than the
+ * workload has ids. */
 struct numbers {
-        uint32_t *own;      /* as simulation.blocks, by the host's numbers */
-        uint32_t *n_blocks; /* by host */
+        uint32_t *own;      /* like simulation.blocks, with the host's numbers */
+        uint32_t *n_blocks; /* distinct blocks of each host */
         uint32_t *last,
-                *current; /* by block: the last host that has numbered it, plus one; its number */
+                *current; /* by block: the last host that numbered it, plus one; its number there */
 };
 
 static void number_request(struct numbers *n, const struct simulation *s, size_t request,
@@ -160,7 +161,7 @@ static void number_request(struct numbers *n, const struct simulation *s, size_t
         }
 }
 
-/* `by_host`: scratch, an entry for each request. */
+/* Numbers the blocks of each host; `by_host` is scratch memory with an entry per request. */
 static void number_blocks(struct numbers *n, const struct fleet *f, uint32_t hosts,
                           uint32_t *by_host)
 {
@@ -191,10 +192,10 @@ static void hosts_fini(struct hosts *h)
         free(h->caches);
 }
 
-/* What a request hits, and what it has to do with the shared tier. */
+/* The hits of a request, and its traffic with the shared tier. */
 struct plan {
         size_t local, hits, reads, writes;
-        uint8_t *use; /* by block of the request: it is to be in the shared tier afterwards */
+        uint8_t *use; /* by block of the request: belongs in the shared tier afterwards */
 };
 
 static void make_plan(const struct fleet *f, const struct simulated_cache *own,
@@ -235,12 +236,12 @@ static void use_shared(struct simulated_cache *shared, const struct plan *p, uin
                         simulated_cache_use(shared, blocks[i], EVICT_PLACE_UNKNOWN);
 }
 
-/* Of the shared tier's reads, the most within a window. */
+/* The largest number of blocks read from the shared tier within a window. */
 struct busiest {
         uint64_t window, blocks, most;
 };
 
-/* Time that goes backwards stands still. */
+/* Adds reads; a timestamp before the current window counts for it. */
 static void busiest_add(struct busiest *b, uint64_t ms, uint64_t blocks)
 {
         if (ms / FLEET_WINDOW_MS > b->window)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plays a workload on a fleet of hosts, without data: each has a cache of its own, and behind all
- * of them may be a shared tier.
+/* Simulates a workload on a fleet of hosts, without data. Each host has its own cache; all may
+ * share a tier behind their caches.
  *
- * A request goes to one host. It hits its longest prefix of blocks that are in the host's cache or
- * in the shared tier, and then all of its blocks are in the host's cache, as in simulate.h: what a
- * host holds does not depend on the shared tier. What is written to the shared tier is there for
- * the next request on. The shared tier evicts the least recently used block, the end of a chain
- * first: a request that reads from it or writes to it touches all of its blocks that are there. */
+ * A request goes to one host. It hits its longest prefix of blocks in the host's cache or in the
+ * shared tier; afterwards all of its blocks are in the host's cache, as in simulate.h, so that a
+ * host's contents do not depend on the shared tier. Blocks written to the shared tier can be read
+ * from the next request on. The shared tier evicts the least recently used block, the end of a
+ * chain first: a request that reads or writes it touches all of the request's blocks there. */
 #pragma once
 
 #include <stdint.h>
@@ -17,46 +17,51 @@ enum { FLEET_MAX_HOSTS = 1024, FLEET_WINDOW_MS = 60 * 1000 };
 
 enum fleet_write {
         FLEET_WRITE_NEVER,
-        FLEET_WRITE_REUSED, /* what a host has hit in its own cache */
-        FLEET_WRITE_ALL,    /* what a host has computed */
+        FLEET_WRITE_REUSED, /* blocks that a host hits in its own cache */
+        FLEET_WRITE_ALL,    /* blocks that a host computes */
 };
 
 enum fleet_route {
-        FLEET_ROUTE_SESSION, /* all requests of a session to one host, the sessions in turn */
-        FLEET_ROUTE_RANDOM,  /* each request to any host, to the same one each time */
+        FLEET_ROUTE_SESSION, /* sessions are assigned to hosts in turn, with all of their
+                                requests */
+        FLEET_ROUTE_RANDOM,  /* requests are assigned pseudo-randomly, identically in each run */
 };
 
 struct fleet {
-        const struct simulation *simulation; /* its `announced` holds, its budget does not */
-        const char *policy;                  /* of the hosts' caches; not "opt" */
-        uint32_t capacity;                   /* of each of them, in blocks, 1 or more */
-        uint32_t shared;                     /* of the shared tier, in blocks; 0: there is none */
+        const struct simulation *simulation; /* `announced` is used, the write budget is not */
+        const char *policy;                  /* policy of the hosts' caches; not "opt" */
+        uint32_t capacity;                   /* size of each host's cache, in blocks, 1 or more */
+        uint32_t shared;                     /* size of the shared tier, in blocks; 0: no shared
+                                                tier */
         enum fleet_write write;
         enum fleet_route route;
-        uint32_t *sessions; /* by request; owned */
+        uint32_t *sessions; /* session of each request; owned */
         uint32_t n_sessions;
-        uint64_t blocks_bound; /* what one cache for everything would hit */
+        uint64_t blocks_bound; /* hits of a single cache for the whole fleet */
 };
 
-/* The others may be set before or after. 0, -ENOMEM.
+/* Finds the sessions of a simulation, which must outlive `f`; the other members may be set before
+ * or after. Returns 0 or -ENOMEM.
  *
- * A request continues a session if it repeats all but the last block of the session's latest
- * request, which may be partial, or all of them, and that block was the session's own; any other
- * request begins one. */
+ * A request continues a session if it repeats all blocks of the session's latest request, or all
+ * but the last, which may be partial, and if the last repeated block was the session's own. Any
+ * other request begins a session. */
 int fleet_init(struct fleet *f, const struct simulation *s);
 void fleet_fini(struct fleet *f);
 
 struct fleet_result {
         uint64_t blocks_asked;
-        uint64_t blocks_hit_local; /* of the prefix in the host's cache: all hits without a tier */
-        uint64_t blocks_hit;       /* of the prefix in either */
+        uint64_t blocks_hit_local; /* prefix found in the host's cache: all hits without a shared
+                                      tier */
+        uint64_t blocks_hit;       /* prefix found in either */
         uint64_t loads;            /* requests that read from the shared tier */
         uint64_t blocks_read, blocks_written;
-        uint64_t busiest_read;             /* blocks, within a window of FLEET_WINDOW_MS */
-        uint64_t blocks_stored, evictions; /* of the shared tier, at the end */
+        uint64_t busiest_read;             /* blocks, largest number within a window of
+                                              FLEET_WINDOW_MS */
+        uint64_t blocks_stored, evictions; /* shared tier: blocks at the end; evictions */
         uint64_t touches;
-        double seconds; /* of CPU time */
+        double seconds; /* CPU time */
 };
 
-/* `hosts`: 1 to FLEET_MAX_HOSTS. 0, -EINVAL, -ENOMEM. */
+/* Simulates `hosts` hosts, 1 to FLEET_MAX_HOSTS. Returns 0, -EINVAL or -ENOMEM. */
 int fleet_run(const struct fleet *f, uint32_t hosts, struct fleet_result *ret);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench: measure a kvcache-daemon, and size what a model needs of it. */
+/* kvcache-bench: measures a kvcache-daemon, and computes what a model needs of it. */
 #include "checked.h"
 #include "commands.h"
 #include "tool.h"

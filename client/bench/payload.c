@@ -10,14 +10,14 @@ enum {
         WORD_BYTES = 8,
         LANES = 4,
         STRIDE_BYTES = LANES * WORD_BYTES,
-        LOOK_BYTES = 4096, /* how much is compared before the result is checked */
+        LOOK_BYTES = 4096, /* bytes compared before the result is checked */
 };
 
 struct seeds {
         uint64_t of[LANES];
 };
 
-/* Bijective, so words of one lane that stand at different places always differ. */
+/* A bijective mix, so that words of one lane at different positions always differ. */
 static inline uint64_t mix(uint64_t x)
 {
         x ^= x >> 32;
@@ -108,8 +108,8 @@ uint64_t payload_verify(const struct kvcache_key *key, const void *data, size_t 
                         for (unsigned lane = 0; lane < LANES; lane++)
                                 difference |= words[lane] ^ word_at(&s, lane, i + lane);
                 }
-                /* The slow look: at a difference at all of it, else at the end that fills no
-                 * stride. */
+                /* Slow path: count wrong bytes in all of this part if it has a difference,
+                 * otherwise only in the tail that fills no stride. */
                 n = count_wrong(&s, in, difference ? from : at, to, &here);
                 if (n > 0 && wrong == 0)
                         first = here;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See remote-bare.h. Each slot has memory for one object and one operation; a slot whose operation
- * has ended takes the next object. Payloads are made before anything is measured, but for what says
- * which object it is. Headers are those of the daemon, but for the checksum of the payload, which
- * is 0: it is the daemon that computes it. */
+/* Measures an engine alone; see remote-bare.h. Each slot has memory for one object and one
+ * operation; when its operation ends, a slot takes the next object. Payloads are generated before
+ * measuring, except the stamps that identify the object. Headers equal those of the daemon, except
+ * that the checksum of the payload, which the daemon computes, is 0. */
 #include "remote-bare.h"
 
 #include <errno.h>
@@ -30,14 +30,14 @@ struct remote_bare {
         struct remote_job job;
         struct backend *backend;
         struct completions completions;
-        struct remote_object object; /* what all have in common */
-        uint64_t stride;             /* of the memory of a slot */
+        struct remote_object object; /* members common to all objects */
+        uint64_t stride;             /* size of a slot's memory */
         uint8_t *memory;
         struct slot *slots;
         unsigned in_flight;
-        bool hangs; /* some are left in flight, and their memory with them */
+        bool hangs; /* some operations are still in flight, and their memory is not freed */
 
-        /* Of the pass that is under way. */
+        /* The current pass: */
         enum backend_op_kind kind;
         struct remote_figures *figures;
         uint64_t next;
@@ -115,7 +115,7 @@ static void submit(struct remote_bare *b, struct slot *slot, uint64_t object)
                 stamp(b, slot);
         slot->op.pieces[0] = (struct iovec){ slot->memory, REMOTE_HEADER_BYTES };
         slot->op.pieces[1] = (struct iovec){ slot->memory + REMOTE_HEADER_BYTES, payload };
-        if (b->kind == BACKEND_READ) { /* in one piece, as the daemon does */
+        if (b->kind == BACKEND_READ) { /* in one piece, as the daemon reads */
                 slot->op.pieces[0].iov_len += payload;
                 slot->op.pieces[1].iov_len = 0;
         }
@@ -161,7 +161,7 @@ static void reap(struct remote_bare *b)
                 completions_reap(&b->completions, REAP_MOST);
 }
 
-/* Those that hang are given as long again as they had. */
+/* Waits for all operations. Those that hang get as much time again as they had. */
 static void wait_for_all(struct remote_bare *b)
 {
         uint64_t last = latency_now_ns();
@@ -206,7 +206,7 @@ int remote_bare_write(struct remote_bare *b, struct remote_figures *ret)
 
 int remote_bare_read(struct remote_bare *b, struct remote_figures *ret)
 {
-        for (unsigned i = 0; i < b->job.depth; i++) /* what was written is no answer */
+        for (unsigned i = 0; i < b->job.depth; i++) /* forget the results of writing */
                 memset(b->slots[i].memory, 0, b->stride);
         return run(b, BACKEND_READ, ret);
 }
@@ -224,7 +224,7 @@ int remote_bare_delete_of(struct remote_bare *b, const struct remote_identity *i
         return remote_bare_delete(b);
 }
 
-/* --- */
+/* --- creation --- */
 
 static int make_memory(struct remote_bare *b)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `kvcache-bench remote` measures, and what came of it: a number of objects, whose keys and
- * payloads follow from their numbers. Every 4 KiB of a payload say which object it is, and where in
- * it they are. */
+/* A measurement of `kvcache-bench remote`, and its results. The keys and payloads of the objects
+ * are derived from their numbers. Every 4 KiB of a payload contain the number of the object and
+ * their position in it. */
 #pragma once
 
 #include <stdatomic.h>
@@ -13,21 +13,21 @@
 
 struct remote_job {
         const struct backend_ops *engine;
-        struct backend_params params; /* `depth` as below */
+        struct backend_params params; /* `depth` equals the member below */
         char prefix[REMOTE_PREFIX_MAX];
-        uint64_t objects, object_bytes; /* without the header */
+        uint64_t objects, object_bytes; /* size without the header */
         unsigned depth;
         const atomic_int *interrupted;
 };
 
-/* One way of doing all objects once. */
+/* Results of processing all objects once. */
 struct remote_figures {
         bool measured;
         uint64_t objects, bytes, ns;
-        struct latency times; /* of an object */
+        struct latency times; /* time of each object */
 };
 
-/* So many bytes a second. */
+/* Returns bytes per second. */
 static inline double remote_rate(const struct remote_figures *f)
 {
         return f->ns > 0 ? (double)f->bytes * 1e9 / (double)f->ns : 0;
@@ -35,10 +35,12 @@ static inline double remote_rate(const struct remote_figures *f)
 
 enum { REMOTE_ERROR_BYTES = 512, REMOTE_STAMP_BYTES = 4096 };
 
-/* Keys are spread over a directory's folders, and an engine's servers. */
+/* Computes an object's key. Keys are distributed over the folders of a directory, and over an
+ * engine's servers. */
 void remote_key_of(uint64_t object, uint8_t ret[static KEY_BYTES]);
-/* Bytes that cannot be compressed: of an engine that does that, the rate would be another. */
+/* Fills memory with incompressible bytes, because an engine that compresses would otherwise seem
+ * faster. */
 void remote_fill(void *memory, uint64_t bytes);
-/* Makes it the payload of this object; and is it still? */
+/* Stamp a payload as that of an object, and check the stamps. */
 void remote_stamp(uint64_t object, void *payload, uint64_t bytes);
 bool remote_is_stamped(uint64_t object, const void *payload, uint64_t bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See remote-through.h. The first daemon has an empty store that holds all chunks, and is asked in
- * its status how many it has written to the engine: the figure is of all of them, from the first
- * put on, and there is none of a single one. The second one has room for all, too, and is asked for
- * each chunk once. Both have temporary stores, in $TMPDIR. */
+/* Measures objects through daemons; see remote-through.h. The first daemon has an empty store with
+ * room for all chunks. Its status tells how many it has written to the engine, so the figure covers
+ * all of them from the first put on, and there is none for a single object. The second daemon has
+ * room for all, too, and each chunk is got once. Both have temporary stores in $TMPDIR. */
 #include "remote-through.h"
 
 #include <errno.h>
@@ -39,9 +39,9 @@ struct settings {
         unsigned n;
 };
 
-/* A request on its way; of one chunk. */
+/* A request in flight for one chunk. */
 struct flight {
-        void *place; /* in staging; of a put */
+        void *place; /* puts: place in staging */
         uint64_t object, begun_ns;
         struct kvcache_result result;
 };
@@ -143,7 +143,8 @@ static int start(struct through *t, bool writes)
         return EXIT_OK;
 }
 
-/* A number of the status's section `remote`; -1: it cannot be had, and it was said why. */
+/* Returns a number of the status's section `remote`, or -1 after reporting that it cannot be
+ * had. */
 static double remote_number(struct through *t, const char *name)
 {
         _cleanup_(freep) char *text = NULL;
@@ -164,7 +165,7 @@ static double remote_number(struct through *t, const char *name)
         return -1;
 }
 
-/* Until that number is `wanted`; as long as it changes at all. */
+/* Waits until that number is `wanted`, as long as it keeps changing. */
 static int wait_for_number(struct through *t, const char *name, double wanted, const char *what)
 {
         uint64_t last_ns = latency_now_ns();
@@ -192,8 +193,8 @@ static int wait_for_number(struct through *t, const char *name, double wanted, c
         }
 }
 
-/* A host's daemon has its memory and its first data files for long, and its processors for what it
- * is asked for. */
+/* Waits until the daemon is at rest. A production daemon has prepared its memory and its first data
+ * files long before, and its processors are free for requests. */
 static int wait_for_rest(struct through *t)
 {
         struct rest rest = { 0 };
@@ -206,7 +207,7 @@ static int wait_for_rest(struct through *t)
                         return complain(EXIT_REFUSED, "the daemon does not tell its statistics: %s",
                                         kvcache_error(t->kv));
                 if (r > 0 || latency_now_ns() - begun > STUCK_MS * UINT64_C(1000000))
-                        return EXIT_OK; /* or it is measured as it is */
+                        return EXIT_OK; /* otherwise measure it as it is */
                 if (*t->job->interrupted)
                         return EXIT_INTERRUPTED;
                 clock_nanosleep(CLOCK_MONOTONIC, 0,
@@ -327,7 +328,7 @@ static int move(struct through *t)
 static void finish(struct through *t)
 {
         if (t->kv)
-                kvcache_close(t->kv); /* ends what is in flight, and its results with it */
+                kvcache_close(t->kv); /* ends requests in flight, which write to the results */
         embedded_stop(&t->daemon);
         free(t->flights);
         free(t->idle);

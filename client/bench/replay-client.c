@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One client of a replay.
  *
- * Runs in a thread of its own and owns its connection, its counts and the blocks of the request at
- * hand, each of which has a state: a pass takes all blocks of one state in rounds and moves them
- * on. Functions return 0, or a negative errno when the replay is over; the reason has then been
- * given to replay_fail().
+ * Runs in its own thread and owns its connection, its counters and the blocks of the current
+ * request. Each block has a state: a pass takes all blocks in one state in rounds and changes their
+ * state. Functions return 0, or a negative errno if the replay is over and replay_fail() has the
+ * reason.
  *
- * Failures: a block that fails counts as a miss. If the daemon ends, the client reconnects for a
- * while between rounds. Refused for want of room or leases, a client releases all its leases and
- * tries once more; refused again, it goes on without that block. */
+ * Failures: a block that fails counts as a miss. If the daemon ends, the client tries for a while
+ * to reconnect between rounds. If it is refused for lack of room or leases, it releases all its
+ * leases and tries once more; if refused again, it continues without that block. */
 #include "replay-client.h"
 
 #include <errno.h>
@@ -24,9 +24,9 @@
 #include "checked.h"
 
 enum {
-        WAIT_MS = 100,    /* between two looks at whether to stop */
-        RETRY_MS = 50,    /* between two attempts to reach a daemon that has ended */
-        SEARCH_MS = 2000, /* at most, for a search of the shared tier */
+        WAIT_MS = 100,    /* between checks whether to stop */
+        RETRY_MS = 50,    /* between attempts to reconnect */
+        SEARCH_MS = 2000, /* maximum time of a search of the shared tier */
 };
 
 static void sleep_ms(unsigned ms)
@@ -78,7 +78,7 @@ static int client_recover(struct replay_client *c)
         }
 }
 
-/* Every key has a status afterwards, whatever happened to the call. */
+/* Calls the library. Afterwards every key has a status, whatever the result. */
 static int client_call(struct replay_client *c, struct kvcache_request *request,
                        struct latency *latency, uint64_t *ret_value)
 {
@@ -121,7 +121,7 @@ void replay_client_let_go(struct replay_client *c)
         kvcache_flush(c->kv);
 }
 
-/* Would these blocks, too, fit into what one client may hold? */
+/* Returns whether the client may hold this many more blocks. */
 static bool client_may_hold(const struct replay_client *c, size_t n_blocks)
 {
         return c->hold &&
@@ -147,7 +147,7 @@ static void client_failed_block(struct replay_client *c, int status)
                 c->counts.lost++;
                 c->lost = true;
         } else if (status == KVCACHE_PENDING) {
-                c->lost = true; /* does it answer at all? */
+                c->lost = true; /* find out whether the daemon has ended */
         }
 }
 
@@ -180,8 +180,7 @@ static bool client_check(struct replay_client *c, size_t i, const struct kvcache
         return false;
 }
 
-/* A request's blocks are one chain, over all its rounds: KVCACHE_MORE where some come after `end`.
- */
+/* Returns KVCACHE_MORE if blocks follow after `end`: all rounds of a request form one chain. */
 static uint32_t client_chain_flag(const struct replay_client *c, size_t end)
 {
         return end < c->n_blocks ? KVCACHE_MORE : 0;
@@ -235,8 +234,8 @@ static int client_get_round(struct replay_client *c, size_t at, size_t n)
         return 0;
 }
 
-/* The lines are with the kernel when this returns: nothing that was answered is lost with this
- * process. */
+/* Appends acknowledged keys to the log. The kernel has the lines when the function returns, so that
+ * no acknowledgement is lost with this process. */
 static int client_write_acks(struct replay_client *c, size_t at, size_t n)
 {
         const struct replay_options *o = c->shared->options;
@@ -266,8 +265,8 @@ static int client_write_acks(struct replay_client *c, size_t at, size_t n)
         return 0;
 }
 
-/* Room for up to *n blocks in the staging area, fewer when it is short; without any, one block in
- * memory of our own, which the library copies when the staging area has room again. */
+/* Finds a place for up to `*n` blocks in the staging area, fewer if it is short. If there is none,
+ * uses private memory for one block, which the library copies when the staging area has room. */
 static int client_find_place(struct replay_client *c, size_t *n, void **ret_place,
                              bool *ret_in_staging)
 {
@@ -353,7 +352,7 @@ static int client_put_round(struct replay_client *c, size_t at, size_t most, siz
         return client_write_acks(c, at, n);
 }
 
-/* Every run of blocks that wait to be got, or to be put, in rounds. */
+/* Processes every run of blocks in state `from`, in rounds. */
 static int client_pass(struct replay_client *c, enum replay_block from)
 {
         struct replay_shared *s = c->shared;
@@ -377,8 +376,8 @@ static int client_pass(struct replay_client *c, enum replay_block from)
         return 0;
 }
 
-/* A pass, and another for what was refused: then without holding anything. What is refused again
- * becomes `finally`. */
+/* Runs a pass, and another for refused blocks, with no leases held. Blocks refused again get the
+ * state `finally`. */
 static int client_passes(struct replay_client *c, enum replay_block from, enum replay_block finally)
 {
         bool again = false;
@@ -435,8 +434,8 @@ static bool has_shared_tier(const struct replay_client *c)
         return kvcache_get_info(c->kv, &info) == 0 && info.shared_tier;
 }
 
-/* With a shared tier it asks again, as an engine does at its steps, until the daemon knows how far
- * the chain goes there. */
+/* Matches the chain. With a shared tier, asks repeatedly, as an engine does at its steps, until the
+ * daemon knows how far the chain extends there. */
 static int client_match(struct replay_client *c, uint64_t *ret)
 {
         struct kvcache_request request;
@@ -469,7 +468,7 @@ static int client_match(struct replay_client *c, uint64_t *ret)
         return 0;
 }
 
-/* The session has ended with this request: its blocks will not be asked for again. */
+/* Announces that the session has ended with this request and its blocks will not be used again. */
 static int client_announce_end(struct replay_client *c)
 {
         struct kvcache_request request;
@@ -482,7 +481,7 @@ static int client_announce_end(struct replay_client *c)
         return r > 0 ? client_recover(c) : r;
 }
 
-/* Until a request's time has come, by the workload's clock. */
+/* Waits until a request's time, by the workload's clock. */
 static void client_wait(struct replay_client *c, const struct workload_request *request)
 {
         struct replay_shared *s = c->shared;
@@ -493,7 +492,7 @@ static void client_wait(struct replay_client *c, const struct workload_request *
         after_ms = request->timestamp_ms > first_ms ? request->timestamp_ms - first_ms : 0;
         due = s->start_ns + (uint64_t)((double)after_ms * 1e6 / s->options->speed);
         if (latency_now_ns() < due)
-                kvcache_flush(c->kv); /* nothing is held while waiting */
+                kvcache_flush(c->kv); /* release all leases before waiting */
         while ((now = latency_now_ns()) < due && !replay_should_stop(s))
                 sleep_ms((unsigned)MIN((due - now) / 1000000 + 1, (uint64_t)WAIT_MS));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside a replay: one client, which plays requests over one connection, and what all clients
- * share. For replay.c, which makes them and runs each in a thread of its own. */
+/* One client of a replay, which sends requests over one connection, and the state that all clients
+ * share. For replay.c, which creates the clients and runs each in its own thread. */
 #pragma once
 
 #include <pthread.h>
@@ -24,17 +24,17 @@ struct replay_shared {
 
         pthread_mutex_t lock;
         pthread_cond_t ended;
-        unsigned running; /* under lock, as all below */
+        unsigned running; /* protected by `lock`, like the members below */
         int status;
         char error[REPLAY_TEXT_BYTES];
         char first_wrong[REPLAY_TEXT_BYTES];
 };
 
-/* What has become of a block of the request at hand. */
+/* State of a block of the current request. */
 enum replay_block {
         REPLAY_TO_GET,
         REPLAY_TO_PUT,
-        REPLAY_REFUSED, /* no room, or too many leases: once more, with nothing held */
+        REPLAY_REFUSED, /* no room, or too many leases: tried once more with nothing held */
         REPLAY_HIT,
         REPLAY_DONE,
 };
@@ -44,33 +44,34 @@ struct replay_client {
         pthread_t thread;
         struct kvcache *kv;
         uint32_t namespace;
-        bool lost; /* an answer said so: reach the daemon anew before the next request */
+        bool lost; /* the daemon has ended: reconnect before the next request */
 
-        /* of the request at hand */
+        /* The current request: */
         const uint64_t *ids;
         size_t n_blocks;
-        size_t room; /* of each array below, in blocks */
+        size_t room; /* size of each array below, in blocks */
         enum replay_block *state;
         struct kvcache_key *keys;
         struct kvcache_entry *entries;
         struct kvcache_result *results;
         struct kvcache_lease *held;
         size_t n_held;
-        bool hold;   /* until the daemon refuses */
-        void *spare; /* where blocks are made when the staging area has no room */
+        bool hold;   /* keep leases; false once the daemon has refused */
+        void *spare; /* buffer for contents when the staging area has no room */
 
         struct replay_counts counts;
         struct latency match, get, put;
 };
 
 bool replay_should_stop(struct replay_shared *s);
-/* Ends the whole replay; the first reason is the one that is printed. Returns a negative errno. */
+/* Ends the whole replay; the first reason is printed. Returns a negative errno. */
 int replay_fail(struct replay_shared *s, int status, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 
-/* Waits for its time, and plays it. 0, or negative: the replay is over. */
+/* Waits until the request's time, and sends it. Returns 0, or a negative errno if the replay is
+ * over. */
 int replay_client_play(struct replay_client *c, const struct workload_request *request);
-/* Of everything that it holds, at once. */
+/* Releases all leases of the client. */
 void replay_client_let_go(struct replay_client *c);
-/* Closes the connection. */
+/* Closes the connection and frees the client's memory. */
 void replay_client_fini(struct replay_client *c);

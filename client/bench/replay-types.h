@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replay is asked to do, and what it and each of its clients count. */
+/* Options of a replay, and the counters of a replay and each of its clients. */
 #pragma once
 
 #include <signal.h>
@@ -19,37 +19,37 @@ struct replay_options {
         const char *socket_path;
         const char *namespace_name;
         uint64_t block_bytes;
-        double speed; /* 1: in the workload's own time, 10: ten times faster; 0: as fast as possible
-                       */
+        double speed; /* 1: in the workload's own time, 10: ten times faster; 0: as fast as
+                         possible */
         unsigned clients;
         enum kvcache_ack ack;
-        const uint8_t *ends; /* by request: is it announced as its session's last? NULL: none is */
+        const uint8_t *ends; /* per request: announced as its session's last; NULL: none is */
         int acks_fd;         /* opened with O_APPEND; -1: none */
-        int reconnect_ms;    /* how long to try when the daemon has ended */
+        int reconnect_ms;    /* time to try to reconnect after the daemon has ended */
         const volatile sig_atomic_t *interrupted; /* may be NULL */
-        void (*progress)(
-                void *userdata,
-                const struct replay_progress *progress); /* ten times a second; may be NULL */
+        void (*progress)(void *userdata,
+                         const struct replay_progress *progress); /* called ten times a second; may
+                                                                     be NULL */
         void *userdata;
 };
 
 struct replay_counts {
         uint64_t requests;
         uint64_t blocks_asked;
-        /* Got, and right in every byte. */
+        /* Got, with every byte correct: */
         uint64_t blocks_hit, blocks_hit_memory, blocks_hit_disk, blocks_hit_remote;
-        uint64_t blocks_put;      /* that were new */
-        uint64_t blocks_existed;  /* put, and another client's put had come first */
-        uint64_t blocks_vanished; /* match had found them, get did not */
-        uint64_t blocks_unheld;   /* got or put without a lease until the request's end */
+        uint64_t blocks_put;      /* new blocks */
+        uint64_t blocks_existed;  /* put, but another client's put had come first */
+        uint64_t blocks_vanished; /* found by match, but not by get */
+        uint64_t blocks_unheld;   /* got or put without a lease until the end of the request */
         uint64_t bytes_put, bytes_got;
         uint64_t wrong_bytes, wrong_blocks;
-        uint64_t errors; /* blocks, and matches, that were answered with a failure or not at all */
-        uint64_t lost;   /* of those: because the daemon went away */
-        uint64_t busy;   /* blocks for which there was no room; not an error */
+        uint64_t errors; /* blocks and matches that failed or were not answered */
+        uint64_t lost;   /* part of `errors` caused by the end of the daemon */
+        uint64_t busy;   /* blocks refused for lack of room; not an error */
         uint64_t not_durable;
         uint64_t ends_announced;
         uint64_t reconnects;
-        uint64_t tokens_asked, tokens_saved; /* saved: of leading runs only, what an engine would
-                                                not compute again */
+        uint64_t tokens_asked, tokens_saved; /* saved: tokens in leading runs, which an engine
+                                                would not compute again */
 };

@@ -92,8 +92,8 @@ static int open_namespace(struct replay_shared *s, struct kvcache *kv, uint32_t 
         return 0;
 }
 
-/* Rounds of at most 1/16 of the pool, and an eighth for all clients together; what one holds is at
- * most an eighth, and a quarter for all. */
+/* Chooses the size of rounds: at most 1/16 of the pool for a client and an eighth for all. A client
+ * holds at most an eighth of the pool, and all clients a quarter. */
 static int size_rounds(struct replay_shared *s, struct kvcache *kv)
 {
         struct kvcache_info info = { .size = sizeof(info) };
@@ -160,7 +160,7 @@ static bool same_instance(const struct kvcache_info *a, const struct kvcache_inf
 
 static void merge(struct replay_result *to, const struct replay_client *from)
 {
-        /* All members are of one type, so the sum goes over them as an array. */
+        /* All members have one type, so they can be added as an array. */
         uint64_t *sums = (uint64_t *)&to->counts;
         const uint64_t *parts = (const uint64_t *)&from->counts;
 
@@ -228,8 +228,8 @@ static void wait_for_clients(struct replay_shared *s)
         pthread_mutex_unlock(&s->lock);
 }
 
-/* All are connected and have the namespace before the first request: a replay that cannot run does
- * not begin. */
+/* Connects all clients and opens the namespace before the first request, so that a replay which
+ * cannot run does not begin. */
 static unsigned start_clients(struct replay_shared *s, struct replay_client *clients)
 {
         const struct replay_options *o = s->options;
@@ -287,7 +287,7 @@ static void play(struct replay_shared *s, struct replay_client *clients, struct 
                         clients[i].counts.reconnects = info.reconnects;
                 merge(ret, &clients[i]);
         }
-        /* A daemon that was started anew counts from zero. */
+        /* A restarted daemon counts from zero. */
         if (known && s->status != EXIT_UNREACHABLE && read_evictions(control, &after) &&
             kvcache_get_info(control, &last) >= 0) {
                 ret->evictions_known = true;

@@ -83,7 +83,7 @@ const struct option_row simulate_options[] = {
         { 0 },
 };
 
-/* Calls `add` for each of a list with commas; false: it has said why not. */
+/* Calls `add` for each item of a list with commas. Returns false after reporting an error. */
 static bool for_each(struct ctl *ctl, const struct command *self, const char *option,
                      const char *list, struct simulate_arguments *a,
                      bool (*add)(struct ctl *ctl, const struct command *self, const char *text,
@@ -236,7 +236,7 @@ static bool read_latency(struct ctl *ctl, const struct command *self, const char
         return false;
 }
 
-/* Which of `words` it is. -1: none of them; it has said so. */
+/* Returns the index of `text` in `words`, or -1 after reporting that there is none. */
 static int read_word(struct ctl *ctl, const struct command *self, const char *option,
                      const char *text, const char *const *words)
 {
@@ -249,7 +249,7 @@ static int read_word(struct ctl *ctl, const struct command *self, const char *op
         return -1;
 }
 
-/* Those that need --hosts. */
+/* Handles the options that require --hosts. */
 static bool fleet_option(struct ctl *ctl, const struct command *self, int option,
                          const char *argument, struct simulate_arguments *a)
 {
@@ -344,7 +344,6 @@ static int check_fleet(const struct command *self, const struct simulate_argumen
         return EXIT_OK;
 }
 
-/* EXIT_OK, or the status to end with; *ret_end says that this is it (help). */
 int simulate_read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                             struct simulate_arguments *a, bool *ret_end)
 {
@@ -383,7 +382,6 @@ int simulate_read_arguments(struct ctl *ctl, const struct command *self, int arg
         return EXIT_OK;
 }
 
-/* In blocks, once it is known how many there are. False: it is less than one. */
 bool capacity_set_blocks(struct capacity *c, uint64_t block_bytes, uint32_t distinct)
 {
         if (c->is_share)

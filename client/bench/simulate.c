@@ -93,7 +93,7 @@ int simulation_choose_ends(const struct simulation *s, uint8_t **ret)
         return 0;
 }
 
-/* NULL: there is no budget. */
+/* Creates the admission control; NULL if there is no write budget. */
 static int begin_admission(const struct simulation *s, uint32_t capacity, struct admission **ret)
 {
         enum { REMEMBERED_OF_CAPACITY = 4, REMEMBERED_MAX = 4 << 20 };
@@ -153,11 +153,11 @@ static int run_policy(const struct simulation *s, const char *policy, uint32_t c
 
 /* --- the optimum --- */
 
-/* A heap of the cached blocks: what goes first is at its top. An entry whose block has been used
- * since is stale, and is dropped when it comes to the top. */
+/* A heap of the cached blocks, with the next one to evict at its top. An entry whose block has been
+ * used since is stale, and is dropped when it reaches the top. */
 struct use {
-        uint32_t next;  /* the request that uses the block next; NEVER */
-        uint32_t depth; /* in its chain */
+        uint32_t next;  /* request that uses the block next, or NEVER */
+        uint32_t depth; /* position in its chain */
         uint32_t block;
 };
 
@@ -199,7 +199,7 @@ static struct use heap_take(struct heap *h)
         return top;
 }
 
-/* By place in workload.ids: the next request that asks for the same block. */
+/* Computes, for each position in workload.ids, the next request with the same block. */
 static int find_next_uses(const struct simulation *s, uint32_t **ret)
 {
         _cleanup_(freep) uint32_t *later = malloc(MAX(s->n_blocks, 1U) * sizeof(*later));
@@ -251,7 +251,7 @@ static int run_optimum(const struct simulation *s, uint32_t capacity, struct sim
                         ret->touches++;
                         n_cached += cached[block] == ABSENT && use != NEVER;
                         n_cached -= cached[block] != ABSENT && use == NEVER;
-                        cached[block] = use + 1; /* NEVER + 1 is ABSENT: it is not kept */
+                        cached[block] = use + 1; /* NEVER + 1 is ABSENT: the block is not cached */
                         if (use != NEVER)
                                 heap_add(&heap, (struct use){ use, (uint32_t)k, block });
                 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plays a workload against a replacement policy of the daemon's, without data, and against the
- * optimum.
+/* Simulates a workload with a replacement policy of the daemon, without data, and with the optimum.
  *
- * A request hits its longest prefix that is cached; then all of its blocks are touched, the last
- * first, and those that are missing come in. No block of a request goes while it is served. Blocks
- * are of one size; of a request that is longer than the cache only the beginning comes in. The
- * cache is empty at first. */
+ * A request hits its longest cached prefix; then all of its blocks are touched, the last first, and
+ * missing blocks are inserted. No block of a request is evicted while it is served. All blocks have
+ * one size. Only the beginning of a request that is longer than the cache is inserted. The cache is
+ * empty at first. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,41 +16,43 @@
 /* A workload whose ids are numbered from 0 on, in the order of their first use. */
 struct simulation {
         const struct workload *workload;
-        uint32_t *blocks;  /* as workload.ids */
-        uint32_t n_blocks; /* distinct ones */
-        double announced;  /* of the ends of sessions, this share is announced; set after init */
-        /* Bytes a day that may be written, by the timestamps of the workload, and those of a block;
-         * 0: as many as there are. "opt" takes no notice. Set after init. */
+        uint32_t *blocks;  /* like workload.ids, with numbers */
+        uint32_t n_blocks; /* number of distinct blocks */
+        double announced;  /* announced share of the ends of sessions; set after init */
+        /* Bytes per day that may be written, according to the workload's timestamps, and bytes of a
+         * block. 0: unlimited. "opt" ignores them. Set after init. */
         uint64_t write_budget, block_bytes;
 };
 
 struct simulation_result {
         uint64_t blocks_asked, blocks_hit;
         uint64_t touches, evictions;
-        uint64_t writes;                     /* blocks that came in */
-        uint64_t refused_first, refused_dry; /* that did not, as of evict/admission.h */
-        double seconds;                      /* of CPU time */
+        uint64_t writes;                     /* blocks inserted */
+        uint64_t refused_first, refused_dry; /* blocks not inserted, by reasons of
+                                                evict/admission.h */
+        double seconds;                      /* CPU time */
 };
 
-/* Reads `workload`, which must outlive it. 0, -ENOMEM, -E2BIG: more blocks than a policy can have
- * items. */
+/* Numbers the ids of `workload`, which must outlive the simulation. Returns 0; -ENOMEM; -E2BIG if
+ * there are more blocks than a policy can have items. */
 int simulation_init(struct simulation *s, const struct workload *workload);
 void simulation_fini(struct simulation *s);
 
-/* By request of the workload: is it announced as its session's last? A session goes on with a
- * request that repeats all but the last, partial block of this one; of those that do not, a share
- * that is always the same is. NULL: none is. 0, -ENOMEM. */
+/* Chooses, for each request of the workload, whether it is announced as its session's last. A
+ * session continues with a request that repeats all but the last, partial block of this one. Of the
+ * requests without a continuation, a fixed share is announced. `*ret` is NULL if none is. Returns 0
+ * or -ENOMEM. */
 int simulation_choose_ends(const struct simulation *s, uint8_t **ret);
 
-/* "lru", "cq" or "opt". */
+/* Returns whether the policy is "lru", "cq" or "opt". */
 bool simulation_policy_exists(const char *policy);
 
-/* `capacity`: blocks, 1 or more. "opt" is what a cache could have hit at most that knows the
- * future: it evicts what is used again the latest (Belady); of blocks that are used again at the
- * same time the one that is deepest in its chain, so that what is cached is made of prefixes. 0,
- * -EINVAL, -ENOMEM. */
+/* Simulates a cache of `capacity` blocks, 1 or more. "opt" is the upper bound of a cache that knows
+ * the future: it evicts the block whose next use is latest (Belady), and among blocks with the same
+ * next use the one deepest in its chain, so that the cache consists of prefixes. Returns 0, -EINVAL
+ * or -ENOMEM. */
 int simulation_run(const struct simulation *s, const char *policy, uint32_t capacity,
                    struct simulation_result *ret);
 
-/* Of this thread, to measure how fast a simulation is. */
+/* Returns the CPU time of this thread, to measure the speed of a simulation. */
 double simulation_cpu_seconds(void);

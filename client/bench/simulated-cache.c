@@ -40,13 +40,13 @@ static bool may_evict(void *userdata, uint32_t item)
         return c->blocks[c->held[item]].request != c->request;
 }
 
-/* A block's id for the policy's ghosts. */
+/* Returns a block's id in the policy's history of evicted blocks. */
 static uint64_t ghost_id(uint32_t block)
 {
         return (uint64_t)block + 1;
 }
 
-/* An item for one more block; EVICT_NONE: the request at hand has all of them. */
+/* Returns an item for one more block, or EVICT_NONE if the current request uses all of them. */
 static uint32_t make_room(struct simulated_cache *c)
 {
         uint32_t item;
@@ -81,7 +81,7 @@ void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_p
         evict_insert_known(c->evict, b->item, 0, 1, ghost_id(block), EVICT_NO_USE, place);
 }
 
-/* One more than the turn of the last block that an earlier request has brought. */
+/* The turn is one more than that of the last block that an earlier request inserted. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n)
 {
@@ -103,7 +103,8 @@ uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, cons
         return n > 0 ? c->blocks[blocks[n - 1]].turn : turn;
 }
 
-/* Of what is cached, from the end to what another session goes on from. */
+/* Announces the end of a chain for its cached blocks, from the end up to a block from which another
+ * session continues. */
 static void announce_end(struct simulated_cache *c, const uint32_t *blocks, size_t n)
 {
         while (n-- > 0) {
@@ -114,7 +115,7 @@ static void announce_end(struct simulated_cache *c, const uint32_t *blocks, size
         }
 }
 
-/* From the root on, as they would be put. */
+/* Admits the missing blocks from the root on, in the order of a put. */
 static void admit(struct simulated_cache *c, const uint32_t *blocks, size_t n, uint64_t now_ns)
 {
         for (size_t i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A cache without data, whose evictions are those of a policy of the daemon's: which blocks it
- * holds, request by request. Blocks are numbers from 0 on, all of one size. */
+/* A cache without data that evicts as a policy of the daemon does: tracks which blocks are cached,
+ * request by request. Blocks are numbers from 0 on, all of one size. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,25 +12,26 @@
 
 struct simulated_block {
         uint32_t item;    /* EVICT_NONE: not cached */
-        uint32_t request; /* the last that asked for it */
-        uint32_t turn;    /* of its session, in which it came up first; 0: never asked for */
-        uint32_t refused; /* the last request for which it was not written */
+        uint32_t request; /* last request that used it */
+        uint32_t turn;    /* turn of its session in which it first appeared; 0: not used yet */
+        uint32_t refused; /* last request for which it was not written */
 };
 
 struct simulated_cache {
         struct evict *evict;
         struct simulated_block *blocks;
-        uint32_t *held; /* by item: its block */
+        uint32_t *held; /* block of each item */
         uint32_t n_items, capacity;
-        uint32_t request;            /* at hand; 0: none yet */
-        struct admission *admission; /* borrowed; NULL: all is written. Set after init */
+        uint32_t request;            /* current request; 0: none yet */
+        struct admission *admission; /* borrowed; NULL: every block is written. Set after init */
         uint64_t block_bytes;        /* for the admission */
         uint64_t touches, evictions;
-        uint64_t writes; /* blocks that came in */
+        uint64_t writes; /* blocks inserted */
 };
 
-/* `capacity`: 1 or more; no room is reserved for more than the `n_blocks` that there are. 0,
- * -EINVAL: no such policy, -ENOMEM. Fini may follow either way. */
+/* Initializes a cache of `capacity` blocks, 1 or more; memory is allocated for at most `n_blocks`,
+ * the number of distinct blocks. Returns 0; -EINVAL if there is no such policy; -ENOMEM.
+ * simulated_cache_fini() may follow in any case. */
 int simulated_cache_init(struct simulated_cache *c, const char *policy, uint32_t capacity,
                          uint32_t n_blocks);
 void simulated_cache_fini(struct simulated_cache *c);
@@ -40,13 +41,13 @@ static inline bool simulated_cache_has(const struct simulated_cache *c, uint32_t
         return c->blocks[block].item != EVICT_NONE;
 }
 
-/* Begins a request, numbered from 1 on and in ascending order: its blocks are not evicted until the
- * next one. Returns the turn of the session that it is, as far as its blocks say. */
+/* Begins a request; numbers start at 1 and ascend. Its blocks are not evicted until the next
+ * request. Returns the turn of its session, as far as its blocks show it. */
 uint32_t simulated_cache_begin(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                                size_t n);
-/* A block of the request at hand: touched; one that is missing comes in if there is room. */
+/* Touches a block of the current request, or inserts it if it is missing and there is room. */
 void simulated_cache_use(struct simulated_cache *c, uint32_t block, enum evict_place place);
-/* A whole request: its blocks are touched, the last first, and what is missing comes in, of the
- * first `capacity` blocks. `is_end`: it is announced as its session's last. */
+/* Simulates a whole request: touches its blocks, the last first, and inserts the missing ones among
+ * the first `capacity`. `is_end`: the request is announced as its session's last. */
 void simulated_cache_play(struct simulated_cache *c, uint32_t request, const uint32_t *blocks,
                           size_t n, uint64_t now_ns, bool is_end);

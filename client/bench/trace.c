@@ -13,7 +13,7 @@
 #include "cleanup.h"
 
 enum { MAX_LINE_BYTES = 16 * 1024 * 1024 };
-#define MAX_EXACT 9007199254740992.0 /* 2^53: what a JSON number holds exactly */
+#define MAX_EXACT 9007199254740992.0 /* 2^53: largest exact integer of a JSON number */
 
 struct trace {
         FILE *file;
@@ -101,7 +101,7 @@ static int grow(void *array, size_t *room, size_t need, size_t each)
         return 0;
 }
 
-/* One line without its newline. Length, -ENODATA at the end, -EFBIG. */
+/* Reads one line without its newline. Returns its length, -ENODATA at the end, or -EFBIG. */
 static ssize_t read_line(struct trace *t)
 {
         size_t n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reader of block traces in the Mooncake form: a JSON object a line,
+/* Reads block traces in the Mooncake format, a JSON object per line:
  *
  *     {"timestamp": ms, "input_length": tokens, "output_length": tokens, "hash_ids": [id, ...]}
  *
@@ -42,6 +42,6 @@ enum { TRACE_ERROR_BYTES = 512 };
 int trace_open(struct trace **ret, const char *path, const struct trace_format *format,
                char ret_error[static TRACE_ERROR_BYTES]);
 struct trace *trace_close(struct trace *t);
-/* 1: a request; 0: the end; -EBADMSG: a malformed line; -errno. */
+/* Reads the next request. Returns 1; 0 at the end; -EBADMSG for a malformed line; -errno. */
 int trace_next(struct trace *t, struct trace_request *ret,
                char ret_error[static TRACE_ERROR_BYTES]);

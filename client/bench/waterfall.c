@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See waterfall.h. An operation belongs to a batch if it lies between the client's call and the
- * batch's reply, unless the daemon ran it in the background. Other clients' operations move the
- * times, so nothing else should be under way. */
+/* Joins client and daemon times; see waterfall.h. An operation belongs to a batch if it lies
+ * between the client's call and the batch's reply, unless the daemon ran it in the background.
+ * Operations of other clients distort the times, so nothing else should run. */
 #include "waterfall.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 enum { BATCH_STAMPS = 4, OPERATION_STAMPS = 5 };
 
-/* Of one batch: 0 where it has not passed. */
+/* The times of one batch; 0: the point was not passed. */
 struct passage {
         uint64_t begin, replied;
         uint64_t at[WATERFALL_POINTS];
@@ -42,7 +42,7 @@ const char *waterfall_point_name(enum waterfall_point point)
         return names[point];
 }
 
-/* False: there are not so many stamps. */
+/* Reads `n` stamps. Returns false if there are fewer. */
 static bool read_stamps(const cJSON *event, unsigned n, uint64_t *ret)
 {
         const cJSON *list = cJSON_GetObjectItemCaseSensitive(event, "at_ns");
@@ -101,7 +101,8 @@ static uint64_t number(const cJSON *event, const char *key)
         return cJSON_IsNumber(item) && item->valuedouble > 0 ? (uint64_t)item->valuedouble : 0;
 }
 
-/* Finds the batch of `keys` that was begun within the call. -EINVAL: the report is malformed. */
+/* Finds the batch of `keys` keys that began within the call. Returns -EINVAL if the report is
+ * malformed. */
 static int find_batch(struct passage *p, const cJSON *events, const char *operation, uint64_t keys,
                       uint64_t end_ns)
 {
@@ -119,7 +120,7 @@ static int find_batch(struct passage *p, const cJSON *events, const char *operat
                 if (strcmp(batch->valuestring, operation) != 0 || number(event, "keys") != keys ||
                     at[1] < p->begin || at[1] > end_ns)
                         continue;
-                /* A loop that was awake says when it was so first. */
+                /* If the loop was already awake, its first stamp may precede the call. */
                 p->at[WATERFALL_RECEIVED] = MAX(at[0], p->begin);
                 p->at[WATERFALL_SUBMITTED] = at[2];
                 /* The client may have read the reply before the loop read the clock. */

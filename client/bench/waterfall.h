@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the time of a batch goes: joins what the client and the daemon's report of stages say of
- * each of many equal batches, and takes the median of each point of their way. All times are
- * CLOCK_MONOTONIC of this host. */
+/* Shows where the time of a batch is spent: joins the times of the client with those of the
+ * daemon's report of stages for many equal batches, and takes the median of each point. All times
+ * are CLOCK_MONOTONIC of this host. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -9,10 +9,10 @@
 
 #include "latency.h"
 
-/* Points of the way, each the last of all keys where it is not the first. */
+/* Points in the life of a batch; each is the last of all keys unless it is the first. */
 enum waterfall_point {
         WATERFALL_RECEIVED,  /* the loop has the request */
-        WATERFALL_SUBMITTED, /* ... and has begun all of its keys */
+        WATERFALL_SUBMITTED, /* the loop has begun all of its keys */
         WATERFALL_COPY_BEGUN,
         WATERFALL_COPY_DONE,
         WATERFALL_COPY_TAKEN,
@@ -32,16 +32,16 @@ enum waterfall_point {
 };
 
 struct waterfall {
-        struct latency points[WATERFALL_POINTS]; /* ns from the call's beginning */
-        uint64_t unseen; /* batches that the daemon's report does not have */
+        struct latency points[WATERFALL_POINTS]; /* ns from the beginning of the call */
+        uint64_t unseen;                         /* batches missing from the daemon's report */
 };
 
 const char *waterfall_point_name(enum waterfall_point point);
-/* A batch: a call from `begin_ns` to `end_ns`, of the operation "GET" or "PUT", and `report`, the
- * daemon's after it. 0; -EINVAL: that is no such report. */
+/* Adds a batch: a call from `begin_ns` to `end_ns` of the operation "GET" or "PUT", and `report`,
+ * fetched from the daemon after it. Returns 0, or -EINVAL if the report is malformed. */
 int waterfall_add(struct waterfall *w, const cJSON *report, const char *operation, uint64_t keys,
                   uint64_t begin_ns, uint64_t end_ns);
-/* The points that at least half of the batches passed, in the order of their median times. Returns
- * how many. */
+/* Selects the points that at least half of the batches passed, in the order of their median times.
+ * Returns their number. */
 unsigned waterfall_order(struct waterfall *w, enum waterfall_point ret[static WATERFALL_POINTS]);
 void waterfall_fini(struct waterfall *w);

@@ -39,7 +39,7 @@ struct workload *workload_free(struct workload *w)
         return NULL;
 }
 
-/* Appends a request with room for its ids; *ret_ids is valid until the next one. */
+/* Appends a request with room for its ids; `*ret_ids` is valid until the next call. */
 static int workload_add(struct workload *w, uint64_t timestamp_ms, uint64_t input_tokens,
                         size_t n_ids, uint64_t **ret_ids)
 {
@@ -113,19 +113,19 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
 
 enum {
         CHAT_PROMPTS = 8,
-        CHAT_MAX_SESSIONS = 1024,    /* that are under way at once */
-        CHAT_MAX_TOKENS = 32 * 1024, /* of a context: then the session ends */
-        CHAT_SESSION_SHIFT = 16,     /* ids of one session: its number and the block's */
+        CHAT_MAX_SESSIONS = 1024,    /* at the same time */
+        CHAT_MAX_TOKENS = 32 * 1024, /* context at which a session ends */
+        CHAT_SESSION_SHIFT = 16,     /* an id has the session's number and the block's */
         CHAT_ARRIVAL_MS = 2000,      /* mean time between new sessions */
 };
-/* Blocks of system prompts have ids of their own, far from the sessions'. */
+/* Ids of system prompts' blocks start far above those of sessions. */
 #define CHAT_PROMPT_IDS (1ull << 62)
 
 struct rng {
         uint64_t state;
 };
 
-/* SplitMix64 */
+/* SplitMix64, a pseudo-random generator. */
 static uint64_t rng_next(struct rng *rng)
 {
         uint64_t x = rng->state += 0x9e3779b97f4a7c15u;
@@ -135,7 +135,7 @@ static uint64_t rng_next(struct rng *rng)
         return x ^ x >> 31;
 }
 
-/* In (0, 1). */
+/* Returns a number in (0, 1). */
 static double rng_unit(struct rng *rng)
 {
         return ((double)(rng_next(rng) >> 11) + 0.5) / 9007199254740992.0;
@@ -160,10 +160,10 @@ static double rng_lognormal(struct rng *rng, double median, double sigma, double
 
 struct session {
         uint64_t number;
-        uint64_t next_ms; /* of its next turn */
+        uint64_t next_ms; /* time of its next turn */
         unsigned prompt;
         unsigned turns;
-        uint64_t tokens; /* of the context so far */
+        uint64_t tokens; /* length of its context */
 };
 
 static unsigned pick_prompt(struct rng *rng)
@@ -206,7 +206,7 @@ static int play_turn(struct workload *w, struct rng *rng, struct session *s, uin
         return 0;
 }
 
-/* A session that has lasted goes on more likely. */
+/* Decides whether a session continues, which is more likely the longer it has lasted. */
 static bool goes_on(struct rng *rng, const struct session *s)
 {
         return s->tokens < CHAT_MAX_TOKENS && rng_unit(rng) < fmin(0.5 + 0.1 * s->turns, 0.9);
@@ -236,8 +236,8 @@ int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed)
                         s = &sessions[live++];
                         *s = (struct session){
                                 .number = ++n_sessions,
-                                .next_ms = MAX(arrival_ms,
-                                               now_ms), /* who came while all were taken waited */
+                                .next_ms = MAX(arrival_ms, now_ms), /* a user who arrives while all
+                                                                       sessions are taken waits */
                                 .prompt = pick_prompt(&rng),
                         };
                         s->tokens = prompt_tokens[s->prompt];

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replay plays: requests in the order of their time, each a chain of block ids, root first.
- * It comes from a trace file, or from the generator of chat sessions. Held in memory whole: a
- * malformed trace is refused before anything is played, and a trace of 300,000 ids is 2 MB. */
+/* The workload of a replay: requests in order of time, each a chain of block ids, root first. A
+ * workload comes from a trace file or from the generator of chat sessions, and is held in memory as
+ * a whole: a malformed trace is refused before anything is sent, and a trace of 300,000 ids takes 2
+ * MB. */
 #pragma once
 
 #include <stddef.h>
@@ -15,12 +16,12 @@ enum { WORKLOAD_ERROR_BYTES = 512 };
 struct workload_request {
         uint64_t timestamp_ms;
         uint64_t input_tokens; /* 0: not known */
-        size_t first_id;       /* in workload.ids */
+        size_t first_id;       /* index in workload.ids */
         size_t n_ids;
 };
 
 struct workload {
-        const char *kind; /* "trace" or "chat": part of what a key is made of */
+        const char *kind; /* "trace" or "chat": part of the input of a key */
         uint64_t seed;
         uint64_t block_tokens;
         struct workload_request *requests;
@@ -38,14 +39,14 @@ int workload_load(struct workload **ret, const char *path, const struct trace_fo
                   uint64_t max_requests, uint64_t seed,
                   char ret_error[static WORKLOAD_ERROR_BYTES]);
 
-/* Chat sessions: they arrive at random, begin with one of a few shared system prompts (some far
- * more popular than others), run for one turn or many, think between turns, and carry their whole
- * history along; now and then a user pastes a document. Only full blocks of a prompt are asked for.
- * The same seed gives the same workload. */
+/* Generates chat sessions: they arrive at random, begin with one of a few shared system prompts of
+ * different popularity, last for one or more turns, pause between turns, and carry their whole
+ * history along; some users paste a document. Requests contain only full blocks of a prompt. The
+ * same seed gives the same workload. */
 int workload_chat(struct workload **ret, uint64_t requests, uint64_t seed);
 
-/* How many different ids there are. 0, -ENOMEM. */
+/* Counts the distinct ids. Returns 0 or -ENOMEM. */
 int workload_distinct(const struct workload *w, size_t *ret);
 
-/* The key of a block: SHA-256 over kind, seed and id. */
+/* Computes the key of a block: SHA-256 over kind, seed and id. */
 void workload_key(const struct workload *w, uint64_t id, struct kvcache_key *ret);

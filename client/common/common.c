@@ -39,7 +39,7 @@ bool complain_is_json(void)
         return in_json;
 }
 
-/* {"error":{"message":"..."}}, {"warning":{"message":"..."}} */
+/* Prints {"error":{"message":"..."}} or {"warning":{"message":"..."}}. */
 static bool print_json_message(int status, const char *message)
 {
         static const char prefix[] = "warning: ";
@@ -56,8 +56,8 @@ static bool print_json_message(int status, const char *message)
         return text != NULL;
 }
 
-/* Makes a message that may hold names and words of the daemon safe for a terminal. Its line breaks
- * stay. */
+/* Makes a message that may contain names and texts of the daemon safe for a terminal. Line breaks
+ * are kept. */
 static void clean_lines(char *message)
 {
         for (char *line = message, *end; line; line = end) {
@@ -213,7 +213,7 @@ int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES])
                 .size = sizeof(options),
                 .socket_path = ctl->socket_path,
                 .client_name = tool_name,
-                .flags = KVCACHE_NO_LOOKUP, /* a command asks once: no index is made for that */
+                .flags = KVCACHE_NO_LOOKUP, /* a single lookup does not justify creating an index */
                 .request_timeout_ms = ctl->request_timeout_ms,
         };
         int r;
@@ -252,7 +252,7 @@ int ctl_connect(struct ctl *ctl)
         return complain(EXIT_REFUSED, "%s", error);
 }
 
-/* Some of those that there are, in a sentence; "" if that is not known. */
+/* Lists some existing namespaces in a sentence; "" if they are not known. */
 static void list_namespaces(struct ctl *ctl, char *ret, size_t room)
 {
         enum { SHOWN = 20 };
@@ -318,8 +318,8 @@ int fingerprint_parse(const char *text, char **ret)
                 equals = strchr(p, '=');
                 if (!equals || equals == p || n == ARRAY_SIZE(items) || strchr(p, '\n'))
                         return -EINVAL;
-                /* Sorted by key alone: a NUL in place of '=' for the time being, as "a-b" would
-                 * sort before "a=". */
+                /* Sort by key alone, with a NUL in place of '=', because otherwise "a-b" would sort
+                 * before "a=". */
                 *equals = '\0';
                 items[n++] = p;
                 p = next;

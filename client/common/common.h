@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands of both tools share: the connection to the daemon, exit statuses, messages,
+/* Code shared by the commands of both tools: the connection to the daemon, exit statuses, messages,
  * keys on the command line, JSON.
  *
  * A function that can end the command returns an exit status: EXIT_OK continues; for anything else
@@ -18,11 +18,11 @@
 
 enum exit_status {
         EXIT_OK = 0,
-        EXIT_NOT_FOUND = 1, /* a key or namespace is not there; replay: wrong bytes */
+        EXIT_NOT_FOUND = 1, /* a key or namespace does not exist; replay: wrong bytes */
         EXIT_WRONG_USAGE = 2,
-        EXIT_UNREACHABLE = 3, /* no daemon, it went away, or did not answer in time */
-        EXIT_REFUSED = 4,     /* the daemon said no, or failed */
-        EXIT_BAD_INPUT = 5,   /* a file to read is missing or malformed */
+        EXIT_UNREACHABLE = 3, /* no daemon, or it closed the connection or did not answer in time */
+        EXIT_REFUSED = 4,     /* the daemon refused, or failed */
+        EXIT_BAD_INPUT = 5,   /* an input file is missing or malformed */
         EXIT_LOCAL = 6,       /* this machine: output not writable, no memory */
         EXIT_INTERRUPTED = 130,
 };
@@ -30,14 +30,14 @@ enum exit_status {
 struct ctl {
         const char *socket_path; /* --socket */
         bool json;
-        bool debug;             /* --debug: tell more, on stderr */
-        int exit_status;        /* of option_next() */
-        int request_timeout_ms; /* 0: the library's; set before ctl_connect() */
+        bool debug;             /* --debug: print more on stderr */
+        int exit_status;        /* set by option_next() */
+        int request_timeout_ms; /* 0: the library's default; set before ctl_connect() */
         struct kvcache *kv;
 };
 
-/* Of calls that end when the store's devices have done much, or one of them is given up: far more
- * than io.hang, after which the daemon gives a device up. */
+/* Timeout of calls that end only when the store's devices have completed much I/O, or one of them
+ * has been given up. Far above io.hang, after which the daemon gives up a device. */
 enum { LONG_CALL_MS = 10 * 60 * 1000 };
 
 DEFINE_CLEANUP(cJSON *, cJSON_Delete);
@@ -48,35 +48,38 @@ static inline void fclosep(FILE **f)
                 fclose(*f);
 }
 
-/* The name of the tool, in front of every message. */
+/* Sets or returns the name of the tool, with which every message begins. */
 void complain_as(const char *name);
 const char *complain_name(void);
-/* Messages are JSON: with --json. */
+/* Selects JSON for messages, as --json does. */
 void complain_in_json(bool json);
 bool complain_is_json(void);
-/* "NAME: ..." on stderr, or in JSON an object with the member "error", or "warning" when `status`
- * is EXIT_OK; one line each. Returns `status`. */
+/* Prints "NAME: ..." to stderr, or in JSON an object with the member "error", or "warning" if
+ * `status` is EXIT_OK; one line each. Returns `status`. */
 int complain(int status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int complain_list(int status, const char *format, va_list arguments)
         __attribute__((format(printf, 2, 0)));
 int complain_memory(void);
-/* Of a write to standard output; main() does not report it once more. */
+/* Reports a failed write to standard output, which main() then does not report again. Returns the
+ * exit status. */
 int complain_output(int error);
-/* What a failed call (a negative errno) means, with the library's words. */
+/* Reports a failed call (a negative errno) in the library's words. Returns the exit status. */
 int complain_call(struct ctl *ctl, int r, const char *what);
-/* EXIT_REFUSED, for -EACCES of a call that is for admins. */
+/* Reports -EACCES of a call that only admins may make. Returns EXIT_REFUSED. */
 int complain_admin(const char *what);
-/* What a key's status means. Nothing is said for KVCACHE_OK, KVCACHE_EXISTS: EXIT_OK. */
+/* Reports a key's status. Prints nothing and returns EXIT_OK for KVCACHE_OK and KVCACHE_EXISTS;
+ * otherwise returns the exit status. */
 int complain_status(int status, const char *what);
-/* Is this errno one of a daemon that is not there, went away, or did not answer in time? */
+/* Returns whether the errno means that the daemon is absent, has ended, or did not answer in
+ * time. */
 bool errno_unreachable(int r);
 
-/* ctl->kv, or an explanation. */
+/* Connects ctl->kv, or reports why not. Returns an exit status. */
 int ctl_connect(struct ctl *ctl);
-/* The same without a message on stderr: 0 or a negative errno, and what is to be said. */
+/* Connects without a message. Returns 0, or a negative errno and the message in `ret_error`. */
 enum { CTL_ERROR_BYTES = 512 };
 int ctl_try_connect(struct ctl *ctl, char ret_error[static CTL_ERROR_BYTES]);
-/* A name for messages: --socket, $KVCACHE_SOCKET or "the default socket". */
+/* Returns a name for messages: --socket, $KVCACHE_SOCKET or "the default socket". */
 const char *ctl_socket_name(const struct ctl *ctl);
 
 #define NAMESPACE_OPTION                                                                           \
@@ -85,15 +88,16 @@ const char *ctl_socket_name(const struct ctl *ctl);
         }
 #define DEFAULT_NAMESPACE "default"
 
-/* Opens a namespace that exists, whatever its fingerprint. When there is none of that name:
- * EXIT_NOT_FOUND, and the names that there are. */
+/* Opens an existing namespace, whatever its fingerprint. If it does not exist, prints the names of
+ * those that do and returns EXIT_NOT_FOUND. */
 int namespace_attach(struct ctl *ctl, const char *name, uint32_t *ret);
-/* "k=v,k=v" to canonical text: lines sorted by key. 0; -EINVAL: not of that form, or a key twice;
- * -ENOMEM. */
+/* Converts "k=v,k=v" to canonical text: lines sorted by key. The caller frees `*ret`. Returns 0;
+ * -EINVAL if the form is wrong or a key is repeated; -ENOMEM. */
 int fingerprint_parse(const char *text, char **ret);
 
-/* 64 hex digits are a key; any other text names the chunk under its SHA-256. "hex:" and "text:" in
- * front force the one or the other. 0, -EINVAL: "hex:" without 64 digits, or empty. */
+/* Parses a key. 64 hex digits are the key itself; any other text names the chunk under its SHA-256.
+ * The prefixes "hex:" and "text:" force one or the other. Returns 0, or -EINVAL for "hex:" without
+ * 64 digits, or an empty text. */
 #define KEY_HELP                                                                                   \
         "KEY is 64 hex digits, or any other text, which stands for its SHA-256.\n"                 \
         "\"hex:\" or \"text:\" in front says which of the two is meant."
@@ -101,14 +105,14 @@ int key_parse(const char *text, struct kvcache_key *ret);
 enum { KEY_TEXT_BYTES = 65 };
 void key_print(const struct kvcache_key *key, char ret[static KEY_TEXT_BYTES]);
 
-/* "accepted", "written", "durable". */
+/* Parses "accepted", "written" or "durable". Returns false for any other text. */
 #define ACK_VALUES "accepted written durable"
 bool ack_parse(const char *text, enum kvcache_ack *ret);
-/* "memory, disk" */
+/* Returns a static text such as "memory, disk". */
 const char *tiers_text(uint32_t tiers);
 cJSON *tiers_json(uint32_t tiers);
 
-/* One object on stdout, in one line. */
+/* Prints one object to stdout, in one line. Returns an exit status. */
 int print_json(const cJSON *object);
-/* Text on one line of a terminal: as text_clean() does. */
+/* Prints text that is made safe for one line of a terminal, as text_clean() does. */
 void print_safe(const char *text, FILE *out);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion for fish: a `complete` command for each word that there is, with the condition in
- * which it is offered. fish finds the file by its name, TOOL.fish. */
+/* Completion for fish: a `complete` command for each word, with the condition under which it is
+ * offered. fish finds the file by its name, TOOL.fish. */
 #include <string.h>
 
 #include "completion.h"
 
-/* Between single quotes of the shell. */
+/* Prints text for use between single quotes of the shell. */
 static void print_text(const char *text, FILE *out)
 {
         fputc('\'', out);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion for zsh: a function that describes each command to _arguments. zsh finds it by its
- * name, _TOOL, in a directory of $fpath. */
+/* Completion for zsh: a function that describes each command to _arguments. zsh finds the function
+ * by its name, _TOOL, in a directory of $fpath. */
 #include <string.h>
 
 #include "completion.h"
 
-/* Text between single quotes of the shell, in which _arguments also reads colons and brackets. */
+/* Prints text for use between single quotes, in which _arguments also interprets colons and
+ * brackets. */
 static void print_text(const char *text, FILE *out)
 {
         for (; *text; text++) {
@@ -19,7 +20,7 @@ static void print_text(const char *text, FILE *out)
         }
 }
 
-/* What an argument of this name is completed with; " ": nothing. */
+/* Returns the action that completes an option's argument; " ": none. */
 static const char *action_of(const struct option_row *row)
 {
         if (strcmp(row->argument, "DIR") == 0)
@@ -41,7 +42,7 @@ static void print_argument(const struct option_row *row, FILE *out)
                 fprintf(out, ":%s", action_of(row));
 }
 
-/* '*'{-n+,--namespace=}'[the namespace]:NS: ' \ */
+/* Prints rows such as: '*'{-n+,--namespace=}'[the namespace]:NS: ' \ */
 static void print_options(const struct option_row *rows, FILE *out)
 {
         for (; rows && rows->id; rows++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion for bash, and which shells there is one for. */
+/* Completion for bash, and the table of supported shells. */
 #include "completion.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ static void print_names(const struct completion *tool, FILE *out)
                 fprintf(out, " %s", tool->commands[i]->name);
 }
 
-/* Of the options whose arguments are known words. */
+/* Prints the possible arguments of options that have a list of them. */
 static void print_values(const struct option_row *rows, FILE *out)
 {
         for (; rows && rows->id; rows++) {
@@ -51,8 +51,8 @@ static void print_values(const struct option_row *rows, FILE *out)
         }
 }
 
-/* What the shell has to know of one command: its options, those of them that take the next word,
- * the words that may be that, and its actions. */
+/* Prints the data of one command: its options, those that take an argument, the possible arguments,
+ * and its actions. */
 static void print_command(const struct command *command, FILE *out)
 {
         fprintf(out, "        %s)\n                options='", command->name);

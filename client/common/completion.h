@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion for a shell, printed from a tool's own tables, when it is built: `TOOL
- * --print-completion bash`, zsh or fish. Pure functions of the tables. */
+/* Shell completion, generated at build time from a tool's own tables: `TOOL --print-completion
+ * bash`, zsh or fish. Pure functions of the tables. */
 #pragma once
 
 #include <stddef.h>
@@ -8,9 +8,9 @@
 
 #include "options.h"
 
-/* What there is to complete. */
+/* The tables of a tool. */
 struct completion {
-        const char *name; /* of the tool */
+        const char *name; /* the tool's name */
         const struct command *const *commands;
         size_t n_commands;
 };
@@ -21,5 +21,5 @@ void completion_print_bash(const struct completion *tool, FILE *out);
 void completion_print_zsh(const struct completion *tool, FILE *out);
 void completion_print_fish(const struct completion *tool, FILE *out);
 
-/* NULL: there is none for this shell. */
+/* Returns the generator for a shell, or NULL if the shell is not supported. */
 completion_fn completion_for(const char *shell);

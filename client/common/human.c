@@ -84,7 +84,7 @@ void human_percent(uint64_t part, uint64_t whole, char ret[static HUMAN_BYTES])
 {
         double percent = whole ? 100.0 * (double)part / (double)whole : 0;
 
-        /* What is not all is not shown as all. */
+        /* Never round up to 100 % what is less. */
         if (whole == 0)
                 snprintf(ret, HUMAN_BYTES, "-");
         else
@@ -106,7 +106,7 @@ int human_parse_number(const char *text, double *ret)
         char *end;
         double value;
 
-        /* strtod() also takes hexadecimal, "nan" and "inf", which are not meant here. */
+        /* strtod() also accepts hexadecimal, "nan" and "inf", which are rejected here. */
         if (!isdigit((unsigned char)text[0]) && text[0] != '.')
                 return -EINVAL;
         value = strtod(text, &end);

@@ -52,7 +52,7 @@ struct keyfile *keyfile_close(struct keyfile *f)
         return NULL;
 }
 
-/* Cuts the line at its spaces; whatever follows the second is the namespace. */
+/* Splits the line at its first two spaces; the rest is the namespace. */
 static int parse_line(char *line, struct keyfile_entry *ret)
 {
         struct keyfile_entry entry = { 0 };
@@ -102,7 +102,7 @@ int keyfile_next(struct keyfile *f, struct keyfile_entry *ret,
                         continue;
                 if (parse_line(f->line, ret) == 0) {
                         f->written_by_replay |= ret->length > 0;
-                        /* Cut off within its namespace, a line still parses. */
+                        /* A line that was cut within its namespace would still parse. */
                         return whole || !f->written_by_replay;
                 }
                 if (!whole && feof(f->file))

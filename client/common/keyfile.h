@@ -21,18 +21,19 @@ struct keyfile;
 
 struct keyfile_entry {
         struct kvcache_key key;
-        uint64_t length;       /* 0: not said */
-        const char *namespace; /* NULL: not said; valid until the next call */
+        uint64_t length;       /* 0: not given */
+        const char *namespace; /* NULL: not given; valid until the next call */
 };
 
-/* "-" is standard input. 0, -errno. */
+/* Opens a key file; "-" is standard input. Returns 0 or -errno, with a message in `ret_error`. */
 int keyfile_open(struct keyfile **ret, const char *path,
                  char ret_error[static KEYFILE_ERROR_BYTES]);
 struct keyfile *keyfile_close(struct keyfile *f);
-/* 1: an entry; 0: the end; -EBADMSG; -errno. */
+/* Reads the next entry. Returns 1; 0 at the end; -EBADMSG or -errno, with a message in
+ * `ret_error`. */
 int keyfile_next(struct keyfile *f, struct keyfile_entry *ret,
                  char ret_error[static KEYFILE_ERROR_BYTES]);
 
-/* One line with its newline. Returns its length. */
+/* Formats one line with its newline. Returns its length. */
 size_t keyfile_format(const struct kvcache_key *key, uint64_t length, const char *namespace,
                       char ret[static KEYFILE_LINE_BYTES]);

@@ -15,7 +15,7 @@
 #include "checked.h"
 #include "suggest.h"
 
-/* Beyond what any command has. */
+/* More than any command has. */
 enum { MAX_OPTIONS = 96, HELP_COLUMN = 28, OPTION_COLOR = 1 << 20 };
 
 static const struct option_row shared_options[] = {
@@ -77,7 +77,7 @@ int usage_error(const struct command *command, const char *format, ...)
         return EXIT_WRONG_USAGE;
 }
 
-/* What getopt_long() is given. Names have '-' where a row may have '_'. */
+/* Arguments of getopt_long(). Names have '-' where a row may have '_'. */
 struct parser {
         struct option longs[MAX_OPTIONS + 1];
         char names[MAX_OPTIONS][OPTION_NAME_BYTES];
@@ -85,7 +85,7 @@ struct parser {
         unsigned n;
 };
 
-/* Up to its end, or to the '=' before its argument. */
+/* Replaces underscores up to the end or the '=' before an argument. */
 static void replace_underscores(char *name)
 {
         for (; *name && *name != '='; name++)
@@ -114,7 +114,7 @@ static void parser_add(struct parser *p, const struct option_row *rows)
         }
 }
 
-/* Of the option that getopt_long() takes next. */
+/* Replaces the underscores in the name of the option that getopt_long() reads next. */
 static void respell_next(int argc, char **argv)
 {
         int i = optind;
@@ -125,7 +125,7 @@ static void respell_next(int argc, char **argv)
                 replace_underscores(argv[i] + 2);
 }
 
-/* Also of one that is ambiguous, or that takes no argument and has got one. */
+/* Reports an unknown or ambiguous option, or one that takes no argument but has one. */
 static int unknown_option(const struct command *command, const struct parser *p, const char *option)
 {
         size_t n = strcspn(option, "=");

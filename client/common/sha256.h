@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* SHA-256 of a text that lies in memory as a whole, by libmd. It names chunks; it guards no
- * secret. */
+/* SHA-256 of a text in memory, by libmd. It names chunks and protects no secret. */
 #pragma once
 
 #include <sha2.h>

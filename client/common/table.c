@@ -14,7 +14,7 @@ struct text_table {
         size_t n_columns, n_rows, rows_room;
         char columns[TABLE_MAX_COLUMNS];
         char **cells;       /* n_rows * n_columns */
-        enum color *colors; /* of the rows; NULL: none has one */
+        enum color *colors; /* colour of each row; NULL: none has one */
         bool incomplete;
 };
 
@@ -94,7 +94,7 @@ static void measure(const struct text_table *t, size_t ret_widths[static TABLE_M
                                 MAX(ret_widths[i % t->n_columns], human_width(t->cells[i]));
 }
 
-/* Bytes of the first `columns` code points. */
+/* Returns the bytes of the first `columns` code points. */
 static size_t bytes_of(const char *text, size_t columns)
 {
         size_t i, n = 0;
@@ -107,7 +107,7 @@ static size_t bytes_of(const char *text, size_t columns)
         return i;
 }
 
-/* "/very/long/name" becomes "/ve..name": the ends are what tells names apart. */
+/* Shortens "/very/long/name" to "/ve..name", because names differ at their ends. */
 static void shorten(char *text, size_t columns)
 {
         size_t width = human_width(text), head, from;
@@ -116,7 +116,7 @@ static void shorten(char *text, size_t columns)
                 return;
         head = bytes_of(text, (columns - 2) / 2);
         from = bytes_of(text, width - (columns - 2 - (columns - 2) / 2));
-        memcpy(text + head, "..", 2); /* what is left out has more columns than that */
+        memcpy(text + head, "..", 2); /* more than two columns are left out */
         memmove(text + head + 2, text + from, strlen(text + from) + 1);
 }
 
@@ -148,7 +148,8 @@ void text_table_print(const struct text_table *t, const char *indent, FILE *out)
         }
         measure(t, widths);
         for (size_t row = 0; row < t->n_rows; row++) {
-                size_t owed = 0; /* spaces before the next text: none at a line's end */
+                size_t owed = 0; /* spaces pending before the next text, so that no line ends
+                                    with spaces */
 
                 fprintf(out, "%s%s", indent, color_begin(t->colors[row], true));
                 for (size_t column = 0; column < t->n_columns; column++) {

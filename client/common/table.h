@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Aligned columns for people. Texts are copied, and control characters in them (names come from
- * other users) are replaced: a name cannot steer a terminal. When memory runs out, rows are missing
- * and the table says so. */
+/* Aligned columns for people. Texts are copied, and control characters in them are replaced,
+ * because names come from other users and must not control a terminal. If memory runs out, rows are
+ * missing and the table says so. */
 #pragma once
 
 #include <stdio.h>
@@ -13,17 +13,17 @@ struct text_table;
 
 enum { TABLE_MAX_COLUMNS = 12 };
 
-/* One letter a column: 'l' left, 'r' right. */
+/* Creates a table. `columns` has one letter per column: 'l' left, 'r' right. */
 struct text_table *text_table_new(const char *columns);
 struct text_table *text_table_free(struct text_table *t);
 DEFINE_CLEANUP(struct text_table *, text_table_free);
-/* One text a column; NULL is empty. The first row may be a heading. */
+/* Adds a row with one text per column; NULL is empty. The first row may be a heading. */
 void text_table_add(struct text_table *t, const char *const *cells);
 #define text_table_row(t, ...)                                                                     \
         text_table_add((t), (const char *const[TABLE_MAX_COLUMNS]){ __VA_ARGS__ })
-/* The last row stands out, where `colored`. */
+/* Highlights the last row if `colored`. */
 void text_table_color(struct text_table *t, enum color color, bool colored);
-/* Shortens the texts of the first column in their middle until the table has at most so many
- * columns, or they have 8; 0: as they are. */
+/* Shortens the texts of the first column in the middle until the table has at most `columns`
+ * columns, or the texts have 8. 0: does not shorten. */
 void text_table_fit(struct text_table *t, size_t columns);
 void text_table_print(const struct text_table *t, const char *indent, FILE *out);

@@ -41,7 +41,7 @@ static const struct command *find_command(const struct tool *tool, const char *n
         return NULL;
 }
 
-/* A command of the other tool is named before one of this tool that is spelled alike. */
+/* Suggests a command of the other tool before a similarly spelled one of this tool. */
 static int unknown_command(const struct tool *tool, const char *name)
 {
         struct suggestion own = suggest_init(name), other = suggest_init(name);
@@ -80,8 +80,8 @@ static int unknown_option(const char *option)
         return usage_error(NULL, "unknown option '%s'", option);
 }
 
-/* Of "--socket PATH" and "--socket=PATH": true, with the argument in *ret, or NULL if it is
- * missing; *i becomes the last word of the option. */
+/* Parses "--socket PATH" or "--socket=PATH". Returns true if the option matches, with the argument
+ * in `*ret`, or NULL if it is missing, and `*i` at the option's last word. */
 static bool option_argument(int argc, char **argv, int *i, const char *name, const char *letter,
                             const char **ret)
 {
@@ -97,7 +97,8 @@ static bool option_argument(int argc, char **argv, int *i, const char *name, con
         return true;
 }
 
-/* Options before the command. Returns the index of the command, or 0 with *ret_status set. */
+/* Reads the options before the command. Returns the index of the command, or 0 with *ret_status
+ * set. */
 static int read_global_options(const struct tool *tool, struct ctl *ctl, int argc, char **argv,
                                int *ret_status)
 {
@@ -169,8 +170,8 @@ static int run(const struct tool *tool, struct ctl *ctl, int argc, char **argv)
         return command->run(ctl, command, argc - first, argv + first);
 }
 
-/* A standard stream that is closed is opened such that using it fails: else the connection to the
- * daemon would take its number, and what is printed would go there. */
+/* Opens closed standard streams in a mode in which using them fails. Otherwise the connection to
+ * the daemon could get such a number, and output would be sent to it. */
 static void keep_standard_streams(void)
 {
         for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
@@ -180,7 +181,7 @@ static void keep_standard_streams(void)
 
 static int end_output(int status)
 {
-        bool failed = ferror(stdout); /* before, for a reason that is not known any more */
+        bool failed = ferror(stdout); /* an earlier failure, whose reason is no longer known */
 
         errno = failed ? EIO : 0;
         return fflush(stdout) != 0 || failed ? complain_output(errno) : status;
@@ -209,7 +210,7 @@ int tool_main(const struct tool *tool, int argc, char **argv)
         complain_as(tool->name);
         if (argc == 3 && strcmp(argv[1], "--print-completion") == 0)
                 return print_completion(tool, argv[2]);
-        /* Known from the first message on, also of an option that stands before it. */
+        /* Select JSON before the first message, even if the option comes later. */
         for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
                 if (strcmp(argv[i], "--json") == 0 || strcmp(argv[i], "-j") == 0)
                         complain_in_json(true);

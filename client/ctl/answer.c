@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See answer.h. */
+/* Fetches and formats the daemon's reports; see answer.h. */
 #include "answer.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ int answer_fetch(struct ctl *ctl, enum kvcache_report what, const char *name, cJ
         r = kvcache_report(ctl->kv, what, &text);
         if (r < 0)
                 return complain_call(ctl, r, name);
-        if (ctl->json) { /* as it came, in one line: parsed, large numbers would be rounded */
+        if (ctl->json) { /* print as received: parsing would round large numbers */
                 cJSON_Minify(text);
                 puts(text);
                 return EXIT_OK;

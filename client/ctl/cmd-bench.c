@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `bench`: another name of `kvcache-bench session`, which runs in the place of this program. What
- * stands before the command goes with it. */
+/* `bench`: an alias of `kvcache-bench session`, which replaces this program. Options before the
+ * command are passed on. */
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* put and get: one chunk to or from a file, or standard input or output. A get that fails leaves no
- * file. */
+/* put and get: copies one chunk from or to a file, or standard input or output. A get that fails
+ * leaves no file. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,7 @@ static const struct option_row put_options[] = {
         { 0 },
 };
 
-/* All of a file, at most `most` bytes. */
+/* Reads a whole file of at most `most` bytes. */
 static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *ret_bytes)
 {
         bool is_stdin = !path || strcmp(path, "-") == 0;
@@ -79,7 +79,8 @@ static int read_input(const char *path, uint64_t most, uint8_t **ret, size_t *re
         return EXIT_OK;
 }
 
-/* The one that is there, or with a fingerprint the one that has it; a new one if need be. */
+/* Opens the existing namespace, or with a fingerprint the one that has it, creating it if
+ * necessary. */
 static int open_for_put(struct ctl *ctl, const char *name, const char *fingerprint, uint32_t *ret)
 {
         _cleanup_(freep) char *canonical = NULL;
@@ -114,7 +115,7 @@ static int open_for_put(struct ctl *ctl, const char *name, const char *fingerpri
         return r < 0 ? complain_call(ctl, r, name) : EXIT_OK;
 }
 
-/* What has been stored, for people or in JSON. */
+/* Reports a stored chunk, for people or as JSON. */
 static int report_put(const struct ctl *ctl, const char *namespace_name, const char *key_text,
                       const struct kvcache_key *key, size_t bytes, int status)
 {
@@ -143,7 +144,7 @@ static int report_put(const struct ctl *ctl, const char *namespace_name, const c
         return EXIT_OK;
 }
 
-/* Puts the file, or standard input, and reports it. */
+/* Puts the file, or standard input, and reports the result. */
 static int put_chunk(struct ctl *ctl, const char *namespace_name, const char *fingerprint,
                      const char *key_text, const struct kvcache_key *key, const char *file,
                      enum kvcache_ack ack)
@@ -251,11 +252,11 @@ static int write_file(const char *path, const void *data, size_t bytes)
         if (written)
                 return EXIT_OK;
         if (regular)
-                (void)unlink(path); /* a part of a chunk is not taken for one */
+                (void)unlink(path); /* do not leave a partial chunk */
         return complain(EXIT_LOCAL, "cannot write %s: %s", path, strerror(error));
 }
 
-/* NULL: standard output. */
+/* Writes to a file; NULL is standard output. */
 static int write_output(const char *path, const void *data, size_t bytes)
 {
         if (path)
@@ -273,7 +274,7 @@ struct get_arguments {
         struct kvcache_key key;
 };
 
-/* False: end with ctl->exit_status. */
+/* Handles an option. Returns false if the command must end with ctl->exit_status. */
 static bool get_option(struct ctl *ctl, const struct command *self, int option,
                        const char *argument, struct get_arguments *a)
 {
@@ -296,7 +297,7 @@ static bool get_option(struct ctl *ctl, const struct command *self, int option,
         return true;
 }
 
-/* Fetches the chunk; the caller releases the lease of *ret. */
+/* Gets the chunk; the caller releases the lease of `*ret`. */
 static int get_chunk(struct ctl *ctl, const struct get_arguments *a, struct kvcache_result *ret)
 {
         struct kvcache_entry entry = {

@@ -18,7 +18,7 @@
 #include "units.h"
 #include "table.h"
 
-/* Connects. EXIT_OK, or it has been said what is wrong. */
+/* Connects and gets the volumes. Returns EXIT_OK, or another status after reporting the failure. */
 static int device_volumes(struct ctl *ctl, cJSON **ret)
 {
         int r;

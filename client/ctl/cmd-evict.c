@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* evict and purge. evict drops single chunks, or their copies in memory only; purge deletes a
- * namespace's chunks, or all, for good. */
+ * namespace's chunks, or all chunks, permanently. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +25,8 @@ static const struct option_row evict_options[] = {
 
 struct eviction {
         uint32_t tiers;
-        cJSON *keys; /* with --json, of operands: what became of each; may be NULL */
-        bool each;   /* a line for every key */
+        cJSON *keys; /* with --json, result of each operand; may be NULL */
+        bool each;   /* print a line for every key */
         uint64_t evicted, missing, unwritten;
 };
 
@@ -81,7 +81,7 @@ static int evict_keys(struct ctl *ctl, const struct key_batch *batch, void *user
         return EXIT_OK;
 }
 
-/* All keys are collected first: a listing that runs while its chunks vanish may pass some over. */
+/* Collects all keys before evicting them: a listing may skip chunks while others are removed. */
 static int evict_all(struct ctl *ctl, const char *namespace_name, struct eviction *e)
 {
         enum { PAGE = 512, BATCH = 4096 };
@@ -218,7 +218,7 @@ static const struct option_row purge_options[] = {
         { 0 },
 };
 
-/* NULL: everything. */
+/* Asks for confirmation on a terminal. `namespace_name`: NULL for everything. */
 static bool confirmed(const char *namespace_name, bool remote)
 {
         char answer[16];

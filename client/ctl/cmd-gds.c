@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `gds`: what this host and the daemon can do by GPUDirect Storage, why not more, and the remedies.
- * The answer is put together as JSON, which --json prints; for people it is printed as lines. A
- * daemon that does not answer costs its part of the answer, and a warning. */
+/* `gds`: reports what this host and the daemon support of GPUDirect Storage, what limits it, and
+ * the remedies. The answer is built as JSON, which --json prints; for people it is printed as
+ * lines. If the daemon does not answer, its part is missing and a warning is printed. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 #include "human.h"
 #include "units.h"
 
-/* The value behind `key` in the configuration, which admins may read; "": it is not known. */
+/* Gets the value of `key` in the configuration, which only admins may read; "": not known. */
 static void policy_of(struct ctl *ctl, const char *key, char *ret, size_t room)
 {
         _cleanup_(freep) char *yaml = NULL;
@@ -50,7 +50,7 @@ static void check_lending(struct ctl *ctl, cJSON *daemon, cJSON *checks, struct 
                 cJSON_AddStringToObject(daemon, "policy", policy);
 }
 
-/* Puts by cuFile are a matter of their own: the verdict is about gets. */
+/* Checks puts by cuFile separately, because the verdict is about gets. */
 static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
 {
         struct kvcache_info info = { .size = sizeof(info) };
@@ -68,7 +68,7 @@ static void check_puts(struct ctl *ctl, cJSON *daemon, cJSON *checks)
         cJSON_AddBoolToObject(daemon, "takes_files", takes);
 }
 
-/* What it has lent, and why not more: its metrics, as they are. */
+/* Adds the daemon's metrics of loans and refusals. */
 static void add_loans(struct ctl *ctl, cJSON *daemon)
 {
         static const char *const names[][2] = {
@@ -211,7 +211,7 @@ static void print_answer(const cJSON *answer)
 
 static int run_gds(struct ctl *ctl, const struct command *self, int argc, char **argv)
 {
-        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* of the tests alone */
+        const char *root = getenv("KVCACHE_TEST_ROOT") ?: ""; /* for tests only */
         _cleanup_(cJSON_Deletep) cJSON *answer = NULL;
         struct gds_verdict v = { .way = GDS_DIRECT };
         cJSON *host;

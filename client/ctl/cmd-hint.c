@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hint: tells the daemon when chains of chunks will be used again, or that they will not. */
+/* hint: tells the daemon when chains of chunks will be used again, or that they will not be. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static int hint_keys(struct ctl *ctl, const struct key_batch *batch, void *userd
 
 static const char *const hint_actions[] = { "final", "return", NULL };
 
-/* `final`, or `return SECONDS`; *first becomes what follows. */
+/* Parses `final` or `return SECONDS`, and advances `*first` past it. */
 static bool hint_kind(struct ctl *ctl, const struct command *self, int argc, char **argv,
                       int *first, struct hint *ret)
 {

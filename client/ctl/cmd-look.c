@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* exists, stat and ls: which chunks there are, without moving their bytes. */
+/* exists, stat and ls: report which chunks are stored, without moving their bytes. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static const struct option_row exists_options[] = {
 };
 
 struct existence {
-        bool each; /* a line for every key */
+        bool each; /* print a line for every key */
         uint64_t found, missing;
         cJSON *keys, *missing_keys; /* with --json */
 };
@@ -137,7 +137,7 @@ static const struct option_row stat_options[] = {
 struct stat_output {
         struct text_table *table, *standings, *keys;
         cJSON *array;
-        uint64_t missing, named; /* how many are not called by their digits */
+        uint64_t missing, named; /* missing keys; keys named otherwise than by their digits */
 };
 
 static const char *class_text(const struct kvcache_standing *s)
@@ -162,7 +162,7 @@ static const char *class_text(const struct kvcache_standing *s)
                                                                            : "of a later version";
 }
 
-/* Of what is worth least among chunks of its size. */
+/* Returns the ratio to the least valuable chunk of its size. */
 static double worth_ratio(const struct kvcache_standing *s)
 {
         return exp2(s->worth / 256.0);
@@ -178,7 +178,7 @@ static void worth_text(const struct kvcache_standing *s, char ret[static HUMAN_B
                 snprintf(ret, HUMAN_BYTES, "%.3g", worth_ratio(s));
 }
 
-/* In ns for each byte, to two digits. */
+/* Returns the cost in ns per byte, rounded to two digits. */
 static double cost_of(const struct kvcache_standing *s)
 {
         double cost = 0.05 * exp2(((s->flags >> KVCACHE_STANDING_COST_BIT) - 1) / 2.0);
@@ -230,7 +230,7 @@ static void note_standing(struct stat_output *out, cJSON *to, const char *tier, 
                 cJSON_AddNumberToObject(object, "cost_ns_per_byte", cost_of(s));
         else
                 cJSON_AddNullToObject(object, "cost_ns_per_byte");
-        /* "pinned" has always been what leases, loans and I/O do. */
+        /* "pinned" has always meant leases, loans and I/O. */
         cJSON_AddBoolToObject(object, "pinned", s->flags & KVCACHE_STANDING_PINNED);
         cJSON_AddBoolToObject(object, "pinned_by_client", s->flags & KVCACHE_STANDING_RETAINED);
         cJSON_AddBoolToObject(object, "continued", s->flags & KVCACHE_STANDING_CONTINUED);
@@ -283,7 +283,7 @@ static int stat_batch(struct ctl *ctl, const struct key_batch *batch, void *user
                 units_bytes(results[i].length, length);
                 human_time(results[i].created_ms, created);
                 snprintf(leases, sizeof(leases), "%u", results[i].leases);
-                if (!strstr(name, hex)) { /* "hex:..." says it, too */
+                if (!strstr(name, hex)) { /* "hex:..." contains the digits */
                         text_table_row(out->keys, name, hex);
                         out->named++;
                 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pin, unpin: have the daemon keep chunks on disk whatever it evicts, and end that. */
+/* pin and unpin: exempt chunks on disk from eviction, and end that. */
 #include <stdlib.h>
 
 #include "commands.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* record: writes what all clients get and put as a trace, for `kvcache-bench simulate` and
- * `replay`. The daemon hashes the keys and streams them; this program makes lines of them and
+/* record: writes the gets and puts of all clients as a trace, for `kvcache-bench simulate` and
+ * `replay`. The daemon hashes the keys and streams them; this program assembles the lines and
  * writes the file. */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ struct record {
         int fd;
         struct recording lines;
         uint64_t lost;
-        bool has_ended; /* the daemon has said so */
+        bool has_ended; /* the daemon has sent an END */
         size_t n;       /* bytes in `buffer` */
         uint8_t buffer[64 * 1024];
 };
@@ -84,7 +84,7 @@ static bool record_option(struct ctl *ctl, const struct command *self, int optio
         }
 }
 
-/* EXIT_OK: the file is open, and the daemon records. */
+/* Opens the file and starts the recording. Returns an exit status. */
 static int begin(struct ctl *ctl, struct record *r)
 {
         bool is_stdout = strcmp(r->path, "-") == 0;
@@ -107,7 +107,7 @@ static int begin(struct ctl *ctl, struct record *r)
         return r->lines.out ? EXIT_OK : complain(EXIT_LOCAL, "%s: %s", r->path, strerror(errno));
 }
 
-/* What is complete in the buffer. 0; -EBADMSG: it is no recording; -ENOMEM. */
+/* Takes the complete entries of the buffer. Returns 0; -EBADMSG if they are malformed; -ENOMEM. */
 static int take_entries(struct record *r)
 {
         uint64_t ids[WIRE_MAX_KEYS];
@@ -138,7 +138,8 @@ static int take_entries(struct record *r)
         return 0;
 }
 
-/* Until it ends; after a signal, what has come by then. 0, or what went wrong. */
+/* Reads until the recording ends, or after a signal until no more data has arrived. Returns 0 or
+ * -errno. */
 static int read_recording(struct record *r)
 {
         size_t left = DRAIN_BYTES;
@@ -148,7 +149,7 @@ static int read_recording(struct record *r)
                 ssize_t n;
                 int result;
 
-                /* The time is for a signal that comes just before the call. */
+                /* The timeout is for a signal that arrives just before the call. */
                 result = poll(&ready, 1, interrupted ? 0 : 500);
                 if (result == 0 && interrupted)
                         break;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `reload`: has the daemon read its configuration again, and prints what became of it. */
+/* `reload`: makes the daemon read its configuration again, and prints the result. */
 #include <errno.h>
 #include <stdlib.h>
 

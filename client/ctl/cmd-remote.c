@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `remote`: the tier that several hosts share: how it is, and making room there. */
+/* `remote`: shows the state of the shared tier, or frees space on it. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ static int remote_status(struct ctl *ctl)
         cJSON *remote;
         int r;
 
-        ctl->json = false; /* of the whole status */
+        ctl->json = false; /* JSON would print the whole status */
         r = answer_fetch(ctl, KVCACHE_REPORT_STATUS, "remote status", &status);
         ctl->json = json;
         if (r)

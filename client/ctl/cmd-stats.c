@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ping, stats and config: a round trip, every metric, the configuration in force. */
+/* ping, stats and config: measures a round trip, prints every metric, prints the configuration in
+ * force. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,7 +97,7 @@ static const struct option_row stats_options[] = {
         { 0 },
 };
 
-/* Texts, numbers and distributions have a table each. */
+/* Tables for texts, numbers and distributions. */
 struct metrics {
         struct text_table *texts, *numbers, *distributions;
         bool any_text;
@@ -114,7 +115,8 @@ static void add_number(struct metrics *m, const char *name, const char *label, c
         text_table_row(m->numbers, name, label, text);
 }
 
-/* {"count": n, "sum": x, "p50": x, ...} */
+/* Adds a distribution: {"count": n, "sum": x, "p50": x, ...}. Returns false if the metric is not
+ * one. */
 static bool add_distribution(struct metrics *m, const char *name, const char *label,
                              const cJSON *metric)
 {

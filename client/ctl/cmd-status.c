@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl status: how the daemon is.
+/* kvcachectl status: shows the state of the daemon.
  *
- * The daemon answers in JSON, which --json hands on as it came. For people the known members are
- * laid out by hand, on one screen, or with --all or the names of sections in full; whatever a newer
- * daemon adds is then shown under its own name, with its unit taken from the name's end. */
+ * The daemon answers with JSON, which --json prints as received. For people the known members are
+ * formatted individually, on one screen, or in full with --all or the names of sections. Members
+ * that a newer daemon adds appear under their own names, with the unit taken from the end of the
+ * name. */
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -20,7 +21,7 @@
 #include "suggest.h"
 #include "watch.h"
 
-/* In the order in which they are printed: on one screen those that have one line stand first. */
+/* In the order of printing: on one screen, sections of one line come first. */
 static const struct {
         const char *name;
         void (*print)(cJSON *status, bool detail);
@@ -44,7 +45,7 @@ static_assert(ARRAY_SIZE(section_names) == ARRAY_SIZE(sections) + 1, "each has a
 
 struct status_wanted {
         bool all;
-        unsigned sections; /* a bit each; 0: what fits a screen */
+        unsigned sections; /* one bit each; 0: what fits on a screen */
         char *text;        /* the last answer */
 };
 
@@ -105,7 +106,7 @@ static void print_place(cJSON *status, bool detail)
                 section_line("instance", "%s", text);
 }
 
-/* Members of a newer daemon: objects as sections, the others as lines. */
+/* Prints the members of a newer daemon: objects as sections, the others as lines. */
 static void print_rest(cJSON *status)
 {
         const cJSON *item, *next;
@@ -129,7 +130,7 @@ static void print_rest(cJSON *status)
         }
 }
 
-/* Takes the status apart. */
+/* Prints the status, removing its members. */
 static void print_status(const struct status_wanted *wanted, cJSON *status)
 {
         print_head(status);
@@ -145,7 +146,7 @@ static void print_status(const struct status_wanted *wanted, cJSON *status)
                       section_out());
 }
 
-/* --- again and again --- */
+/* --- repeating the command --- */
 
 static int ask_status(struct ctl *ctl, void *userdata)
 {
@@ -174,7 +175,7 @@ static void print_again(void *userdata, unsigned lines, bool colored, FILE *out)
         const struct status_wanted *wanted = userdata;
         _cleanup_(cJSON_Deletep) cJSON *status = cJSON_Parse(wanted->text);
 
-        (void)lines; /* the screen cuts what is too long */
+        (void)lines; /* the screen cuts text that is too long */
         section_to(out, colored);
         if (status)
                 print_status(wanted, status);
@@ -194,7 +195,7 @@ static const struct option_row status_options[] = {
         { 0 },
 };
 
-/* -1: there is none of that name; said so. */
+/* Returns the index of a section, or -1 after reporting that there is none of that name. */
 static int section_index(struct ctl *ctl, const struct command *self, const char *name)
 {
         struct suggestion meant = suggest_init(name);
@@ -245,7 +246,7 @@ static int run_status(struct ctl *ctl, const struct command *self, int argc, cha
         }
         if (r < 0)
                 return ctl->exit_status;
-        /* "--watch 5" as well. */
+        /* Accept "--watch 5" as well as "--watch=5". */
         if (again && watch.interval == 0 && first < argc && argv[first][0] >= '0' &&
             argv[first][0] <= '9' &&
             !watch_interval(ctl, "--watch", argv[first++], &watch.interval))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `store check`: says before an upgrade or a downgrade what this version makes of a store. It reads
- * superblocks by itself, whether a daemon has the store open or not, and changes nothing. Without
- * an operand a running daemon is asked which volumes it has. */
+/* `store check`: reports before an upgrade or a downgrade whether this version can open a store. It
+ * reads superblocks itself, whether or not a daemon has the store open, and changes nothing.
+ * Without an operand, it asks a running daemon for its volumes. */
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -56,7 +56,7 @@ static cJSON *flags_json(uint64_t compat, uint64_t ro_compat, uint64_t incompat)
         cJSON *o = cJSON_CreateObject();
 
         for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
-                char text[24]; /* all 64 bits: a JSON number has 53 */
+                char text[24]; /* all 64 bits: a JSON number has only 53 */
 
                 snprintf(text, sizeof(text), "%#" PRIx64, rows[i].flags);
                 cJSON_AddStringToObject(o, rows[i].name, text);
@@ -80,7 +80,8 @@ static cJSON *format_json(const char *directory, const struct store_format *f, c
 
 struct check {
         struct ctl *ctl;
-        struct store_format known; /* of which what this build knows is used */
+        struct store_format known; /* format of the last volume; only its list of supported
+                                      features is used */
         cJSON *volumes;
         int status;
 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `top`: what the daemon does now, anew every interval.
- *
- * Each interval fetches the page of metrics and shows what has changed since the last one. After
- * the daemon was lost its counters begin anew, and so do the rates. */
+/* `top`: shows live rates, refreshed every interval. Each interval fetches the page of metrics and
+ * shows the changes since the last one. After a lost connection, the rates start again like the
+ * daemon's counters. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -18,9 +17,9 @@
 #include "watch.h"
 
 struct top {
-        struct samples pages[2]; /* of the last interval, and of the one before */
-        uint64_t taken_ns[2];    /* when; 0: there is no page */
-        cJSON *figures;          /* of the last answer */
+        struct samples pages[2]; /* pages of the last interval and the one before */
+        uint64_t taken_ns[2];    /* when they were fetched; 0: no page */
+        cJSON *figures;          /* figures of the last answer */
 };
 
 static void top_forget(void *userdata)
@@ -86,7 +85,7 @@ static const struct option_row top_options[] = {
         { 0 },
 };
 
-/* False: the command ends with ctl->exit_status. */
+/* Reads the options. Returns false if the command must end with ctl->exit_status. */
 static bool read_options(struct watch *watch, const struct command *self, int argc, char **argv)
 {
         struct ctl *ctl = watch->ctl;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* verify: reads back all that is on disk and compares checksums. A running daemon does so on
- * request, a part of a segment at a time; with --store this process opens a store that no daemon
- * has open. Bad chunks are dropped: that is the repair, because a miss is recomputed. */
+/* verify: reads back all data on disk and compares checksums. A running daemon does so on request,
+ * a part of a segment at a time; with --store, this process opens a store that no daemon has open.
+ * Bad chunks are dropped, which repairs the store, because a miss is recomputed. */
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -20,7 +20,7 @@
 #include "table.h"
 #include "checked.h"
 
-/* Unlike other commands': a script asks whether all is well. */
+/* Statuses differ from those of other commands, because scripts ask whether all is well. */
 enum { EXIT_ALL_GOOD = 0, EXIT_DROPPED = 1, EXIT_NOT_RUN = 2 };
 
 enum { OPTION_VOLUME = OPTION_LONG, OPTION_STORE, MAX_STORES = STORE_MAX_VOLUMES };
@@ -52,19 +52,19 @@ static void add(struct counts *sum, const struct counts *c)
         sum->skipped += c->skipped;
 }
 
-/* One run of the command. */
+/* State of one run of the command. */
 struct run {
         struct ctl *ctl;
         struct offline *offline; /* NULL: the daemon verifies */
         bool verbose;
-        bool hopeless; /* what failed would fail with every volume */
+        bool hopeless; /* the failure affects every volume */
         struct progress progress;
         double began, part_before,
-                part_of; /* of all, the volume at hand: where it begins, its share */
+                part_of; /* start and share of the current volume, as parts of the whole */
         struct counts sum;
         uint64_t segments, skipped_pages;
-        cJSON *json, *json_volume; /* volumes; the one at hand */
-        struct text_table *table;  /* of the volume at hand */
+        cJSON *json, *json_volume; /* all volumes; the current one */
+        struct text_table *table;  /* table of the current volume */
         bool table_used;
 };
 
@@ -75,7 +75,7 @@ static void on_signal(int signal)
         interrupted = 1;
 }
 
-/* The first signal ends the run after the stretch at hand, so that a store is closed properly. */
+/* The first signal ends the run after the current step, so that a store is closed properly. */
 static void catch_signals(void)
 {
         struct sigaction action = { .sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND };
@@ -89,7 +89,7 @@ static double now_seconds(void)
         return (double)latency_now_ns() / 1e9;
 }
 
-/* --- what is shown --- */
+/* --- output --- */
 
 static void show_progress(struct run *run, const struct counts *volume, double part)
 {
@@ -181,7 +181,8 @@ static int step(struct run *run, struct kvcache_verify *v)
         return run->offline ? offline_verify(run->offline, v) : kvcache_verify(run->ctl->kv, v);
 }
 
-/* From its first segment to its last. 0, -errno; *ret_paths: how many the store has. */
+/* Verifies a volume from its first segment to its last. Returns 0 or -errno; `*ret_paths` is the
+ * number of volumes in the store. */
 static int verify_volume(struct run *run, unsigned volume, struct counts *ret, uint32_t *ret_paths)
 {
         struct kvcache_verify v = { .size = sizeof(v), .volume = volume };
@@ -193,7 +194,7 @@ static int verify_volume(struct run *run, unsigned volume, struct counts *ret, u
                 int r = step(run, &v);
 
                 if (r == -EBUSY) {
-                        /* Others verify, too. */
+                        /* Other clients are verifying, too. */
                         nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
                         continue;
                 }
@@ -252,7 +253,7 @@ static int do_volume(struct run *run, unsigned volume, const char *name, uint32_
         return r < 0 ? EXIT_NOT_RUN : EXIT_OK;
 }
 
-/* --- a running daemon's --- */
+/* --- a running daemon's store --- */
 
 static const char *volume_name(const cJSON *volumes, unsigned i, char *room, size_t bytes)
 {
@@ -274,7 +275,7 @@ static int verify_online(struct run *run, const char *wanted)
         r = ctl_connect(run->ctl);
         if (r)
                 return EXIT_NOT_RUN;
-        (void)answer_volumes(run->ctl, &volumes); /* without names, numbers do */
+        (void)answer_volumes(run->ctl, &volumes); /* without names, numbers are printed */
         n = MAX((uint32_t)cJSON_GetArraySize(volumes), UINT32_C(1));
         if (wanted) {
                 r = answer_volume_number(volumes, wanted);
@@ -296,7 +297,7 @@ static int verify_online(struct run *run, const char *wanted)
         return status;
 }
 
-/* --- a store's without a daemon --- */
+/* --- a store without a daemon --- */
 
 static void on_finding(void *userdata, const struct store_finding *finding)
 {
@@ -331,7 +332,7 @@ static void on_finding(void *userdata, const struct store_finding *finding)
         progress_init(&run->progress);
 }
 
-/* What the start itself has found. */
+/* Reports what recovery found. */
 static void report_start(struct run *run, const char *directory)
 {
         struct store_stats st;
@@ -381,7 +382,7 @@ static int verify_offline(struct run *run, const char *const *stores, unsigned n
 
 /* --- the command --- */
 
-/* Was all that there is read? Nothing else may be called good. */
+/* Returns whether everything was read; otherwise the store must not be called good. */
 static bool is_complete(const struct run *run, int status)
 {
         return status == EXIT_OK && !interrupted && run->sum.skipped == 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands, one object each; main.c has them in a table. */
+/* The commands, one object each; main.c collects them in a table. */
 #pragma once
 
 #include "options.h"

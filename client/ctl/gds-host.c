@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See gds-host.h. Runs on the tool's main thread. Files are read up to a limit and are whatever
- * they are: of what they say, only printable ASCII gets into a check. What cannot be read is a
- * check that is not ok, never the end of the command. */
+/* Checks a host for GPUDirect Storage; see gds-host.h. Runs on the tool's main thread. Files are
+ * read up to a limit and may contain anything; only printable ASCII gets into a check. A file that
+ * cannot be read makes its check fail, and never ends the command. */
 #include "gds-host.h"
 
 #include <dlfcn.h>
@@ -162,7 +162,7 @@ static struct compat check_settings(const char *root, cJSON *checks)
                 gds_check(checks, "cufile.json", false, remedy, "%s: %s", path, host_read_error(n));
                 return c;
         }
-        cJSON_Minify(text); /* takes the comments out, which NVIDIA's own file has */
+        cJSON_Minify(text); /* remove the comments, which NVIDIA's own file has */
         json = cJSON_Parse(text);
         properties = cJSON_GetObjectItemCaseSensitive(json, "properties");
         if (!cJSON_IsObject(json)) {
@@ -263,7 +263,7 @@ static void check_file_system(const char *path, const struct host_mount *m, cJSO
                             m->type);
 }
 
-/* The property's value; false: it has none. */
+/* Gets a property's value. Returns false if there is none. */
 static bool udev_property(const char *text, const char *key, char *ret, size_t room)
 {
         size_t length = strlen(key);
@@ -321,8 +321,8 @@ static void check_udev(const char *root, const char *path, const struct host_mou
                             path);
 }
 
-/* The descriptor that the daemon lends is not enough: cuFile opens the file again, by its name, and
- * the store's files are the daemon's user's own. */
+/* Checks that this user may open the store's files. The descriptor that the daemon lends does not
+ * suffice: cuFile opens the file again by its name, and the files belong to the daemon's user. */
 static void check_owner(const char *path, const struct stat *st, cJSON *checks,
                         struct gds_verdict *v)
 {

@@ -18,7 +18,7 @@ struct walk {
         key_batch_fn each;
         void *userdata;
         struct key_batch batch;
-        char name[KEYFILE_NAMESPACE_BYTES]; /* of the batch's namespace; "" before the first */
+        char name[KEYFILE_NAMESPACE_BYTES]; /* namespace of the batch; "" before the first */
 };
 
 static int flush(struct walk *w)

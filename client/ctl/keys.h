@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys that a command works on: its operands, or a file of keys (keyfile.h) of any length with
+/* The keys that a command processes: its operands, or a file of keys (keyfile.h) of any length with
  * several namespaces. The command gets them in batches of one namespace each. The first failure
- * ends the walk. */
+ * ends the iteration. */
 #pragma once
 
 #include "options.h"
 
 struct key_batch {
         const char *namespace_name;
-        bool namespace_missing; /* then there is no handle */
+        bool namespace_missing; /* the namespace does not exist, and there is no handle */
         uint32_t namespace_handle;
         struct kvcache_key *keys;
-        char *const *names; /* how the operands were typed; NULL: the keys are of a file */
+        char *const *names; /* operands as typed; NULL: the keys come from a file */
         size_t n;
 };
 
-/* An exit status: anything but EXIT_OK ends the walk. */
+/* Processes a batch. Returns an exit status; anything but EXIT_OK ends the iteration. */
 typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void *userdata);
 
-/* The option of a command that takes `from`; `value` is what option_next() returns for it. */
+/* The option of a command that reads keys from a file; `value` is the id that option_next() returns
+ * for it. */
 #define FROM_OPTION(value)                                                                         \
         {                                                                                          \
                 value, "from", "FILE",                                                             \
@@ -26,30 +27,31 @@ typedef int (*key_batch_fn)(struct ctl *ctl, const struct key_batch *batch, void
                         "standard input"                                                           \
         }
 
-/* What the daemon says of each key, in their order; of a namespace that is missing: KVCACHE_MISS.
- * `tiers` is for KVCACHE_OP_EVICT, and return_s for KVCACHE_OP_HINT. The caller frees `ret`.
- * Complains in the name of `command`. */
+/* Asks the daemon about each key, and returns results in their order; keys of a missing namespace
+ * are KVCACHE_MISS. `tiers` is used by KVCACHE_OP_EVICT, and return_s by KVCACHE_OP_HINT. The
+ * caller frees `*ret`. Messages name `command`. Returns an exit status. */
 int keys_ask(struct ctl *ctl, const struct key_batch *batch, const char *command,
              enum kvcache_op op, uint32_t tiers, struct kvcache_result **ret);
 
-/* How key `i` of the batch is called for people: as it was typed, else its digits. Safe for a
- * terminal; the text is in `room`. */
+/* Returns the name of key `i` for people: as typed, otherwise its hex digits. Safe for a terminal;
+ * the text may lie in `room`. */
 enum { KEY_NAME_BYTES = 128 };
 const char *keys_name(const struct key_batch *batch, size_t i, char room[static KEY_NAME_BYTES]);
 
 struct keys_wanted {
-        const char *namespace_name; /* of the operands, and of a line without one */
-        const char *from;           /* a file of keys, or */
+        const char *namespace_name; /* for operands, and for lines without one */
+        const char *from;           /* a file of keys; NULL: the operands */
         char **operands;
         int n_operands;
 };
 
-/* Of a command with NAMESPACE_OPTION and FROM_OPTION alone. False: it ends with ctl->exit_status.
- */
+/* Reads the options of a command that has only NAMESPACE_OPTION and FROM_OPTION. Returns false if
+ * the command must end with ctl->exit_status. */
 bool keys_options(struct ctl *ctl, const struct command *self, int argc, char **argv,
                   struct keys_wanted *ret);
-/* The operands alone, from `first` on, after a command has read its options itself. */
+/* Takes the operands from `first` on, after a command has read its options itself. Returns false if
+ * the command must end with ctl->exit_status. */
 bool keys_operands(struct ctl *ctl, const struct command *self, int argc, char **argv, int first,
                    struct keys_wanted *wanted);
-/* Connects first. */
+/* Connects, and calls `each` for every batch. Returns an exit status. */
 int keys_walk(struct ctl *ctl, const struct keys_wanted *wanted, key_batch_fn each, void *userdata);

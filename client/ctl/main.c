@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl: administer a kvcache-daemon. A client like any other: all that it knows of the daemon
- * comes through libkvcache. */
+/* kvcachectl: administers a kvcache-daemon. An ordinary client: it communicates with the daemon
+ * only through libkvcache. */
 #include "checked.h"
 #include "commands.h"
 #include "tool.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A store without a daemon: see offline.h.
+/* Opens a store without a daemon; see offline.h.
  *
- * It does what the daemon's server does with a store, as far as verifying needs it: its I/O, and a
- * loop that reaps and iterates until the request at hand is complete. Owns the store, its workers,
- * and one piece of memory in place of the pool.
+ * It does the part of the daemon's work with a store that verifying needs: its I/O, and a loop that
+ * reaps completions and iterates until the current request is complete. Owns the store, its
+ * workers, and one buffer in place of the pool.
  *
- * Failures: a directory that is no store, is damaged beyond use, of another format or in use is
- * refused with a sentence, which names the process that has it open where the kernel says which. */
+ * Failures: a directory that is not a store, is badly damaged, has another format or is in use is
+ * refused with a message, which names the process that has it open if the kernel reports it. */
 #include "offline.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@
 
 enum {
         MEMORY_BYTES = 64 * 1024,
-        LOCK_WAIT_MS = 1000, /* a ring that a dead daemon has left keeps it a moment longer */
+        LOCK_WAIT_MS = 1000, /* a dead daemon's ring holds the lock a moment longer */
         TABLE_PAGE = 4096,
         TABLE_PAGE_ENTRIES = 31,
 };
@@ -45,7 +45,7 @@ struct offline {
 
 DEFINE_CLEANUP(struct offline *, offline_close);
 
-/* The id of the process that has locked this file, or 0. */
+/* Returns the id of the process that has locked this file, or 0. */
 static long lock_holder(const char *path)
 {
         _cleanup_(fclosep) FILE *locks = NULL;
@@ -84,7 +84,7 @@ static int complain_in_use(const char *directory)
                         directory, who);
 }
 
-/* Is there a store, and how many chunks may its table hold? */
+/* Checks that there is a store, and gets the number of entries that its table may hold. */
 static int look_at(const char *directory, uint64_t *ret_entries, struct stat *ret_st)
 {
         char path[PATH_MAX];
@@ -110,7 +110,7 @@ static int look_at(const char *directory, uint64_t *ret_entries, struct stat *re
         return EXIT_OK;
 }
 
-/* What root makes, only root can open. */
+/* Root gives up its rights: files that root creates, only root could open. */
 static int become_owner(struct offline *o, const char *directory, const struct stat *st)
 {
         if (geteuid() != 0 || st->st_uid == 0)
@@ -130,7 +130,7 @@ int offline_open(struct offline **ret, const char *directory,
         struct store_params params = {
                 .paths = &directory,
                 .n_paths = 1,
-                .limit = UINT64_C(1) << 40, /* not looked at: as it is */
+                .limit = UINT64_C(1) << 40, /* irrelevant: the store is opened as it is */
                 .segment_bytes = 1 << 20,
                 .direct = true,
                 .policy = "lru",
@@ -185,7 +185,7 @@ static void wait_for_io(struct offline *o)
         struct pollfd p = { .fd = kio_fd(o->io), .events = POLLIN };
 
         kio_flush(o->io);
-        (void)poll(&p, 1, -1); /* a signal is looked at between two requests */
+        (void)poll(&p, 1, -1); /* signals are checked between requests */
         kio_reap(o->io);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One volume of a store that no daemon has open, opened as it is. Nothing is created in it, but
- * what recovery drops, and chunks that are found to be bad, are removed for good. Blocks. */
+/* Opens one volume of a store that no daemon has open. Creates nothing; entries that recovery
+ * drops, and chunks found to be bad, are removed permanently. Calls block. */
 #pragma once
 
 #include <stdint.h>
@@ -10,15 +10,16 @@
 
 struct offline;
 
-/* Takes the store's lock as a daemon does. As root, with the rights of the directory's owner: what
- * is written must stay the daemon's. `on_finding`: what is dropped, from within offline_verify().
- * EXIT_OK; else it has been said why, and the status is for the caller to choose. */
+/* Opens a volume, taking the store's lock as a daemon does. Root first takes the identity of the
+ * directory's owner, so that files which are written stay the daemon's. `on_finding` is called for
+ * each dropped chunk, from within offline_verify(). Returns EXIT_OK; otherwise the function has
+ * reported the failure, and the caller chooses the exit status. */
 int offline_open(struct offline **ret, const char *directory,
                  void (*on_finding)(void *userdata, const struct store_finding *finding),
                  void *userdata);
-/* As kvcache_verify(). */
+/* Verifies as kvcache_verify() does. */
 int offline_verify(struct offline *o, struct kvcache_verify *verify);
 void offline_get_stats(const struct offline *o, struct store_stats *ret);
 const char *offline_namespace(const struct offline *o, uint32_t id);
-/* NULL is fine. */
+/* Closes the volume; NULL is allowed. Returns NULL. */
 struct offline *offline_close(struct offline *o);

@@ -11,8 +11,8 @@
 
 struct recording_line {
         uint64_t session, begun_ms;
-        uint64_t parent; /* of its first id */
-        bool is_got;     /* nothing of it was put */
+        uint64_t parent; /* parent of its first id */
+        bool is_got;     /* no block of it was put */
         size_t n, room;
         uint64_t *ids;
 };
@@ -22,7 +22,7 @@ static struct recording_line *line_at(const struct recording *r, size_t i)
         return r->lines[(r->first + i) % RECORDING_OPEN_LINES];
 }
 
-enum { LINE_BYTES = 64, ID_BYTES = 18 }; /* at most: the head of a line, and an id */
+enum { LINE_BYTES = 64, ID_BYTES = 18 }; /* upper bounds: the head of a line, and an id */
 
 static void write_line(struct recording *r, const struct recording_line *line)
 {
@@ -86,8 +86,9 @@ static struct recording_line *line_new(struct recording *r, const struct wire_re
         return line;
 }
 
-/* The line that goes on with the entry; or, of a GET that was answered after what follows it, that
- * the entry goes on with: *ret_before. NULL: there is none. */
+/* Finds the line that the entry continues. A GET may be answered after the entries that follow it:
+ * then finds the line that continues the entry, and sets `*ret_before`. Returns NULL if there is
+ * none. */
 static struct recording_line *find(const struct recording *r, const struct wire_record_entry *entry,
                                    uint64_t last, bool *ret_before)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the entries of a recording (struct wire_record_entry) to the lines of a trace.
+/* Converts the entries of a recording (struct wire_record_entry) to the lines of a trace.
  *
- * A line is one use of a chain: the blocks that a client got, and those that it put behind them.
- * The parts of it come in several entries, with those of other requests in between. An entry goes
- * on with the latest line of its session that ends with the entry's parent; one without such a line
- * begins another. A line stays open for two minutes, and lines come out in the order in which they
- * began. What is open is bounded: beyond that, the oldest comes out earlier. */
+ * A line is one use of a chain: the blocks that a client got, followed by those that it put. Its
+ * parts arrive in several entries, interleaved with those of other requests. An entry continues the
+ * latest line of its session that ends with the entry's parent, or else begins a new line. A line
+ * stays open for two minutes, and lines are written in the order in which they began. The number of
+ * open lines is bounded; above it, the oldest is written early. */
 #pragma once
 
 #include <stdbool.h>
@@ -25,17 +25,18 @@ struct recording_line;
 
 struct recording {
         FILE *out;
-        uint64_t max_bytes;               /* 0: any number */
-        uint64_t requests, blocks, bytes; /* that came out */
-        uint64_t dropped;                 /* blocks, since the trace was full */
+        uint64_t max_bytes;               /* 0: unlimited */
+        uint64_t requests, blocks, bytes; /* written so far */
+        uint64_t dropped;                 /* blocks dropped because the trace was full */
         bool is_full;
         uint64_t last_ms;
-        struct recording_line *lines[RECORDING_OPEN_LINES]; /* a ring */
+        struct recording_line *lines[RECORDING_OPEN_LINES]; /* ring buffer */
         size_t first, n_open;
         uint64_t open_ids;
 };
 
-/* The next entry, with its `count` ids. 0, -ENOMEM. What cannot be written shows in `out`. */
+/* Adds an entry with its `count` ids. Returns 0 or -ENOMEM. The caller checks `out` for write
+ * errors. */
 int recording_add(struct recording *r, const struct wire_record_entry *entry, const uint64_t *ids);
-/* All lines come out. */
+/* Writes all open lines. */
 void recording_flush(struct recording *r);

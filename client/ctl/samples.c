@@ -16,8 +16,8 @@ static bool is_name(char c)
         return isalnum((unsigned char)c) || c == '_' || c == ':';
 }
 
-/* A value between quotes, its escapes undone in place. Returns what follows the closing quote;
- * NULL: there is none. */
+/* Reads a quoted value and decodes its escapes in place. Returns the text after the closing quote,
+ * or NULL if there is none. */
 static char *read_value(char *p, const char **ret)
 {
         char *out = p;
@@ -37,7 +37,8 @@ static char *read_value(char *p, const char **ret)
         return p + 1;
 }
 
-/* {tier="memory",le="0.1"}: behind the opening brace. Returns what follows the closing one. */
+/* Reads labels such as {tier="memory",le="0.1"}, after the opening brace. Returns the text after
+ * the closing one. */
 static char *read_labels(char *p, struct sample *ret)
 {
         while (*p && *p != '}') {
@@ -132,7 +133,7 @@ double samples_number(const struct samples *s, const char *name, const char *val
         return sample ? sample->number : NAN;
 }
 
-/* The same sample of an earlier page. Mostly it stands in the same place there. */
+/* Returns the number of the same sample on an earlier page, usually at the same index. */
 static double number_before(const struct samples *before, const struct sample *now, size_t at)
 {
         if (at < before->n && is_sample(&before->list[at], now->name, now->value, now->le))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon's page of metrics (the Prometheus text format), read back as a list of samples, and
- * what two pages say of the time between them. Pure functions. A line that is no sample is skipped:
- * the page of a newer daemon, and one that is cut short, are read as far as they are understood. */
+/* Parses the daemon's page of metrics (the Prometheus text format) into a list of samples, and
+ * computes changes between two pages. Pure functions. Lines that are not samples are skipped, so
+ * that pages of newer daemons and truncated pages are read as far as possible. */
 #pragma once
 
 #include <stddef.h>
@@ -10,9 +10,9 @@
 
 struct sample {
         const char *name;  /* "kvcache_hits_total" */
-        const char *label; /* of the first label, "tier"; "": there is none */
+        const char *label; /* name of the first label, such as "tier"; "": none */
         const char *value; /* "memory" */
-        const char *le;    /* upper edge of a histogram's bucket; "": it is none */
+        const char *le;    /* upper bound of a histogram's bucket; "": not a bucket */
         double number;
 };
 
@@ -22,24 +22,26 @@ struct samples {
         size_t n;
 };
 
-/* Takes `text`, which is freed with the samples, and in any case. 0; -ENOMEM. */
+/* Parses `text`, which the samples own from then on, or which is freed on failure. Returns 0 or
+ * -ENOMEM. */
 int samples_parse(char *text, struct samples *ret);
 void samples_fini(struct samples *s);
 
-/* `value`: of the first label; "": of a sample without one; NULL: of any. NULL: there is none. */
+/* Finds a sample. `value`: of the first label; "": a sample without label; NULL: any sample.
+ * Returns NULL if there is none. */
 const struct sample *samples_find(const struct samples *s, const char *name, const char *value);
-/* Of samples_find(); NAN: there is none. */
+/* Returns the number of the sample that samples_find() finds, or NAN. */
 double samples_number(const struct samples *s, const char *name, const char *value);
 
-/* By how much a counter grew from `before` to `now`, which may be the same page; NAN if one of them
- * lacks it, if it fell, or if `before` is NULL. */
+/* Returns by how much a counter grew from `before` to `now`, which may be the same page. Returns
+ * NAN if one of them lacks it, if it fell, or if `before` is NULL. */
 double samples_growth(const struct samples *now, const struct samples *before, const char *name,
                       const char *value);
-/* The same of all samples of that name together. */
+/* Returns the growth of all samples of that name together. */
 double samples_growth_sum(const struct samples *now, const struct samples *before,
                           const char *name);
-/* The quantile (0 to 1) of what was added to a histogram from `before` to `now`, interpolated
- * within its bucket; beyond the last edge, that edge. NAN: nothing was added. `name` goes without
- * "_bucket". */
+/* Returns the quantile (0 to 1) of the samples added to a histogram from `before` to `now`,
+ * interpolated within its bucket; above the last bound, that bound. Returns NAN if nothing was
+ * added. `name` is without "_bucket". */
 double samples_quantile(const struct samples *now, const struct samples *before, const char *name,
                         const char *value, double quantile);

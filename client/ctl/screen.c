@@ -20,17 +20,17 @@
 
 static const int ending[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT };
 
-/* What the handlers use is set before they are installed. */
+/* The handlers read these members, which are set before the handlers are installed. */
 static struct {
         struct termios before, raw;
-        bool has_keys; /* standard input is a terminal: `before` is what it was */
+        bool has_keys; /* standard input is a terminal, and `before` its original state */
         bool input_ended;
         bool entered;
-        volatile sig_atomic_t changed; /* of another size, or to be drawn anew */
-        sigset_t waiting;              /* the mask while it waits: SIGWINCH can come */
+        volatile sig_atomic_t changed; /* the size changed, or the screen must be redrawn */
+        sigset_t waiting;              /* mask during waits, in which SIGWINCH is not blocked */
 } screen;
 
-/* These two are called by the handlers: async-signal-safe functions only. */
+/* take() and give_back() are called by signal handlers and use only async-signal-safe functions. */
 static void take(void)
 {
         ssize_t n = write(STDOUT_FILENO, TAKE_SCREEN, strlen(TAKE_SCREEN));
@@ -49,7 +49,8 @@ static void give_back(void)
                 tcsetattr(STDIN_FILENO, TCSANOW, &screen.before);
 }
 
-/* SA_RESETHAND has set its default action, which raise() carries out: SA_NODEFER. */
+/* SA_RESETHAND has restored the default action, and SA_NODEFER lets raise() carry it out at
+ * once. */
 static void on_end(int signal)
 {
         give_back();
@@ -88,14 +89,15 @@ void screen_enter(void)
 
         screen.has_keys = tcgetattr(STDIN_FILENO, &screen.before) == 0;
         screen.raw = screen.before;
-        screen.raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO); /* ISIG stays: Ctrl-C is a signal */
+        screen.raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO); /* ISIG stays set: Ctrl-C raises a
+                                                             signal */
         screen.raw.c_cc[VMIN] = 1;
         screen.raw.c_cc[VTIME] = 0;
         screen.entered = true;
         for (size_t i = 0; i < ARRAY_SIZE(ending); i++) {
                 struct sigaction was;
 
-                /* Under nohup, SIGHUP stays ignored. */
+                /* Keep SIGHUP ignored under nohup. */
                 if (sigaction(ending[i], NULL, &was) == 0 && was.sa_handler != SIG_IGN)
                         sigaction(ending[i], &end, NULL);
         }
@@ -128,8 +130,8 @@ void screen_size(unsigned *ret_lines, unsigned *ret_columns)
         *ret_columns = known && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-/* Bytes of the line that `columns` columns show, as far as one code point is one column. Colours
- * take none. */
+/* Returns the bytes of a line that fit into `columns` columns, at one column per code point. Colour
+ * sequences take none. */
 static size_t cut(const char *line, size_t bytes, unsigned columns)
 {
         unsigned n = 0;
@@ -164,7 +166,7 @@ int screen_paint(const char *text)
         return fflush(stdout) != 0 || ferror(stdout) ? -EIO : 0;
 }
 
-/* A key is there to be read. */
+/* Reads a key, which is available. */
 static enum screen_event read_key(void)
 {
         char key;

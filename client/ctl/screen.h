@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A terminal that one command redraws: the alternate screen, without a cursor, each key read as it
- * is pressed. There is one; the main thread owns it.
+/* A terminal that one command redraws: the alternate screen, without a cursor, with each key read
+ * as it is pressed. There is one screen; the main thread owns it.
  *
- * A signal that ends or stops the process first puts the terminal back as it was, whatever the
- * process is waiting for; SIGCONT takes it again. */
+ * A signal that ends or stops the process first restores the terminal, whatever the process is
+ * waiting for; SIGCONT enters the screen again. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,15 +11,15 @@
 
 enum screen_event { SCREEN_TIMEOUT, SCREEN_RESIZED, SCREEN_QUIT, SCREEN_REFRESH };
 
-/* Can standard output be redrawn? It is a terminal, and not a dumb one. */
+/* Returns whether standard output is a terminal that can be redrawn. */
 bool screen_possible(void);
 void screen_enter(void);
-/* Does nothing if the screen is not entered. */
+/* Restores the terminal; does nothing if the screen is not entered. */
 void screen_leave(void);
-/* As of now. */
+/* Gets the current size of the terminal. */
 void screen_size(unsigned *ret_lines, unsigned *ret_columns);
-/* Shows the first lines of `text`, each cut to the width. 0; -errno: the terminal has been closed.
- */
+/* Shows the first lines of `text`, each cut to the width. Returns 0, or -errno if the terminal has
+ * been closed. */
 int screen_paint(const char *text);
-/* Until `deadline_ns` (CLOCK_MONOTONIC), a key, or a new size. */
+/* Waits until `deadline_ns` (CLOCK_MONOTONIC), a key, or a new size. */
 enum screen_event screen_wait(uint64_t deadline_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A section of the status for people. A command takes the members that it knows out of the object
- * and prints them as lines; section_rest() prints those that remain, which a newer daemon has
+ * and prints them as lines; section_rest() prints the remaining ones, which a newer daemon has
  * added, under their own names. There is one output at a time; the main thread owns it. */
 #pragma once
 
@@ -12,27 +12,28 @@
 
 #include "color.h"
 
-/* Take a member: it is removed from the object. False, 0 or "": there is none of that type. Texts
- * are made safe for a terminal. */
+/* Take a member: remove it from the object and return it. Return false, 0 or "" if there is no
+ * member of that type. Texts are made safe for a terminal. */
 bool section_number(cJSON *object, const char *name, double *ret);
 uint64_t section_count(cJSON *object, const char *name);
 bool section_text(cJSON *object, const char *name, char *ret, size_t room);
 bool section_bool(cJSON *object, const char *name, bool *ret);
-/* The caller deletes it; NULL: there is no such object. */
+/* Takes an object, which the caller deletes. Returns NULL if there is none. */
 cJSON *section_object(cJSON *object, const char *name);
 
-/* What follows goes there, and its lines stand out if `colored`. Until then: standard output. */
+/* Directs further output to `out`, with highlighted lines if `colored`. The default is standard
+ * output. */
 void section_to(FILE *out, bool colored);
 FILE *section_out(void);
 bool section_colored(void);
 
-/* A blank line, and the heading. */
+/* Prints a blank line and the heading. */
 void section_begin(const char *heading);
-/* A line whose label stands out. */
+/* Prints a line with a highlighted label. */
 void section_warn(enum color color, const char *label, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 void section_line(const char *label, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* "1.2 GiB of 4 GiB  [#####...............]  30 %" */
+/* Prints a usage such as "1.2 GiB of 4 GiB  [#####...............]  30 %". */
 void section_use(const char *label, uint64_t used, uint64_t all);
-/* A line for each member that has not been taken. */
+/* Prints a line for each member that has not been taken. */
 void section_rest(const cJSON *object);

@@ -47,7 +47,7 @@ void status_print_sessions(cJSON *status, bool detail)
                 section_rest(sessions);
 }
 
-/* On a terminal it fits the width. */
+/* Prints a table, fitted to the width of a terminal. */
 static void print_table(struct text_table *table)
 {
         enum { INDENT = 2 };
@@ -59,7 +59,7 @@ static void print_table(struct text_table *table)
         text_table_print(table, "  ", section_out());
 }
 
-/* "12 of 64", or "12". */
+/* Formats a use and its limit: "12 of 64", or "12" without a limit. */
 static void format_limited(cJSON *tenant, const char *name,
                            const char *(*format)(uint64_t value, char ret[static HUMAN_BYTES]),
                            char ret[static 2 * HUMAN_BYTES + 8])
@@ -84,7 +84,7 @@ static double stored_by(const cJSON *tenant)
         return (double)answer_count_of(pair, "used");
 }
 
-/* The member of the array that has stored most: it is taken out. */
+/* Takes the member that has stored most out of the array. */
 static cJSON *take_largest(cJSON *tenants)
 {
         cJSON *largest = tenants->child, *tenant;
@@ -117,7 +117,7 @@ void status_print_tenants(cJSON *status, bool detail)
         const char *row[TABLE_MAX_COLUMNS];
         unsigned n = 0;
 
-        /* With one there is nothing to tell apart, and its numbers are above. */
+        /* A single tenant's numbers are shown above already. */
         if (!cJSON_IsArray(tenants) || cJSON_GetArraySize(tenants) < 2)
                 return;
         section_begin("Tenants");
@@ -151,7 +151,7 @@ void status_print_tenants(cJSON *status, bool detail)
                         cJSON_GetArraySize(tenants));
 }
 
-/* What clients have been refused, and what a user has four fifths of its limit of. */
+/* Prints limits that have refused requests, and limits that a user has reached to four fifths. */
 void status_print_limits(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *resources =
@@ -194,7 +194,7 @@ void status_print_limits(cJSON *status, bool detail)
         print_table(table);
 }
 
-/* "dtype=fp8,model=x", as --fingerprint takes it: the lines of the text are joined. */
+/* Takes the fingerprint as --fingerprint accepts it, with its lines joined: "dtype=fp8,model=x". */
 static void take_fingerprint(cJSON *namespace, char *ret, size_t room)
 {
         char *text =
@@ -206,7 +206,7 @@ static void take_fingerprint(cJSON *namespace, char *ret, size_t room)
         section_text(namespace, "fingerprint", ret, room);
 }
 
-/* Of its lookups, or, while there are none, of its gets. */
+/* Formats the hit ratio of lookups or, if there were none, of gets. */
 static void format_hits(cJSON *namespace, char ret[static HUMAN_BYTES])
 {
         uint64_t looked_up = section_count(namespace, "lookup_keys");

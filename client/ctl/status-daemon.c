@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl status: how the daemon does its I/O, its memory, its eviction. */
+/* kvcachectl status: the daemon's I/O, memory and eviction. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* "yes" or "no", and why. */
+/* Prints "yes" or "no", and the reason. */
 static void print_why(cJSON *io, const char *name, const char *reason_name, const char *label)
 {
         char reason[512];
@@ -24,7 +24,7 @@ static void print_why(cJSON *io, const char *name, const char *reason_name, cons
                 section_line(label, "%s", reason);
 }
 
-/* One line, and another one for each thing that is not as fast as it can be. */
+/* Prints one line, and another one for each property that costs speed. */
 static void print_io_summary(cJSON *io)
 {
         char backend[64], text[512];
@@ -84,7 +84,7 @@ void status_print_io(cJSON *status, bool detail)
         section_rest(io);
 }
 
-/* The index by which clients get chunks by themselves. */
+/* Prints the index through which clients get chunks without the daemon. */
 static void print_pool_index(cJSON *pool)
 {
         char entries[HUMAN_BYTES], hits[HUMAN_BYTES], clients[UNITS_TEXT], holds[UNITS_TEXT];
@@ -103,7 +103,7 @@ static void print_pool_index(cJSON *pool)
         else
                 section_line("pool index", "%s entries; %s, %s held, %s keys got", entries, clients,
                              holds, hits);
-        /* The rest is in "kvcachectl stats". */
+        /* The other members are in "kvcachectl stats". */
         (void)section_count(pool, "index_unplaced");
         (void)section_count(pool, "index_held_chunks");
         (void)section_count(pool, "index_untold");
@@ -154,7 +154,7 @@ static void print_pool(cJSON *status, bool detail)
         section_rest(pool);
 }
 
-/* Another: what became of the memory of the daemon before, and whether this one's will be kept. */
+/* Prints how much of the previous daemon's memory was kept, and whether this daemon's will be. */
 static void print_kept(cJSON *status, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *kept = section_object(status, "kept_memory");
@@ -201,7 +201,7 @@ static void print_kept(cJSON *status, bool detail)
         section_rest(kept);
 }
 
-/* One more line on memory: the index in which clients look up keys by themselves. */
+/* Prints the index in which clients look up keys without the daemon. */
 static void print_lookups(cJSON *status)
 {
         _cleanup_(cJSON_Deletep) cJSON *index = section_object(status, "lookup_index");
@@ -228,7 +228,7 @@ static void print_lookups(cJSON *status)
                 section_line("lookup index", "%s, %s entries%s%s%s%s", bytes, entries,
                              asked_for ? ", " : "", asked_for ? unplaced : "",
                              asked_for ? " without a place" : "", built);
-        /* The rest is in "kvcachectl stats". */
+        /* The other members are in "kvcachectl stats". */
         (void)section_count(index, "buckets");
         (void)section_count(index, "overflowed");
         (void)section_count(index, "builds");
@@ -244,7 +244,7 @@ void status_print_memory(cJSON *status, bool detail)
                 print_lookups(status);
 }
 
-/* How long what was evicted had not been used. */
+/* Prints how long evicted chunks had been unused. */
 static void print_ages(cJSON *of, const char *tier)
 {
         _cleanup_(cJSON_Deletep) cJSON *ages = section_object(of, "evicted_age_seconds");

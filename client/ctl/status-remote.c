@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl status, and remote status: the tier that several hosts share. */
+/* kvcachectl status, and remote status: the shared tier. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* "in use", "not in use since 12 s ago: ..." */
+/* Prints a state such as "in use" or "not in use since 12 s ago: ...". */
 static void print_breaker(cJSON *remote, const char *label, const char *backend)
 {
         char breaker[32] = "", reason[256] = "", since[HUMAN_BYTES];

@@ -12,7 +12,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* What reads the disk back, how far it is, and what it has found. */
+/* Prints the rate, progress and findings of scrubbing. */
 static void print_scrub(cJSON *store, bool detail)
 {
         _cleanup_(cJSON_Deletep) cJSON *scrub = section_object(store, "scrub");
@@ -63,9 +63,9 @@ static enum color color_of(const char *state)
                                                                                  : COLOR_BAD;
 }
 
-/* How each volume is, where that says more than its name: it is one of several, or not in use.
- * Without `detail`, those that are in use are counted beyond the first few. Returns how many chunks
- * lie on those that are not. */
+/* Prints the state of each volume, if there are several or it is not in use. Without `detail`,
+ * volumes in use are only counted beyond the first few. Returns the number of chunks on volumes
+ * that are not in use. */
 static uint64_t print_volumes(cJSON *volumes, bool detail)
 {
         enum { FEW = 4 };
@@ -120,7 +120,7 @@ void status_print_store(cJSON *status, bool detail)
                 return;
         section_begin("Store");
         volumes = cJSON_DetachItemFromObjectCaseSensitive(store, "volumes");
-        /* The volumes again, by their earlier name. */
+        /* An earlier name of the volumes. */
         cJSON_DeleteItemFromObjectCaseSensitive(store, "paths");
         offline = print_volumes(volumes, detail);
         limit = section_count(store, "limit_bytes");
@@ -128,7 +128,7 @@ void status_print_store(cJSON *status, bool detail)
         units_bytes(section_count(store, "used_bytes"), reserved);
         units_bytes(limit, all);
         section_line("reserved", "%s of %s: chunks, preformatted space, tables", reserved, all);
-        /* The same numbers as used_bytes and payload_bytes. */
+        /* Duplicates of used_bytes and payload_bytes. */
         cJSON_DeleteItemFromObjectCaseSensitive(store, "reserved_bytes");
         cJSON_DeleteItemFromObjectCaseSensitive(store, "live_bytes");
         human_count(section_count(store, "chunks"), chunks);

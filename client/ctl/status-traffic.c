@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcachectl status: what is written to disk, and what has been done since the daemon started. */
+/* kvcachectl status: writes to disk, and totals since the daemon started. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include "status-parts.h"
 #include "units.h"
 
-/* Days, as years if there are many. */
+/* Formats days, as years if there are many. */
 static void life_text(double days, char ret[static HUMAN_BYTES])
 {
         if (days >= 2 * 365)
@@ -91,7 +91,7 @@ void status_print_writes(cJSON *status, bool detail)
                 section_rest(writes);
 }
 
-/* Of the keys looked up, or, while there are none, of those got: the daemon says which. */
+/* Prints the hit ratio of lookups or, if there were none, of gets; the daemon reports which. */
 static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
 {
         uint64_t keys = section_count(totals, "lookup_keys");
@@ -112,7 +112,7 @@ static void print_hit_ratio(cJSON *totals, uint64_t gets, uint64_t hits)
         section_line("hit ratio", "%s of the keys of %s (%s of %s)", part, of, there, asked);
 }
 
-/* A line, of the reasons that there have been. */
+/* Prints a line of the reasons for misses, if there were any. */
 static void print_misses(cJSON *totals, uint64_t misses)
 {
         static const struct {
@@ -142,7 +142,7 @@ static void print_misses(cJSON *totals, uint64_t misses)
                 section_line("misses", "%s", text);
 }
 
-/* A line, if there has been any. */
+/* Prints a line of expired chunks, if there were any. */
 static void print_expired(cJSON *totals)
 {
         uint64_t memory = section_count(totals, "expired_memory"),
@@ -174,7 +174,7 @@ void status_print_totals(cJSON *status, bool detail)
         disk = section_count(totals, "hits_disk");
         remote = section_count(totals, "hits_remote");
         misses = section_count(totals, "misses");
-        cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* the sum of these */
+        cJSON_DeleteItemFromObjectCaseSensitive(totals, "gets"); /* sum of the members above */
         human_things(memory + disk + remote, "chunk", a);
         units_bytes(section_count(totals, "bytes_got"), b);
         section_line("got", "%s, %s", a, b);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two pages of metrics become the figures of the time between them. */
+/* Computes the figures of the interval between two pages of metrics. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "top.h"
 
 struct interval {
-        const struct samples *now, *before; /* before: may be NULL */
+        const struct samples *now, *before; /* `before` may be NULL */
         double seconds;
 };
 
@@ -53,7 +53,7 @@ static void add_ratio(cJSON *o, const char *key, double part, double whole)
 
 struct ranked {
         cJSON *row;
-        double traffic, size; /* of equal traffic, the larger one comes first */
+        double traffic, size; /* among rows of equal traffic, the larger comes first */
 };
 
 static int compare_ranks(const void *a, const void *b)
@@ -67,7 +67,7 @@ static int compare_ranks(const void *a, const void *b)
         return 0;
 }
 
-/* A row for each value of the first label that `name` has on the page. */
+/* Adds a row for each value of the first label of metric `name`. */
 static void add_rows(cJSON *root, const char *key, const struct interval *t, const char *name,
                      cJSON *(*row_of)(const struct interval *t, const char *value,
                                       struct ranked *ret))
@@ -95,7 +95,7 @@ static double known(double value)
         return isfinite(value) ? value : 0;
 }
 
-/* An operation that was requested in the interval. */
+/* Returns the row of an operation that was requested in the interval, or NULL. */
 static cJSON *operation_row(const struct interval *t, const char *op, struct ranked *ret)
 {
         static const char duration[] = "kvcache_request_duration_seconds";
@@ -182,7 +182,7 @@ static cJSON *namespace_row(const struct interval *t, const char *namespace, str
         double lookups = rate(t, "kvcache_namespace_lookup_keys_total", namespace);
         cJSON *o;
 
-        /* The sum of all that have no row of their own. */
+        /* "other" is the sum of all namespaces without a row. */
         if (strcmp(namespace, "other") == 0 &&
             !(samples_number(t->now, "kvcache_namespace_chunks", namespace) > 0))
                 return NULL;
@@ -229,7 +229,7 @@ static void add_requests(cJSON *root, const struct interval *t)
         add_rows(o, "operations", t, "kvcache_requests_total", operation_row);
 }
 
-/* Of the gets that this tier has answered. */
+/* Adds the latency of gets that this tier answered. */
 static void add_latency(cJSON *o, const char *tier, const struct interval *t)
 {
         static const char duration[] = "kvcache_get_duration_seconds";
@@ -298,7 +298,7 @@ static void add_tiers(cJSON *root, const struct interval *t)
         add_rate(o, "evictions_per_second", t, "kvcache_evictions_total", "");
 }
 
-/* Where requests wait, from the socket to the device. */
+/* Adds the queues in which requests wait, from the socket to the device. */
 static void add_queues(cJSON *root, const struct interval *t)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "queues");

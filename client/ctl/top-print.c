@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The figures of `top` for people: a head of fixed height, then tables that share what is left. */
+/* Formats the figures of `top` for people: a head of fixed height, then tables that share the
+ * remaining lines. */
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static double number_of(const cJSON *o, const char *name)
         return cJSON_IsNumber(item) ? item->valuedouble : NAN;
 }
 
-/* "1,204", or, of a few, "0.4" */
+/* Formats a rate: "1,204", or with one decimal if small, "0.4". */
 static void format_rate(double value, char ret[static HUMAN_BYTES])
 {
         if (value > 0 && value < 9.95)
@@ -55,7 +56,7 @@ static const char *format(const cJSON *o, const char *name, enum form form,
         else if (form == RATIO)
                 snprintf(number, sizeof(number), "%.1f %%",
                          100 * (value < 1 ? MIN(value, 0.999)
-                                          : 1)); /* not all is not shown as all */
+                                          : 1)); /* never round up to all what is less */
         else if (form == SECONDS)
                 human_ns(answer_count(value * 1e9), number);
         else
@@ -71,7 +72,7 @@ static void print_label(const char *label, FILE *out)
         fprintf(out, "%-10s", label);
 }
 
-/* "1.2 GiB of 4 GiB [###.......] 30 %" */
+/* Prints a usage such as "1.2 GiB of 4 GiB [###.......] 30 %". */
 static void print_bar(const cJSON *o, const char *used, const char *all, FILE *out)
 {
         char a[CELL_BYTES], b[CELL_BYTES], bar[BAR_WIDTH + 1];
@@ -186,7 +187,7 @@ struct column {
 static const struct rows {
         const char *member, *inner; /* figures.MEMBER, or figures.MEMBER.INNER */
         const char *layout;
-        int least; /* rows below which the table says nothing new */
+        int least; /* with fewer rows, the table adds nothing to the head */
         struct column columns[TABLE_MAX_COLUMNS];
 } tables[] = {
         { "requests",
@@ -208,7 +209,7 @@ static const struct rows {
             { "PENDING", "pending_operations", COUNT },
             { "ERRORS", "errors_per_second", RATE },
             { "USED", "used_bytes", BYTES } } },
-        /* With one tenant, its figures are those of the head. */
+        /* A single tenant's figures are those of the head. */
         { "tenants",
           NULL,
           "lrrrrrr",
@@ -240,7 +241,7 @@ static const cJSON *rows_of(const cJSON *figures, const struct rows *rows)
         return cJSON_GetArraySize(list) >= rows->least ? list : NULL;
 }
 
-/* A volume that is not in use, or a row that has had errors. */
+/* Returns the colour of a volume that is not in use, or of a row with errors. */
 static enum color color_of(const cJSON *row)
 {
         const char *state = answer_text(row, "state");
@@ -253,13 +254,13 @@ static enum color color_of(const cJSON *row)
                                                                                  : COLOR_BAD;
 }
 
-/* With its heading, in `lines` lines. */
+/* Prints a table with its heading, in `lines` lines. */
 static void print_rows(const struct rows *rows, const cJSON *list, unsigned lines, unsigned columns,
                        bool colored, FILE *out)
 {
         _cleanup_(text_table_freep) struct text_table *table = text_table_new(rows->layout);
         unsigned all = (unsigned)cJSON_GetArraySize(list), shown = 0;
-        unsigned most = all < lines ? all : lines - 2; /* the last line counts the others */
+        unsigned most = all < lines ? all : lines - 2; /* the last line counts the omitted rows */
         const char *cells[TABLE_MAX_COLUMNS];
         char texts[TABLE_MAX_COLUMNS][CELL_BYTES];
         const cJSON *row;
@@ -316,11 +317,11 @@ static void print_head(const cJSON *figures, bool colored, FILE *out)
         print_tiers(figures, out);
 }
 
-/* A blank line, the heading and two more lines, or a table is left out. */
+/* A table needs a blank line, the heading and two more lines; otherwise it is left out. */
 enum { TABLE_LEAST = 4 };
 
-/* On a low screen some tables have rows, rather than none of them: of the volumes, which the head
- * names if they are not well, and of the tenants first, the namespaces at last. */
+/* Leaves out tables on a low screen, so that the remaining ones have rows: first volumes, whose
+ * failures the head reports, and tenants; namespaces last. */
 static void leave_out_tables(unsigned lines, unsigned wanted[static ARRAY_SIZE(tables)])
 {
         static const unsigned order[] = { 1, 2, 0 };

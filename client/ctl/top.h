@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `top` shows: the figures of one interval as an object of JSON, which --json prints as it is,
- * and the same laid out for people. Pure functions; when memory runs out, members are missing. */
+/* Computes the figures of one interval for `top` as a JSON object, which --json prints, and formats
+ * them for people. Pure functions; if memory runs out, members are missing. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -9,15 +9,14 @@
 
 #include "samples.h"
 
-/* `before`: the page of `seconds` earlier; NULL: there is none, and rates are null. A rate that two
- * pages do not give is null, too. Rows of volumes, tenants and namespaces are in the order of their
- * traffic. */
+/* Computes the figures of an interval. `before`: the page of `seconds` earlier; NULL: there is
+ * none, and rates are null, as are rates that two pages do not determine. Rows of volumes, tenants
+ * and namespaces are ordered by traffic. */
 cJSON *top_figures(const struct samples *now, const struct samples *before, double seconds);
 
-/* At most `lines` lines; 0: all. What is left out of a table is counted in its last line. Long
+/* Prints at most `lines` lines; 0: all. The last line of a table counts its omitted rows. Long
  * names are shortened to fit `columns`; 0: they are not. */
 void top_print(const cJSON *figures, unsigned lines, unsigned columns, bool colored, FILE *out);
 
-/* How many rows of each of `n` tables are shown in `lines` lines: a line each in turn, while there
- * are any. */
+/* Distributes `lines` lines among `n` tables: one line to each in turn, while tables want more. */
 void top_share_lines(unsigned lines, const unsigned wanted[], unsigned n, unsigned ret[]);

@@ -12,7 +12,7 @@
 #include "screen.h"
 #include "text.h"
 
-/* The daemon answers at once, or is in trouble that should be seen. */
+/* The daemon normally answers at once; a longer delay should be shown. */
 enum { WATCH_TIMEOUT_MS = 5000 };
 
 bool watch_interval(struct ctl *ctl, const char *option, const char *text, double *ret)
@@ -25,7 +25,7 @@ bool watch_interval(struct ctl *ctl, const char *option, const char *text, doubl
         return false;
 }
 
-/* No answer: the connection is closed, and made again for the next interval. */
+/* Closes the connection after a missing answer; the next interval connects again. */
 static void watch_lose(struct watch *w, int r)
 {
         const char *error = w->ctl->kv ? kvcache_error(w->ctl->kv) : "";
@@ -43,7 +43,7 @@ static void watch_lose(struct watch *w, int r)
                 w->forget(w->userdata);
 }
 
-/* -ENOMEM; any other failure is shown, and 0. */
+/* Asks the daemon. Returns -ENOMEM, or 0 after any other failure, which is shown. */
 static int watch_ask(struct watch *w)
 {
         char error[CTL_ERROR_BYTES];
@@ -68,7 +68,7 @@ static int watch_ask(struct watch *w)
         return 0;
 }
 
-/* --- three ways to show it --- */
+/* --- three forms of output --- */
 
 static int show_json(const struct watch *w)
 {
@@ -84,7 +84,7 @@ static int show_json(const struct watch *w)
         return print_json(lost);
 }
 
-/* The first two lines, and the answer below them. */
+/* Prints two lines of state, and the answer below them. */
 static void print_all(const struct watch *w, unsigned lines, FILE *out)
 {
         bool colored = color_wanted(stdout);
@@ -101,7 +101,7 @@ static void print_all(const struct watch *w, unsigned lines, FILE *out)
                 used++;
         }
         if (!w->answered_ms || (w->lost_ms && !w->screen))
-                return; /* in a log, old figures would be taken for new ones */
+                return; /* in a log, old figures would be mistaken for new ones */
         if (w->lost_ms) {
                 human_time(w->answered_ms, since);
                 fprintf(out, "The last figures, of %s:\n", since);
@@ -142,7 +142,7 @@ static int watch_show(const struct watch *w)
 
 /* --- the loop --- */
 
-/* Until `deadline`; false: the user has had enough. */
+/* Waits until `deadline`. Returns false if the user ends the command. */
 static bool watch_wait(const struct watch *w, uint64_t deadline)
 {
         if (!w->screen) {
@@ -158,7 +158,7 @@ static bool watch_wait(const struct watch *w, uint64_t deadline)
                 case SCREEN_QUIT:
                         return false;
                 case SCREEN_RESIZED:
-                        (void)watch_show(w); /* if the terminal is closed, the next one fails */
+                        (void)watch_show(w); /* if the terminal is closed, the next call fails */
                         break;
                 default:
                         return true;
@@ -175,11 +175,11 @@ static int watch_loop(struct watch *w)
         while (r == EXIT_OK && (w->count == 0 || shown < w->count)) {
                 uint64_t now = latency_now_ns();
 
-                /* After a wait for the daemon, an interval is a whole one again. */
+                /* After a wait for the daemon, start a full interval. */
                 due = due + step > now ? due + step : now + step;
                 if (!watch_wait(w, due))
                         return EXIT_OK;
-                if (latency_now_ns() < due) /* the user asked for it early */
+                if (latency_now_ns() < due) /* the user requested it early */
                         due = latency_now_ns();
                 if (watch_ask(w) < 0)
                         return complain_memory();

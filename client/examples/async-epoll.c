@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Asynchronous: many requests in flight, and one epoll loop that waits for them with anything else.
+/* Asynchronous: many requests in flight, and one epoll loop that waits for them and for other
+ * events.
  *
- *     cc async-epoll.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET] */
+ * cc async-epoll.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET] */
 #include <kvcache.h>
 
 #include <errno.h>
@@ -12,7 +13,7 @@
 
 enum { REQUESTS = 16, PER_REQUEST = 4, BLOCK_BYTES = 16 * 1024 };
 
-/* What a request names belongs to it until its completion was reaped. */
+/* A request owns the memory that it names until its completion is reaped. */
 struct flight {
         struct kvcache_entry entries[PER_REQUEST];
         struct kvcache_result results[PER_REQUEST];
@@ -38,7 +39,7 @@ static int submit_all(struct kvcache *kv, uint32_t ns)
                 }
                 kvcache_prep_put(&request, ns, f->entries, PER_REQUEST, KVCACHE_ACCEPTED,
                                  f->results);
-                request.user_data = n; /* by which its completion is recognized */
+                request.user_data = n; /* identifies its completion */
                 r = kvcache_submit(kv, &request);
                 if (r < 0)
                         return r;
@@ -46,7 +47,7 @@ static int submit_all(struct kvcache *kv, uint32_t ns)
         return 0;
 }
 
-/* How many blocks were kept; -errno. */
+/* Waits for all requests. Returns how many blocks were stored, or -errno. */
 static int wait_all(struct kvcache *kv, int epoll_fd)
 {
         int kept = 0;
@@ -56,7 +57,7 @@ static int wait_all(struct kvcache *kv, int epoll_fd)
                 struct epoll_event event;
                 int n;
 
-                /* The program's other descriptors are in this epoll instance, too. */
+                /* The program's other descriptors would be in this epoll instance, too. */
                 if (epoll_wait(epoll_fd, &event, 1, -1) < 0 && errno != EINTR)
                         return -errno;
                 do {

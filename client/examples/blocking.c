@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocking: keeps a chain of blocks, finds out how much of it is there, and gets that back.
+/* Blocking: puts a chain of blocks, finds out how many of them are stored, and gets them back.
  *
- *     cc blocking.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET] */
+ * cc blocking.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET] */
 #include <kvcache.h>
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ enum { BLOCKS = 8, BLOCK_BYTES = 64 * 1024 };
 
 static unsigned char blocks[BLOCKS][BLOCK_BYTES];
 
-/* An engine hashes the tokens of the whole prefix; here a number is enough. */
+/* An engine would hash the tokens of the whole prefix; here a number suffices. */
 static struct kvcache_key key_of(unsigned n)
 {
         struct kvcache_key key = { "example" };
@@ -62,7 +62,7 @@ static int get(struct kvcache *kv, uint32_t ns)
         if (r < 0)
                 return r;
 
-        /* Mapped: the data is read where it lies, in the daemon's memory, until it is released. */
+        /* A mapped get: the data is read in place, in the daemon's memory, until it is released. */
         kvcache_prep_get(&request, ns, keys, run, results);
         r = kvcache_submit_and_wait(kv, &request, NULL);
         if (r < 0)

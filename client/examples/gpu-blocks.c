@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of GPU memory, put and brought back.
+/* Puts blocks of GPU memory, and gets them back.
  *
- *     cc gpu-blocks.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET]
+ * cc gpu-blocks.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET]
  *
- * An engine has the CUDA toolkit and its own memory, streams and events. This example makes do
- * without: it declares the few functions of the driver that it needs itself. */
+ * An engine uses the CUDA toolkit and has its own memory, streams and events. This example does
+ * without the toolkit: it declares the few functions of the driver that it needs. */
 #include <kvcache-gpu.h>
 
 #include <dlfcn.h>
@@ -13,7 +13,7 @@
 
 enum {
         LAYERS = 4,
-        BLOCKS = 8, /* of the cache; the first half goes out and comes back into the second */
+        BLOCKS = 8, /* blocks of the cache; the first half is put and got into the second */
         REGION = 16 * 8 * 128 * 2,
         BUFFER = 2 * BLOCKS * REGION,
         MEMORY = LAYERS * BUFFER,
@@ -47,7 +47,7 @@ static int load_cuda(void)
         return cuda.init(0) || cuda.retain(&context, 0) || cuda.push(context) ? -1 : 0;
 }
 
-/* Puts or gets, and waits. How many blocks are well; < 0: -errno. */
+/* Puts or gets, and waits. Returns how many blocks succeeded, or -errno. */
 static int transfer(struct kvcache_gpu *gpu, struct kvcache_gpu_request *q, int is_put)
 {
         struct kvcache_gpu_completion c;
@@ -72,7 +72,7 @@ static int use(struct kvcache_gpu *gpu, uint32_t ns)
         stream_handle stream;
         struct kvcache_layout layout = {
                 .size = sizeof(layout),
-                .kind = KVCACHE_LAYOUT_OUTER_FIRST, /* of each layer: all keys, then all values */
+                .kind = KVCACHE_LAYOUT_OUTER_FIRST, /* per layer: all keys, then all values */
                 .layers = LAYERS,
                 .outer = 2,
                 .page_tokens = 16,
@@ -104,7 +104,8 @@ static int use(struct kvcache_gpu *gpu, uint32_t ns)
                 blocks[i].block = i;
         }
 
-        /* The blocks are still being written when the put is called: it follows their stream. */
+        /* The blocks are still being written when the put is called: the put is ordered after their
+         * stream. */
         if (cuda.copy(memory, (uintptr_t)host, MEMORY, stream))
                 return -1;
         q.before_stream = stream;
@@ -115,7 +116,7 @@ static int use(struct kvcache_gpu *gpu, uint32_t ns)
 
         for (unsigned i = 0; i < BLOCKS / 2; i++)
                 blocks[i].block = BLOCKS / 2 + i;
-        q.after_stream = stream; /* what this stream does next comes after the blocks */
+        q.after_stream = stream; /* later work of this stream runs after the blocks arrived */
         r = transfer(gpu, &q, 0);
         if (r < 0)
                 return r;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* llama.cpp: continues a prompt, and keeps the KV cache of its tokens in the daemon by blocks, so
- * that the next prompt that begins with the same tokens, in this process or another, computes the
- * rest only. restore() and keep() are to be copied; main() shows where they go. README: llama.md
- * beside this file.
+/* llama.cpp: continues a prompt, and stores the KV cache of its tokens in the daemon by blocks. The
+ * next prompt that begins with the same tokens, in this process or another, then computes only the
+ * rest. Copy restore() and keep() to your program; main() shows where to call them. README:
+ * llama.md beside this file.
  *
- *     cc llama-prefix.c $(pkg-config --cflags --libs kvcache llama) -lmd && ./a.out [-s SOCKET]
+ * cc llama-prefix.c $(pkg-config --cflags --libs kvcache llama) -lmd && ./a.out [-s SOCKET]
  * MODEL.gguf 'PROMPT'
  *
- * A block is the KV cells of -b tokens: they are copied to a sequence of their own (SCRATCH), which
- * costs no cells where the cache is unified, and that sequence's state is the chunk. Its key is a
- * hash over all tokens up to its end. So prompts share the blocks that they have in common. Without
- * a daemon, or with one that fails, everything is computed. */
+ * A block is the KV cells of -b tokens. The cells are copied to a sequence of their own (SCRATCH),
+ * which takes no further cells if the cache is unified, and the state of that sequence is the
+ * chunk. The key is a hash over all tokens up to the end of the block, so that prompts share their
+ * common blocks. Without a daemon, or if it fails, everything is computed. */
 #include <errno.h>
 #include <kvcache.h>
 #include <llama.h>
@@ -22,9 +22,9 @@
 #include <unistd.h>
 
 enum {
-        SEQ = 0,     /* the one that is decoded */
+        SEQ = 0,     /* the sequence that is decoded */
         SCRATCH = 1, /* holds one block while its state is read or written */
-        GROUP = 8,   /* blocks that are leased at a time */
+        GROUP = 8,   /* maximum number of blocks leased at a time */
 };
 
 struct keeper {
@@ -33,7 +33,7 @@ struct keeper {
         unsigned block; /* tokens */
 };
 
-/* keys[i] names tokens [0, (i + 1) * block). */
+/* Computes the keys: keys[i] names tokens [0, (i + 1) * block). */
 static void chain_keys(const llama_token *tokens, size_t n_blocks, unsigned block,
                        struct kvcache_key *ret_keys)
 {
@@ -50,8 +50,9 @@ static void chain_keys(const llama_token *tokens, size_t n_blocks, unsigned bloc
         }
 }
 
-/* Whether the sequence has cells from token `from` up to `to`: with a sliding window, llama.cpp has
- * dropped the earlier ones, and a block that lacks some must be neither kept nor used. */
+/* Returns whether the sequence has cells from token `from` up to `to`. With a sliding window,
+ * llama.cpp has dropped earlier cells, and a block that lacks some must be neither stored nor
+ * used. */
 static bool holds(struct llama_context *ctx, llama_seq_id seq, size_t from, size_t to)
 {
         llama_memory_t memory = llama_get_memory(ctx);
@@ -60,14 +61,14 @@ static bool holds(struct llama_context *ctx, llama_seq_id seq, size_t from, size
                llama_memory_seq_pos_max(memory, seq) == (llama_pos)to - 1;
 }
 
-/* Adds a block's cells to the sequence. */
+/* Adds a block's cells to the sequence. Returns false on failure. */
 static bool load_block(struct llama_context *ctx, const struct kvcache_result *result, size_t from,
                        size_t to)
 {
         llama_memory_t memory = llama_get_memory(ctx);
         bool good;
 
-        /* It reads the daemon's memory, where the lease keeps the block. */
+        /* The state is read from the daemon's memory, where the lease keeps the block. */
         good = llama_state_seq_set_data(ctx, result->data, result->length, SCRATCH) ==
                        result->length &&
                holds(ctx, SCRATCH, from, to);
@@ -77,7 +78,7 @@ static bool load_block(struct llama_context *ctx, const struct kvcache_result *r
         return good;
 }
 
-/* Loads blocks of the empty sequence from the first on, until one is missing. Returns how many. */
+/* Loads blocks into the empty sequence, from the first up to a missing one. Returns how many. */
 static size_t load_run(struct keeper *keeper, struct llama_context *ctx,
                        const struct kvcache_key *keys, size_t run)
 {
@@ -111,9 +112,9 @@ static size_t load_run(struct keeper *keeper, struct llama_context *ctx,
         return run;
 }
 
-/* Fills the empty sequence with the longest prefix of the tokens that the daemon has, but for the
- * last token, which has to be decoded for its logits. Returns how many tokens need not be decoded.
- */
+/* Fills the empty sequence with the longest prefix of the tokens that the daemon has. The last
+ * token is never restored, because it must be decoded for its logits. Returns how many tokens need
+ * not be decoded. */
 static size_t restore(struct keeper *keeper, struct llama_context *ctx, const llama_token *tokens,
                       size_t n_tokens)
 {
@@ -132,7 +133,7 @@ static size_t restore(struct keeper *keeper, struct llama_context *ctx, const ll
         if (kvcache_submit_and_wait(keeper->kv, &request, &run) >= 0)
                 loaded = load_run(keeper, ctx, keys, run);
         free(keys);
-        /* A window that has moved on while the blocks were loaded. */
+        /* The sliding window may have advanced while the blocks were loaded. */
         if (loaded > 0 && !holds(ctx, SEQ, 0, loaded * keeper->block)) {
                 llama_memory_seq_rm(llama_get_memory(ctx), SEQ, -1, -1);
                 loaded = 0;
@@ -140,7 +141,7 @@ static size_t restore(struct keeper *keeper, struct llama_context *ctx, const ll
         return loaded * keeper->block;
 }
 
-/* Puts one block: from the sequence's cells straight to staging memory. 0, or -errno. */
+/* Puts one block, copied from the sequence's cells to staging memory. Returns 0 or -errno. */
 static int keep_block(struct keeper *keeper, struct llama_context *ctx,
                       const struct kvcache_key *keys, size_t i)
 {
@@ -173,8 +174,8 @@ out:
         return r;
 }
 
-/* Keeps the whole blocks of the sequence, whose cells are those of the tokens, that the daemon has
- * not. Returns how many were put. */
+/* Stores the whole blocks of the sequence that the daemon lacks. The sequence's cells are those of
+ * `tokens`. Returns how many were put. */
 static size_t keep(struct keeper *keeper, struct llama_context *ctx, const llama_token *tokens,
                    size_t n_tokens)
 {
@@ -208,8 +209,8 @@ static int hash_file(const char *path, char ret_hex[2 * SHA256_DIGEST_LENGTH + 1
         return SHA256File(path, ret_hex) ? 0 : -errno;
 }
 
-/* Whether the context is longer than the one that the model was first trained with. Some models
- * (LongRoPE) have RoPE factors for either, by which llama.cpp computes all cells. */
+/* Returns whether the context is longer than the one that the model was first trained with. Some
+ * models (LongRoPE) have different RoPE factors for both cases, which affect all cells. */
 static bool is_long(const struct llama_context *ctx, const struct llama_model *model)
 {
         long original = llama_model_n_ctx_train(model);
@@ -223,8 +224,9 @@ static bool is_long(const struct llama_context *ctx, const struct llama_model *m
         return (long)llama_n_ctx(ctx) > original;
 }
 
-/* All that the cells depend on but the tokens: another model, other types, other positions are
- * another namespace. `params` are those that the context was made with. */
+/* Opens a namespace for everything except the tokens that determines the cells: another model,
+ * other types or other positions use another namespace. `params`: as passed when the context was
+ * created. */
 static int open_keeper(struct keeper *keeper, const char *socket_path, const char *model_id,
                        const struct llama_context *ctx, const struct llama_model *model,
                        const struct llama_context_params *params)
@@ -297,10 +299,10 @@ static llama_token likeliest(struct llama_context *ctx, int32_t n_vocab)
 struct arguments {
         const char *socket_path, *model_id, *model, *prompt;
         unsigned block, n_ctx, n_predict, n_threads;
-        bool ids; /* the prompt and the answer are numbers of tokens */
+        bool ids; /* the prompt and the answer are token ids */
 };
 
-/* Up to `room` tokens. 0: the prompt has none, or more. */
+/* Tokenizes the prompt into at most `room` tokens. Returns 0 if it has none, or more. */
 static size_t tokenize(const struct arguments *arguments, const struct llama_vocab *vocab,
                        int32_t n_vocab, llama_token *ret_tokens, size_t room)
 {
@@ -404,7 +406,7 @@ static int load_and_run(const struct arguments *arguments)
                 return -EIO;
         params.n_ctx = arguments->n_ctx;
         params.n_seq_max = 2;     /* SEQ and SCRATCH */
-        params.kv_unified = true; /* so that both share cells */
+        params.kv_unified = true; /* both share cells */
         if (arguments->n_threads > 0)
                 params.n_threads = params.n_threads_batch = (int32_t)arguments->n_threads;
         ctx = llama_init_from_model(model, params);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory: the daemon moves bytes between a buffer of the program's and the disk, with no
- * copy in between.
+/* Registered memory: the daemon moves bytes between a buffer of the program and the disk, without a
+ * copy.
  *
- *     cc registered-memory.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET] */
+ * cc registered-memory.c $(pkg-config --cflags --libs kvcache) && ./a.out [SOCKET] */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memfd_create() */
 #endif
@@ -17,7 +17,7 @@
 
 enum { BLOCKS = 4, BLOCK_BYTES = 256 * 1024, BUFFER_BYTES = BLOCKS * BLOCK_BYTES };
 
-/* Memory that can be registered: a memfd that cannot shrink. */
+/* Creates memory that can be registered: a memfd that cannot shrink. */
 static int make_memory(void)
 {
         int fd = memfd_create("example", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -44,7 +44,7 @@ static int transfer(struct kvcache *kv, uint32_t ns, enum kvcache_op op, unsigne
         for (unsigned i = 0; i < BLOCKS; i++) {
                 memcpy(entries[i].key.bytes, "registered", 10);
                 entries[i].key.bytes[31] = (unsigned char)(i + 1);
-                entries[i].data = buffer + i * BLOCK_BYTES; /* at a multiple of 4,096 */
+                entries[i].data = buffer + i * BLOCK_BYTES; /* a multiple of 4,096 bytes */
                 entries[i].length = BLOCK_BYTES;
         }
         if (op == KVCACHE_OP_PUT)
@@ -112,7 +112,7 @@ int main(int argc, char **argv)
                 int ended;
 
                 r = use(kv, ns, buffer);
-                /* After this nothing but the program touches the memory. */
+                /* Afterwards only the program accesses the memory. */
                 ended = kvcache_buffer_unregister(kv, number);
                 r = r < 0 ? r : ended;
         }

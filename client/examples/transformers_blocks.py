@@ -1,17 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A model of Hugging Face transformers whose KV cache goes to the daemon by blocks and comes back into a fresh cache.
+"""Stores the KV cache of a Hugging Face transformers model in the daemon by blocks, and loads it into a fresh cache.
 
     python3 transformers_blocks.py [--socket PATH] [--shape tiny|1b|8b] [--tokens 2048] [--device cuda|cpu]
 
-The model is of the Llama kind, with random weights from a seed: its words mean nothing, its KV cache has the size and shape of a
-real one. The prompt is prefilled, its blocks are saved, and loaded into a fresh cache, once from the daemon's memory and once
-from disk. Keys and values must be the same bit by bit, and so must all logits as generation goes on from the original cache and
-from the loaded ones. On a GPU the blocks go out and come back through kvcache_gpu_put_blocks() and kvcache_gpu_get_blocks().
-Exit status 1: something differed, or nothing was kept.
+The model is of the Llama kind, with random weights from a seed: its words mean nothing, but its KV cache has the size and shape of a real
+one. The prompt is prefilled, and its blocks are saved and loaded into a fresh cache, once from the daemon's memory and once from disk. Keys
+and values must be identical, and so must all logits while generation continues from the original cache and from the loaded ones. On a GPU,
+blocks are moved by kvcache_gpu_put_blocks() and kvcache_gpu_get_blocks(). Exit status 1: something differed, or nothing was stored.
 
-Prefill uses torch's fused attention (sdpa), generation plain matrix products (eager): on a GPU the fused kernels give other
-logits each time, for two copies of one cache, too. --attention sdpa shows it.
+Prefill uses torch's fused attention (sdpa), generation plain matrix products (eager): on a GPU, the fused kernels compute different logits
+each time, even for two copies of one cache. --attention sdpa shows that.
 
 Needs torch, transformers and the package kvcache."""
 
@@ -62,7 +61,7 @@ def make_model(a):
 
 
 def timed(device, what):
-    """(milliseconds, result)"""
+    """Calls `what`. Returns (milliseconds, result)."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
     begin = time.perf_counter()
@@ -73,10 +72,10 @@ def timed(device, what):
 
 
 def median(device, repeat, what, before=lambda: None):
-    """(milliseconds, the last result); one more run comes first and is not counted."""
+    """Calls `what` repeatedly, after one run that is not counted. Returns (milliseconds, the last result)."""
     times = []
     for _ in range(repeat + 1):
-        result = None  # its memory is given back first
+        result = None  # free the memory of the previous result first
         before()
         ms, result = timed(device, what)
         times.append(ms)
@@ -84,7 +83,7 @@ def median(device, repeat, what, before=lambda: None):
 
 
 def generate(model, cache, rest, n):
-    """Greedily: all logits, all tokens."""
+    """Generates greedily. Returns all logits and all tokens."""
     logits, tokens, ids = [], [], rest
     for _ in range(n):
         out = model(ids, past_key_values=cache, use_cache=True)
@@ -102,7 +101,7 @@ def main():
     client = kvcache.Client(a.socket, name="transformers-blocks", required=True)
     store = PrefixStore(client, model, f"random-{a.shape}-seed{a.seed}-{a.device}", block_tokens=a.block_tokens)
     keys = block_keys(ids[0].tolist(), a.block_tokens)
-    kept = (a.tokens - 1) // a.block_tokens * a.block_tokens  # one token at least is left to go on from
+    kept = (a.tokens - 1) // a.block_tokens * a.block_tokens  # at least one token is left to continue from
 
     print(f"{a.shape}: {sum(p.numel() for p in model.parameters()) / 1e9:.2f} G parameters on {a.device}, torch "
           f"{torch.__version__}, transformers {transformers.__version__}")
@@ -134,7 +133,7 @@ def main():
         equal = all(torch.equal(x.keys, y.keys) and torch.equal(x.values, y.values) for x, y in zip(fresh.layers, cache.layers))
         same = same and equal
         print(f"keys and values from {where}: {'identical' if equal else 'DIFFER'}")
-    loaded["a copy"] = copy.deepcopy(cache)  # is the model the same twice at all?
+    loaded["a copy"] = copy.deepcopy(cache)  # does the model give equal results for equal caches?
     model.set_attn_implementation(a.attention)
     expected, tokens = generate(model, cache, ids[:, kept:], a.new_tokens)
     for where, fresh in loaded.items():

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structures of programs that were built against another header; see abi.h. */
+/* Reads structures of programs that were built against another header; see abi.h. */
 #include "lib/abi.h"
 
 #include <errno.h>

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structures cross the interface with the size that the program was built with. What a program
- * passes is brought to this library's form, members that it does not know being zero; a member that
- * this library does not know has to be zero. What the library writes, it writes up to the program's
- * size. The rule of the kernel's copy_struct_from_user() and copy_struct_to_user(). */
+/* Structures cross the interface with the size that the program was built with. abi_copy_in()
+ * brings a program's structure to this library's form: members that the program does not know
+ * become zero, and members that this library does not know must be zero. abi_copy_out() writes at
+ * most the program's size. The kernel's copy_struct_from_user() and copy_struct_to_user() follow
+ * the same rule. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +15,8 @@
 
 #define ABI_BYTES_TO(type, member) (offsetof(type, member) + sizeof(((type *)0)->member))
 
-/* The structures' sizes when the interface was first released. A smaller one is a mistake, not an
- * older program. */
+/* The structures' sizes when the interface was first released. A smaller size is a mistake of the
+ * caller, because no older program exists. */
 enum {
         ABI_OPTIONS_MIN = ABI_BYTES_TO(struct kvcache_options, staging_bytes),
         ABI_INFO_MIN = ABI_BYTES_TO(struct kvcache_info, lookups_local),
@@ -29,16 +30,18 @@ enum {
         ABI_LISTED_MIN = ABI_BYTES_TO(struct kvcache_listed, reserved),
         ABI_SWEEP_MIN = ABI_BYTES_TO(struct kvcache_sweep, deleted_bytes),
         ABI_VERIFY_MIN = ABI_BYTES_TO(struct kvcache_verify, reserved_2),
-        ABI_MAX = 4096, /* of any of them: more is no size */
+        ABI_MAX = 4096, /* upper limit for every structure; a larger size is invalid */
 };
 
-/* Is a size that the program gives one that a structure can have? */
+/* Returns whether `size`, given by the program, can be the size of a structure of at least `min`
+ * bytes. */
 static inline bool abi_size_is_valid(size_t size, size_t min)
 {
         return size >= min && size <= ABI_MAX && size % _Alignof(uint64_t) == 0;
 }
 
-/* 0; -E2BIG: `from` has a member set that this library does not know. `*to` is all of `to_size`. */
+/* Copies `from` to `to`; all `to_size` bytes of `*to` are set. Returns 0, or -E2BIG if `from` has a
+ * member set that this library does not know. */
 int abi_copy_in(void *to, size_t to_size, const void *from, size_t from_size);
 
 static inline void abi_copy_out(void *to, size_t to_size, const void *from, size_t from_size)
@@ -48,7 +51,7 @@ static inline void abi_copy_out(void *to, size_t to_size, const void *from, size
                 memset((char *)to + from_size, 0, to_size - from_size);
 }
 
-/* Element `i` of a program's array. */
+/* Returns element `i` of a program's array of elements of `size` bytes. */
 static inline void *abi_at(const void *array, size_t size, size_t i)
 {
         return (char *)(uintptr_t)array + i * size;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls that are one message and its answer: namespaces, list, purge, verify, ping, report.
+/* Calls that consist of one message and its reply: namespaces, list, purge, verify, ping, report.
  *
- * Runs in the handle's thread. Owns the table of namespaces: a handle is a row's number plus one
- * and outlives the session; the daemon's id in the row does not, and is asked for again when it is
- * first needed.
+ * Runs in the handle's thread. Owns the table of namespaces. A namespace handle is a row's number
+ * plus one and outlives the session. The daemon's id in the row belongs to one session, and is
+ * requested again when it is first needed in the next.
  *
- * Each call connects if need be, sends, waits as long as the handle's timeout says. Failures are
- * the daemon's refusal as an errno, with its words in the error text. */
+ * Each call connects if necessary, sends its message and waits for at most the handle's timeout. A
+ * refusal of the daemon is returned as an errno, with its text as the error text. */
 #include "lib/admin.h"
 
 #include <errno.h>
@@ -44,7 +44,7 @@ int admin_call(struct kvcache *kv, struct message *m, struct control *c)
         return r;
 }
 
-/* As admin_begin(), and the namespace is open in this session. */
+/* Begins a call, and opens the namespace in this session. */
 static int begin_in(struct kvcache *kv, uint32_t namespace_handle, uint32_t *ret_id)
 {
         int r = admin_begin(kv);
@@ -301,7 +301,7 @@ int kvcache_purge_all(struct kvcache *kv, uint64_t *ret_dropped)
         return r < 0 ? r : purge(kv, 0, WIRE_F_ALL, ret_dropped, NULL);
 }
 
-/* In a session, which it ends if the daemon has no shared tier. */
+/* Checks that the daemon has a shared tier. The call has begun; on failure, ends it. */
 static int check_remote(struct kvcache *kv)
 {
         if (kv->conn->features & WIRE_FEATURE_REMOTE)
@@ -460,8 +460,8 @@ int kvcache_ping(struct kvcache *kv, uint64_t *ret_ns)
         return r;
 }
 
-/* The descriptor's first `bytes` bytes as a string. The file is read, not mapped: it may shrink
- * meanwhile. */
+/* Reads the descriptor's first `bytes` bytes as a string. The file is read rather than mapped,
+ * because it may shrink meanwhile. */
 static int read_text(int fd, uint64_t bytes, char **ret)
 {
         _cleanup_(freep) char *text = NULL;

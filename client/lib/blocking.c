@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls that wait: a request of any size, and put and get of one key.
  *
- * Runs in the handle's thread. Owns nothing: it is a user of submit.c.
+ * Runs in the handle's thread. Owns nothing and uses submit.c.
  *
- * A put whose data is more than the staging area holds goes in rounds, each as much of the chain as
- * fits, one after the other. When the staging area is full of others' places, a round is made
- * smaller, and waits for requests in flight to give theirs back when it cannot be. Failures: when a
- * round cannot be sent, the keys from there on get the status that says so, and the call the errno.
- */
+ * A put with more data than the staging area holds is sent in rounds, each with as much of the
+ * chain as fits. If places of other users leave too little room, the round is halved; a round of
+ * one key waits until requests in flight free their places. Failures: if a round cannot be sent,
+ * its keys and those after it get the corresponding status, and the call returns the errno. */
 #include <errno.h>
 #include <string.h>
 
@@ -21,7 +20,7 @@
 #include "lib/resolve.h"
 #include "lib/submit.h"
 
-/* What becomes of keys that were never sent. */
+/* Returns the status of keys that were never sent because of `error`. */
 static int blocking_status(int error)
 {
         switch (error) {
@@ -51,7 +50,7 @@ static int blocking_status(int error)
         }
 }
 
-/* How many entries from `first` on fit into an empty staging area; at least 1. */
+/* Returns how many entries from `first` on fit into an empty staging area; at least 1. */
 static size_t blocking_round(struct kvcache *kv, const struct resolved *keys, size_t first)
 {
         uint64_t bytes = 0;
@@ -69,8 +68,8 @@ static size_t blocking_round(struct kvcache *kv, const struct resolved *keys, si
         return n;
 }
 
-/* The staging area is there, if one is needed, and can take each of the chunks that go through it.
- */
+/* Prepares a session for a put: resolves its keys, creates the staging area if one is needed, and
+ * checks that each chunk that is copied there fits. */
 static int blocking_put_ready(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys)
 {
@@ -107,8 +106,8 @@ static bool is_answered(struct kvcache *kv, const void *n_inflight)
         return kv->n_inflight < *(const unsigned *)n_inflight;
 }
 
-/* The entries from `first` on, as many as fit: at most *n, fewer when the staging area has no room
- * for so many. */
+/* Puts the entries from `first` on, at most `*n`, or fewer if the staging area is too full. Sets
+ * `*n` to the number sent. */
 static int blocking_put_round(struct kvcache *kv, const struct kvcache_request *u,
                               struct resolved *keys, size_t first, size_t *n, int64_t deadline)
 {
@@ -144,7 +143,7 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, str
         if (r == -E2BIG && flow_has_ended(kv)) {
                 kv->error[0] = '\0';
                 r = blocking_put_ready(kv, u,
-                                       keys); /* the next daemon's staging area may be longer */
+                                       keys); /* the next daemon's staging area may be larger */
         }
         while (r == 0 && first < u->count) {
                 size_t n = kv->conn && keys->count > 0 ? blocking_round(kv, keys, first) : 1;
@@ -156,8 +155,8 @@ static int blocking_put(struct kvcache *kv, const struct kvcache_request *u, str
         return r;
 }
 
-/* `*ret_sent`: how many entries have gone out, or been judged; the others have the status that says
- * why not. */
+/* Performs a request. `*ret_sent` gets the number of entries that were sent or have a final status;
+ * the others get the status of the failure. */
 static int blocking_call(struct kvcache *kv, const struct kvcache_request *u, uint64_t *ret_value,
                          size_t *ret_sent)
 {
@@ -209,7 +208,8 @@ int kvcache_submit_and_wait(struct kvcache *kv, const struct kvcache_request *re
         return r;
 }
 
-/* One key: once the request has gone out, its status says all that there is to say. */
+/* Performs a request of one key. Returns its status once the request has been sent, otherwise
+ * -errno. */
 static int blocking_one(struct kvcache *kv, const struct kvcache_request *request,
                         const struct kvcache_result *result)
 {
@@ -292,7 +292,8 @@ int kvcache_get(struct kvcache *kv, uint32_t namespace_handle, const struct kvca
                 memcpy(buffer, result.data, result.length);
         else
                 r = KVCACHE_TOO_LARGE;
-        /* Rides on the next request. Should it fail, the session ends and the lease with it. */
+        /* The release goes with the next request. If it fails, the session ends, and with it the
+         * lease. */
         (void)kvcache_release(kv, &result.lease, 1);
         return r;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered buffers: memory of the user's that the daemon moves bytes to and from by itself.
+/* Registered buffers: memory of the user that the daemon reads and writes directly.
  *
- * Runs in the handle's thread. Owns the table of regions, a duplicate of each one's descriptor, and
- * the mappings that the library made. What a session knows of them (struct conn_region) stays with
- * the session, so that an ended one can still tell which memory its unanswered requests named.
+ * Runs in the handle's thread. Owns the table of buffers, a duplicate of each one's descriptor, and
+ * the mappings that the library made. The session owns its record of them (struct conn_region), so
+ * that an ended session still knows which memory its unanswered requests named.
  *
- * A reply whose wait has ended still counts; a region that is not wanted by then is unregistered at
- * once. */
+ * A reply is applied even if the call that waited for it has given up; a region that is no longer
+ * wanted by then is unregistered at once. */
 #include "lib/buffers.h"
 
 #include <string.h>
@@ -26,7 +26,8 @@ static bool buffer_holds(const struct buffer *d, const void *data, uint64_t byte
 const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes)
 {
         for (unsigned n = 0; n < kv->n_buffers; n++) {
-                /* Most keys lie where the one before them does. */
+                /* Start at the last hit: most keys lie in the same buffer as the key before
+                 * them. */
                 unsigned i = (kv->buffer_hint + n) % kv->n_buffers;
 
                 if (!kv->buffers[i].leaving && buffer_holds(&kv->buffers[i], data, bytes)) {
@@ -86,8 +87,7 @@ const char *buffer_check(const struct kvcache *kv, const struct wire_reply *repl
         return NULL;
 }
 
-/* Unregisters a region that only the daemon knows. Without memory for that it ends with the
- * session. */
+/* Unregisters a region that has no row here. If memory is short, it ends with the session. */
 static void buffer_send_back(struct kvcache *kv, uint32_t id)
 {
         struct message *m = message_new(WIRE_UNREGISTER, sizeof(struct wire_unregister));

@@ -1,24 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle's table of registered buffers, and what the daemon's replies change in it. */
+/* The handle's table of registered buffers, and the changes that replies of the daemon make to
+ * it. */
 #pragma once
 
 #include "lib/handle.h"
 
 struct message;
 
-/* The region that all of [data, data + bytes) is in, or NULL. It may not be in this session. */
+/* Returns the buffer that contains all of [data, data + bytes), or NULL. The buffer need not be
+ * registered in this session. */
 const struct buffer *buffer_find(struct kvcache *kv, const void *data, uint64_t bytes);
-/* Does a part of it name a file on a disk, where no memory is? */
+/* Returns whether a part of [data, data + bytes) names a file on a disk, where no memory is
+ * mapped. */
 bool buffer_is_near_file(const struct kvcache *kv, const void *data, uint64_t bytes);
-/* NULL: there is none of this number. */
+/* Returns the buffer with this number, or NULL. */
 struct buffer *buffer_by_number(struct kvcache *kv, uint32_t number);
 bool buffer_in_session(const struct kvcache *kv, const struct buffer *d);
 
-/* What is wrong with the reply to a REGISTER, or NULL. */
+/* Returns the fault in a reply to REGISTER, or NULL. */
 const char *buffer_check(const struct kvcache *kv, const struct wire_reply *reply);
-/* The daemon's OK to a REGISTER; to an UNREGISTER. A call may wait for it or not. */
+/* Apply the daemon's OK to a REGISTER and to an UNREGISTER. A call may be waiting for it or not. */
 void buffer_take(struct kvcache *kv, const struct message *m, const struct wire_reply *reply);
 void buffer_unregistered(struct kvcache *kv, const struct message *m);
 
-/* Unmaps it, if it is the library's mapping, and forgets it. */
+/* Unmaps the buffer if the library mapped it, closes its descriptor and removes its row. `forked`:
+ * the process is a child, which does not have the mapping. */
 void buffer_remove(struct kvcache *kv, struct buffer *d, bool forked);

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session with one daemon process: connect, HELLO, the descriptors and what they must be, the
- * mapping.
+/* One session with one daemon process: connects, exchanges HELLO, checks the received descriptors,
+ * and maps the pool.
  *
  * Runs in the handle's thread. Owns the socket, the pool's mapping, the staging area and the
  * liveness descriptor.
  *
- * Happy path: connect to the first socket that is there, send HELLO, get the pool's and the
- * liveness file's descriptors, see that the daemon alone can change the pool, map it.
- * Failures: each has an errno of its own and a sentence; nothing is left behind. What the daemon
- * says is not believed before it is checked: sizes against the files, limits against what this
- * library can hold. */
+ * Normal path: connect to the first socket that exists, send HELLO, receive the descriptors of the
+ * pool and the liveness file, verify that only the daemon can change the pool, map it. Failures:
+ * each has its own errno and error text, and frees everything. The daemon's values are checked
+ * before use: sizes against the files, limits against this library's maxima. */
 #include "lib/connection.h"
 
 #include <errno.h>
@@ -46,8 +45,8 @@
 
 enum {
         POOL_SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
-        /* A reply with a text, and a request with one entry, must fit in what the daemon calls a
-           message. */
+        /* A reply with a text, and a request with one entry, must fit into the daemon's largest
+         * message. */
         MIN_MESSAGE = 4096,
 };
 
@@ -58,8 +57,8 @@ void conn_close_pool(struct conn *c)
                 munmap((void *)c->pool, c->pool_bytes);
         c->pool = NULL;
         if (c->sock >= 0) {
-                /* A child may hold a copy of the descriptor: close() alone would not tell the
-                 * daemon. */
+                /* A child may hold a copy of the descriptor, so that close() alone would not inform
+                 * the daemon. */
                 shutdown(c->sock, SHUT_RDWR);
                 close(c->sock);
         }
@@ -99,9 +98,9 @@ static struct conn *conn_free_unforked(struct conn *c)
 }
 DEFINE_CLEANUP(struct conn *, conn_free_unforked);
 
-/* A connected socket, on which a receive waits for CONN_WAIT_MS at most. In a directory that others
- * can write to (`shared`) anybody may have bound the name first, so there the peer must be this
- * user or root. */
+/* Connects a socket whose receives wait at most CONN_WAIT_MS. In a directory that others can write
+ * to (`shared`), any user may have bound the name first; the peer must then be this user or
+ * root. */
 static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret)
 {
         struct sockaddr_un sa = { .sun_family = AF_UNIX };
@@ -116,7 +115,7 @@ static int conn_socket(const char *path, bool shared, int64_t deadline, int *ret
         if (fd < 0)
                 return -errno;
         do {
-                /* The wait for room in the listener's backlog is bounded by the send timeout. */
+                /* The send timeout bounds the wait for room in the listener's backlog. */
                 int ms = MAX(handle_poll_ms(deadline), 1);
                 struct timeval tv = { .tv_sec = ms / 1000, .tv_usec = (ms % 1000) * 1000 };
 
@@ -153,7 +152,8 @@ static bool is_socket(const char *path)
         return stat(path, &st) == 0 && S_ISSOCK(st.st_mode);
 }
 
-/* The socket that was asked for, else the first of the usual ones that a process listens on. */
+/* Connects to the requested socket, or else to the first default path on which a process
+ * listens. */
 static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
 {
         const char *asked = kv->socket_path, *runtime = secure_getenv("XDG_RUNTIME_DIR");
@@ -181,7 +181,7 @@ static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
                 return 0;
         }
 
-        /* A path that is cut here is too long for a socket, and conn_socket() says so. */
+        /* A path that is truncated here is too long for a socket, which conn_socket() reports. */
         snprintf(paths[0], sizeof(paths[0]), "/run/kvcache/kvcache.sock");
         paths[1][0] = '\0';
         if (runtime && runtime[0] == '/')
@@ -197,15 +197,14 @@ static int conn_find(struct kvcache *kv, int64_t deadline, int *ret)
                                          used ? ", " : "", paths[i],
                                          handle_strerror(r, reason, sizeof(reason)));
                 used = MIN(used, sizeof(tried) - 1);
-                /* A socket that is there and does not let us in tells more than one that is not
-                 * there. */
+                /* The error of a socket that exists is more helpful than that of a missing one. */
                 if (first == 0 || first == -ENOENT)
                         first = r;
         }
         return handle_fail(kv, first, "found no kvcache-daemon: tried %.1400s", tried);
 }
 
-/* Waits for one message. Its bytes, or -errno. */
+/* Waits for one message. Returns its size in bytes, or -errno. */
 static ssize_t conn_wait(int sock, void *buf, size_t room, int fds[static WIRE_MAX_FDS],
                          unsigned *n_fds, int64_t deadline)
 {
@@ -222,8 +221,8 @@ static ssize_t conn_wait(int sock, void *buf, size_t room, int fds[static WIRE_M
         }
 }
 
-/* On a tmpfs that is mounted read-only where the descriptor comes from, without a name by which it
- * could be opened elsewhere: the daemon's own descriptor is the only way to write to it. */
+/* Returns whether a file lies on a tmpfs that is mounted read-only here and has no name by which it
+ * could be opened elsewhere. Only the daemon's own descriptor can then write to it. */
 static bool is_kept(int fd)
 {
         struct statvfs mount;
@@ -235,7 +234,7 @@ static bool is_kept(int fd)
                st.st_nlink == 0;
 }
 
-/* Takes over `pool_fd`'s mapping; the descriptor stays the caller's. */
+/* Checks and maps the pool; the caller keeps the descriptor. On failure conn_free() unmaps it. */
 static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64_t bytes)
 {
         struct stat st;
@@ -267,7 +266,7 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
         if (kv->flags & KVCACHE_POPULATE)
                 (void)madvise(
                         p, bytes,
-                        MADV_POPULATE_READ); /* without it: page by page, at the first touch */
+                        MADV_POPULATE_READ); /* without it, pages are mapped at the first touch */
         return 0;
 }
 
@@ -288,7 +287,7 @@ static int conn_hello(struct kvcache *kv, struct conn *c, int fds[static WIRE_MA
 
         memcpy(hello.client, kv->client_name, sizeof(hello.client));
         r = fdpass_send(c->sock, &hello, sizeof(hello), NULL, 0);
-        if (r < 0 && r != -EPIPE) /* that one the wait reports */
+        if (r < 0 && r != -EPIPE) /* conn_wait() reports -EPIPE */
                 return handle_fail(kv, r, "cannot greet the daemon: %s",
                                    handle_strerror(r, reason, sizeof(reason)));
         n = conn_wait(c->sock, kv->in, sizeof(kv->in), fds, n_fds, deadline);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session with one daemon process: its socket, its memory as mapped here, and what still hangs
- * on it.
+/* One session with one daemon process: its socket, its mapped memory, and the leases and messages
+ * that refer to it.
  *
- * A session that has ended is kept while its memory may be read: the pool and the socket
- * until the last lease is given back (a daemon that ended the session but lives frees the leases
- * when the socket closes), the staging area until its places are released and no I/O of a dead
- * daemon can reach them any more. Of registered memory it knows until then which requests have
- * named it. */
+ * A session that has ended is kept while its memory may be read. The pool and the socket stay until
+ * the last lease is released: a daemon that ended the session but lives frees the leases when the
+ * socket closes. The staging area stays until its places are released and no I/O of a dead daemon
+ * can reach them. For registered memory, the session remembers until then which requests have named
+ * it. */
 #pragma once
 
 #include "lib/handle.h"
 
-/* Connects and shakes hands, maps the pool. On failure the handle's error text says what was tried.
- */
+/* Connects, exchanges HELLO and maps the pool. On failure the handle's error text says which
+ * sockets were tried. */
 int conn_open(struct kvcache *kv);
-/* Connected, if need be anew. 0 or -ENOTCONN. */
+/* Connects unless a session exists. Returns 0 or -ENOTCONN. */
 int conn_ready(struct kvcache *kv);
-/* Closes the socket and unmaps the pool: no lease is held any more. */
+/* Closes the socket and unmaps the pool. The caller has made sure that no lease is held. */
 void conn_close_pool(struct conn *c);
-/* In a child after fork(): the mappings are not there, and the connection stays the parent's. */
+/* Frees the session and returns NULL. `forked`: the process is a child, which does not have the
+ * mappings, and the connection stays the parent's. */
 struct conn *conn_free(struct conn *c, bool forked);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the program, or client/gpu, has moved by itself: kvcache_count_transfer().
+/* Counts transfers of the program or of client/gpu: kvcache_count_transfer().
  *
- * Runs in the handle's thread; owns nothing. The first record of a session asks for the page in
- * which the daemon reads the counters (transfers.h), and does not wait for it. Where it cannot be
- * had nothing is counted: no transfer fails for its count. */
+ * Runs in the handle's thread; owns nothing. The first record of a session requests the page from
+ * which the daemon reads the counters (transfers.h), without waiting for it. If the page is not
+ * available nothing is counted, because a transfer must not fail for its count. */
 #include <errno.h>
 
 #include "checked.h"

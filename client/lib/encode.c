@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request becomes messages; see encode.h.
+/* Builds the messages of a request; see encode.h.
  *
  * Runs in the handle's thread. Owns the messages until they are queued.
  *
- * Messages are runs of keys that make sense, as long as may be; a key that makes none gets its
- * verdict here and ends a run. A put's data that is in the staging area or in registered buffers
- * stays where it is, in pieces if it is several; other data is copied to the staging area. As soon
- * as one key of a message is in pieces, all are: a key that lies in one place has one piece.
- * Failures (no memory, no room in the staging area, a place that was not acquired, too many pieces)
- * leave what was built so far to encode_undo(). */
+ * A message carries the longest possible run of valid keys; an invalid key gets its status here and
+ * ends a run. A put's data in the staging area or in registered buffers is sent by reference, in
+ * pieces if there are several; other data is copied to the staging area. If one key of a message
+ * has several pieces, all keys of the message are described by pieces. Failures (no memory, no room
+ * in the staging area, a place that was not acquired, too many pieces) leave the messages built so
+ * far to encode_undo(). */
 #include "lib/encode.h"
 
 #include <assert.h>
@@ -49,7 +49,7 @@ unsigned encode_wire_op(enum kvcache_op op)
         return 0;
 }
 
-/* Of a PUT or a GET_INTO. */
+/* Returns key `i` of a PUT or a GET_INTO. */
 static const struct resolved_key *encode_key(const struct encode *b, size_t i)
 {
         return &b->keys->keys[i];
@@ -67,10 +67,10 @@ static enum wire_hint wire_hint(const struct kvcache_request *user)
         }
 }
 
-/* --- naming them --- */
+/* --- naming the keys' memory --- */
 
-/* The next piece of a message; a place in the staging area gets a reference. False: the place was
- * not acquired. */
+/* Appends a piece to a message, and takes a reference if it lies in the staging area. Returns false
+ * if the place was not acquired. */
 static bool encode_piece(struct encode *b, struct message *m, const struct place *p)
 {
         struct wire_piece *pieces = (struct wire_piece *)(m->data + m->pieces_at);
@@ -82,8 +82,8 @@ static bool encode_piece(struct encode *b, struct message *m, const struct place
         return true;
 }
 
-/* Names where a key's bytes are: `copy`, or else all of its pieces, which are shared. `*ret` is
- * what the key's entry says: one place, or its pieces. */
+/* Describes where a key's bytes are: at `copy`, or else in its pieces, which are shared. `*ret` is
+ * the content of the key's entry: one place, or a range of the message's pieces. */
 static int encode_name(struct encode *b, struct message *m, const struct place *copy,
                        const struct resolved_key *k, struct place *ret)
 {
@@ -125,10 +125,7 @@ static void encode_gather(const struct encode *b, const struct resolved_key *k, 
         }
 }
 
-/* Names the bytes of a put. What is in no shared memory is copied to the staging area: to one place
- * for all of the message if there is one so long, else to one each. Every entry gets a reference on
- * its place there. */
-/* A daemon that does not know it takes no message with it. */
+/* Returns the cost of entry `i`, or 0 if the daemon does not know the field and would reject it. */
 static uint32_t cost_of(const struct encode *b, size_t i)
 {
         const struct kvcache_request *u = b->user;
@@ -137,6 +134,9 @@ static uint32_t cost_of(const struct encode *b, size_t i)
         return b->kv->conn->features & WIRE_FEATURE_COST ? e->cost_us : 0;
 }
 
+/* Names the bytes of a put. Bytes outside shared memory are copied to the staging area: to one
+ * place for the whole message if there is room, otherwise to one place for each key. Each entry
+ * takes a reference on its place. */
 static int encode_put(struct encode *b, struct message *m)
 {
         struct wire_put *puts = (struct wire_put *)(m->data + sizeof(struct wire_batch));
@@ -149,7 +149,8 @@ static int encode_put(struct encode *b, struct message *m)
 
         for (unsigned i = 0; i < n; i++)
                 if (!keys[i].shared)
-                        copied += round_up(keys[i].bytes, STAGING_ALIGN); /* 1,024 times 4 GiB */
+                        copied += round_up(keys[i].bytes,
+                                           STAGING_ALIGN); /* at most 1,024 times 4 GiB */
         if (copied > 0)
                 together = staging_acquire(l, copied, true, &place) == 0;
         at = place;
@@ -180,7 +181,7 @@ static int encode_put(struct encode *b, struct message *m)
                         encode_gather(b, k, l->base + to.offset);
         }
         if (together)
-                (void)staging_release(l, place); /* from here on its references keep it */
+                (void)staging_release(l, place); /* from here on, only references keep the place */
         return r;
 }
 
@@ -215,8 +216,8 @@ static int encode_get(struct encode *b, struct message *m)
         return 0;
 }
 
-/* One message for the entries [first, first + count), all of which make sense, with so many pieces
- * if any. */
+/* Builds one message for the valid entries [first, first + count), with room for `pieces` pieces
+ * (0: none). */
 static int encode_message(struct encode *b, size_t first, uint32_t count, uint32_t pieces)
 {
         const struct kvcache_request *u = b->user;
@@ -232,7 +233,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         m = message_new(op, sizeof(*batch) + count * entry + pieces * sizeof(struct wire_piece));
         if (!m)
                 return -ENOMEM;
-        /* Hints go from the end of a chain to its root. */
+        /* Hints are sent from the end of a chain to its root. */
         if (op == WIRE_HINT)
                 TAILQ_INSERT_HEAD(&b->messages, m, link);
         else
@@ -297,7 +298,7 @@ static int encode_message(struct encode *b, size_t first, uint32_t count, uint32
         return r;
 }
 
-/* How many pieces the message names for this key: 1 if it lies in one place, or is copied. */
+/* Returns how many pieces the message needs for a key: 1 if it lies in one place or is copied. */
 static uint32_t encode_pieces(const struct encode *b, size_t i)
 {
         if (b->user->op != KVCACHE_OP_PUT && !b->into)
@@ -305,8 +306,8 @@ static uint32_t encode_pieces(const struct encode *b, size_t i)
         return encode_key(b, i)->shared ? encode_key(b, i)->n_pieces : 1;
 }
 
-/* How many of the entries from `from` on one message holds, and their pieces, if any are in pieces.
- */
+/* Returns how many entries from `from` on fit into one message, and their number of pieces, 0 if
+ * each is one place. */
 static uint32_t encode_run(const struct encode *b, size_t from, uint32_t *ret_pieces)
 {
         size_t end = b->first + b->count, entry = wire_entry_bytes(encode_wire_op(b->user->op));
@@ -371,9 +372,10 @@ void encode_undo(struct encode *b)
         }
 }
 
-/* A little of it that is all there is under way is sooner copied than handed to a worker, waited
- * for, and announced. Much is for the workers, which are several; and so is memory that may not be
- * there any more, as a worker takes that for an error, and the program would get a signal. */
+/* Returns whether the library copies this `get into` itself. A small copy, with nothing else in
+ * flight, is cheaper than a worker's copy, the wait for it and its reply. Large copies are faster
+ * with the daemon's several workers. Memory that could be truncated is always left to a worker, for
+ * which a missing page is an error rather than a signal to the program. */
 static bool library_copies(const struct encode *b)
 {
         uint64_t bytes = 0;
@@ -386,9 +388,9 @@ static bool library_copies(const struct encode *b)
         return bytes <= ENCODE_COPIES_MOST;
 }
 
-/* A `get into` whose rooms are all in memory that this session shares is the daemon's work, but for
- * a little that is in memory. Elsewhere (the place of a staging area whose daemon has ended, or any
- * other memory) the library copies from the pool when the reply comes. */
+/* Decides who copies a `get into`. If all targets are in memory shared with this session, the
+ * daemon does, except for small chunks in memory. Otherwise, such as in the staging area of an
+ * ended daemon, the library copies from the pool when the reply arrives. */
 static void encode_prepare(struct encode *b)
 {
         const struct kvcache_request *u = b->user;

@@ -1,33 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request becomes messages. */
+/* Builds the messages of a request. */
 #pragma once
 
 #include "lib/resolve.h"
 
-/* Bytes that the library copies by itself: encode.c. */
+/* The library copies at most this many bytes of a `get into` itself; see library_copies() in
+ * encode.c. */
 enum { ENCODE_COPIES_MOST = 4 << 20 };
 
 struct encode {
         struct kvcache *kv;
         const struct kvcache_request *user;
-        const struct resolved *keys; /* of all of the user's */
-        size_t first, count;         /* those that are sent now */
+        const struct resolved *keys; /* all entries of `user` */
+        size_t first, count;         /* the entries to send */
         struct request *request;
         uint32_t namespace_id;
-        uint32_t wait_ms; /* how long the daemon may let it wait */
+        uint32_t wait_ms; /* time for which the daemon may let the request wait, ms */
 
-        struct message_list messages; /* the outcome */
+        struct message_list messages; /* the result */
         bool into;                    /* the daemon copies a `get into` ... */
-        bool lease_into; /* ... but for what it has in memory, which the library does */
+        bool lease_into;              /* ... except chunks in memory, which the library copies */
         uint32_t per_message;
 };
 
-/* Of the op: 0 if there is none such. */
+/* Returns the wire op of `op`, or 0 if it is unknown. */
 unsigned encode_wire_op(enum kvcache_op op);
 
-/* Fills `messages`, which is initialized; with `more`, the chain goes on after the last. 0;
- * -ENOMEM; -ENOBUFS, -E2BIG: the data does not fit into the staging area now, or ever; -E2BIG: a
- * key has more pieces than a message holds; -EINVAL: memory in the staging area, but in no acquired
- * place. After a failure encode_undo() is due. */
+/* Appends the request's messages to `b->messages`, which the caller has initialized. `more`: the
+ * chain continues after the last message. Returns 0; -ENOMEM; -ENOBUFS or -E2BIG if the data does
+ * not fit into the staging area now, or ever; -E2BIG if a key has more pieces than a message holds;
+ * -EINVAL if memory lies in the staging area but in no acquired place. After a failure the caller
+ * calls encode_undo(). */
 int encode_request(struct encode *b, bool more);
 void encode_undo(struct encode *b);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on their way: queue, window, socket, and back by their tags.
+/* Moves messages through the queue, the window and the socket, and finds them again by their tags.
  *
- * Runs in the handle's thread, inside of the user's calls. Owns the queue and the window
+ * Runs in the handle's thread, within the user's calls. Owns the queue and the window
  * (kvcache.inflight).
  *
- * Messages leave in order while fewer than max_inflight are unanswered and the socket takes them;
- * pending releases ride on every batch. A RELEASE of their own is not answered, where the daemon
- * can do that: it needs no place in the window and wakes nothing up here. A tag is a running number
- * with the window's slot in its low bits, so a reply finds its message without a search. A reply is
- * checked whole before anything of it is used.
+ * Messages are sent in order while fewer than max_inflight are unanswered and the socket accepts
+ * them; pending releases are appended to every batch. A RELEASE message is not answered if the
+ * daemon supports that: it then needs no place in the window and no wakeup here. A tag is a running
+ * number with the window's slot in its low bits, so that a reply finds its message without a
+ * search. A reply is checked as a whole before any part of it is used.
  *
- * Failures: when the socket ends, or when the daemon says something that it may not, the session
- * ends: what was in flight is lost, and sent messages that name the client's memory stay as ghosts
- * of the session (rule R17). */
+ * Failures: the session ends when the socket fails or the daemon violates the protocol. Requests in
+ * flight are then lost, and sent messages that name the client's memory stay with the session as
+ * ghosts (rule R17). */
 #include "lib/flow.h"
 
 #include <assert.h>
@@ -30,7 +30,7 @@
 
 static_assert((WIRE_MAX_INFLIGHT & (WIRE_MAX_INFLIGHT - 1)) == 0, "a tag's low bits are a slot");
 
-/* --- the end --- */
+/* --- end of a session --- */
 
 static void lost(struct kvcache *kv, struct message *m, struct conn *c, bool sent, int error)
 {
@@ -70,15 +70,15 @@ void flow_session_lost(struct kvcache *kv, int error)
         kv->chain_goes_on = false;
         kv->keys_inflight = 0;
         kv->want_out = false;
-        kv->n_releases = 0; /* they end with the session */
+        kv->n_releases = 0; /* the daemon releases them with the session */
         kv->release_bytes = 0;
         kv->release_queued = false;
         retired_add(kv);
 }
 
-/* --- out --- */
+/* --- sending --- */
 
-/* Appends what fits of the pending releases to `m`, in kv->out. How many. */
+/* Copies `m` to kv->out and appends as many pending releases as fit. Returns their number. */
 static size_t take_releases(struct kvcache *kv, const struct message *m)
 {
         size_t room = (kv->conn->max_message - MIN(m->bytes, kv->conn->max_message)) /
@@ -94,7 +94,7 @@ static size_t take_releases(struct kvcache *kv, const struct message *m)
         return n;
 }
 
-/* They are on their way. */
+/* Removes the first `n` pending releases, which have been sent. */
 static void drop_releases(struct kvcache *kv, size_t n)
 {
         if (n == 0)
@@ -105,8 +105,8 @@ static void drop_releases(struct kvcache *kv, size_t n)
                 kv->release_bytes = 0;
 }
 
-/* May this one be sent now? Where the daemon can cancel, a CANCEL has to get through whatever
- * waits: it finds a place in the window, and a daemon that reads. */
+/* Returns whether `m` may be sent now. If the daemon supports CANCEL, one slot of the window and
+ * some keys are reserved, so that a CANCEL can always be sent and read. */
 static bool may_go(const struct kvcache *kv, const struct message *m)
 {
         const struct conn *c = kv->conn;
@@ -120,7 +120,7 @@ static bool may_go(const struct kvcache *kv, const struct message *m)
                (kv->keys_inflight == 0 || kv->keys_inflight + m->count < WIRE_MAX_KEYS_INFLIGHT);
 }
 
-/* `m`, the first of the queue, has gone out. */
+/* Records that `m`, the first message of the queue, was sent. */
 static void sent(struct kvcache *kv, struct message *m, unsigned slot)
 {
         kv->sent++;
@@ -152,7 +152,7 @@ int flow_send(struct kvcache *kv)
                 unsigned slot = 0;
 
                 if (m->op == WIRE_RELEASE && kv->n_releases == 0) {
-                        /* All of them rode on messages that were queued before. */
+                        /* All of its releases went with earlier messages. */
                         TAILQ_REMOVE(&kv->queue, m, link);
                         kv->release_queued = false;
                         message_free(m);
@@ -185,9 +185,10 @@ int flow_send(struct kvcache *kv)
         return 0;
 }
 
-/* --- in --- */
+/* --- receiving --- */
 
-/* What a receive has brought, `n` bytes or an error. */
+/* Handles the result of a receive: `n` bytes, 0 at the end of the connection, or -errno. Closes
+ * `fds`. */
 static int take(struct kvcache *kv, ssize_t n, int fds[static WIRE_MAX_FDS], unsigned n_fds)
 {
         int r;
@@ -237,14 +238,13 @@ void flow_check_idle(struct kvcache *kv)
         if (!kv->conn || kv->n_inflight > 1 + kv->n_background)
                 return;
         if (kv->n_inflight > 0) {
-                /* No call waits for a LOOKUP, a CANCEL, or what is in the background.
-                 */
+                /* No call waits for the reply to a LOOKUP, a CANCEL or a background message. */
                 if (kv->conn->lookup.asking || kv->n_cancels > 0 || kv->n_background > 0)
                         (void)flow(kv);
                 if (!kv->conn || kv->n_inflight > 0)
                         return;
         }
-        /* No reply is due: what is readable can only be the end. */
+        /* No reply is due, so that only the end of the connection can make the socket readable. */
         n = fdpass_recv(kv->conn->sock, kv->in, sizeof(kv->in), fds, &n_fds);
         for (unsigned i = 0; i < n_fds; i++)
                 closep(&fds[i]);
@@ -263,7 +263,8 @@ bool flow_has_ended(struct kvcache *kv)
 
 /* --- waiting --- */
 
-/* A reply, or -EAGAIN after the receive's own timeout. */
+/* Receives a reply, polling first within the spin budget. Returns -EAGAIN after the receive's own
+ * timeout. */
 static ssize_t await_reply(struct kvcache *kv, int fds[static WIRE_MAX_FDS], unsigned *n_fds)
 {
         int64_t budget = (int64_t)spin_budget(&kv->spin);
@@ -282,8 +283,8 @@ static ssize_t await_reply(struct kvcache *kv, int fds[static WIRE_MAX_FDS], uns
         return n;
 }
 
-/* The common wait: nothing to send, something to come, and the receive's own timeout is short
- * enough. One system call instead of a poll() and a receive. */
+/* Handles the common wait, in which there is nothing to send and a reply is due no later than the
+ * receive's short timeout allows: one system call instead of a poll() and a receive. */
 static void wait_reply(struct kvcache *kv)
 {
         int fds[WIRE_MAX_FDS], r;
@@ -299,7 +300,7 @@ static void wait_reply(struct kvcache *kv)
                 (void)flow(kv);
 }
 
-/* Until the socket has something, or `until`. */
+/* Waits until the socket is ready or `until` (ns) passes. */
 static void wait_once(struct kvcache *kv, int64_t until)
 {
         struct pollfd p = { .fd = kv->conn ? kv->conn->sock : -1,
@@ -345,7 +346,7 @@ int flow_call(struct kvcache *kv, struct message *m, struct control *c, int64_t 
         if (flow_until(kv, call_is_done, c, deadline))
                 return c->error;
 
-        /* Its reply will be ignored. If it was not even sent, it need not be. */
+        /* Ignore the late reply, or take the message back if it was not sent. */
         TAILQ_FOREACH(m, &kv->queue, link)
         if (m->control == c)
                 break;

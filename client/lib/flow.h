@@ -1,26 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages on their way: queue, window, socket, and back by their tags. */
+/* Moves messages through the queue, the window and the socket, and finds them again by their
+ * tags. */
 #pragma once
 
 #include "lib/message.h"
 
-/* Sends what may be sent. 0, or -errno as flow(). */
+/* Sends queued messages while the window and the socket accept them. Returns 0 or -errno as
+ * flow(). */
 int flow_send(struct kvcache *kv);
-/* Sends what may be sent and takes the replies that are there. 0, or -errno: the session has ended
- * with it, and everything in flight with the session. */
+/* Sends queued messages and takes the replies that have arrived. Returns 0, or -errno if the
+ * session has ended, and with it everything in flight. */
 int flow(struct kvcache *kv);
-/* With nothing in flight, notices that the session has ended meanwhile. */
+/* Detects, while no request is in flight, that the session has ended. */
 void flow_check_idle(struct kvcache *kv);
-/* The same, whatever is in flight. True: there is no session now. */
+/* Detects whether the session has ended, whatever is in flight. Returns true if there is no session
+ * now. */
 bool flow_has_ended(struct kvcache *kv);
 
-/* Every wait of the library's: takes what comes and lets overdue requests go until `done` is true
- * of `what`, or the deadline has passed: false. */
+/* Waits until `done(kv, what)` is true, taking replies and expiring overdue requests. Returns false
+ * if `deadline` (ns, CLOCK_MONOTONIC) passes first. All waits of the library go through this
+ * function. */
 bool flow_until(struct kvcache *kv, bool (*done)(struct kvcache *kv, const void *what),
                 const void *what, int64_t deadline);
-/* Sends `m`, which it swallows, and waits for its reply. 0; the refusal as -errno; -ETIMEDOUT. */
+/* Sends `m`, taking ownership of it, and waits for its reply, which fills `c`. Returns 0; the
+ * daemon's refusal as -errno; -ETIMEDOUT. */
 int flow_call(struct kvcache *kv, struct message *m, struct control *c, int64_t deadline);
 
-/* The session is over: every request in flight completes with `error`, the session joins the ended
- * ones. */
+/* Ends the session: completes every request in flight with `error` and adds the session to the
+ * ended ones. */
 void flow_session_lost(struct kvcache *kv, int error);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle: what all files of the library share. Not installed. */
+/* The handle: the state that all files of the library share. Not installed. */
 #pragma once
 
 #include <stdbool.h>
@@ -22,46 +22,47 @@ struct request;
 TAILQ_HEAD(message_list, message);
 TAILQ_HEAD(request_list, request);
 
-/* The tenant's lookup index, as a session has it. */
+/* The tenant's lookup index as mapped by a session. */
 struct lookup_serial {
-        const void *base; /* NULL: there is none */
+        const void *base; /* NULL: not mapped */
         uint64_t bytes;
         struct lookup_view view;
-        uint64_t serial;    /* of the handle's maps: which one the namespaces' secrets are of */
-        bool asking;        /* a LOOKUP is in the queue or on its way */
-        int64_t not_before; /* when the next one may be sent, ms */
-        int64_t alive_ns;   /* when the daemon was last seen to live */
+        uint64_t serial; /* number of this mapping in the handle's count; namespaces compare it with
+                            that of their secret */
+        bool asking;     /* a LOOKUP is queued or in flight */
+        int64_t not_before; /* earliest time of the next LOOKUP, ms */
+        int64_t alive_ns;   /* when the session was last seen to be up */
 };
 
-/* The tenant's pool index, as a session has it: lib/hits.h. */
+/* The tenant's pool index as mapped by a session; see lib/hits.h. */
 struct hits {
-        const void *base; /* NULL: there is none */
+        const void *base; /* NULL: not mapped */
         uint64_t bytes;
         struct pool_index_view view;
         struct pool_page *page;
-        struct hit *scratch; /* POOL_MAX_TOUCHES of them */
+        struct hit *scratch; /* POOL_MAX_TOUCHES entries */
         uint64_t allowance, held_bytes;
-        uint64_t written;     /* words of the page's ring */
-        uint16_t *refs;       /* of each of the page's holds: leases and copies */
-        uint64_t noted;       /* keys that the daemon found in memory */
-        bool asking;          /* a POOL_INDEX is in the queue or on its way */
-        int64_t not_before_s; /* when the next one may be sent */
+        uint64_t written;     /* words written to the page's ring */
+        uint16_t *refs;       /* references to each hold of the page: leases and copies */
+        uint64_t noted;       /* number of keys that the daemon found in memory */
+        bool asking;          /* a POOL_INDEX is queued or in flight */
+        int64_t not_before_s; /* earliest time of the next POOL_INDEX */
 };
 
-/* A registered buffer as a session knows it. */
+/* A registered buffer, as one session knows it. */
 struct conn_region {
-        uint32_t id; /* the daemon's number */
+        uint32_t id; /* assigned by the daemon */
         uint8_t *base;
         uint64_t bytes;
 };
 
-enum { CONN_WAIT_MS = 20 }; /* that one receive on the socket waits at most */
+enum { CONN_WAIT_MS = 20 }; /* maximum time of one receive on the socket */
 
 struct conn {
         TAILQ_ENTRY(conn) link; /* kvcache.ended */
         int sock;               /* -1: closed */
-        int live_fd; /* the liveness file: locked by the daemon while its I/O can run; -1: settled
-                      */
+        int live_fd;         /* the liveness file, locked by the daemon while its I/O can run; -1:
+                                settled */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
         uint64_t max_chunk, staging_max, features;
@@ -69,31 +70,34 @@ struct conn {
         uint16_t version;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct staging staging;
-        struct lookup_serial lookup; /* of a session that is up */
-        struct hits hits;            /* likewise; its page, as long as there are leases */
-        struct tally tally;          /* likewise */
-        struct transfers transfers;  /* likewise */
+        struct lookup_serial lookup; /* valid while the session is up */
+        struct hits hits;   /* valid while the session is up; its page, while there are leases */
+        struct tally tally; /* valid while the session is up */
+        struct transfers transfers; /* valid while the session is up */
         struct conn_region regions[WIRE_MAX_REGIONS];
         unsigned n_regions;
-        uint64_t leases;            /* that the user holds */
-        unsigned holds;             /* on the pool's mapping: lib/parts.h */
-        struct message_list ghosts; /* sent, never answered, and they name the client's memory */
+        uint64_t leases;            /* held by the user */
+        unsigned holds;             /* holds on the pool's mapping: lib/parts.h */
+        struct message_list ghosts; /* messages sent but never answered that name the client's
+                                       memory */
 };
 TAILQ_HEAD(conn_list, conn);
 
-/* A registered buffer: the user knows it by a number of the handle's, the daemon by one of the
- * session's; a buffer that outlives its session gets another of those when it is next needed. */
+/* A registered buffer. The user knows it by the handle's number, the daemon by a number of the
+ * session. A buffer that outlives its session gets a new number of the daemon's when it is next
+ * used. */
 struct buffer {
-        uint32_t number;  /* the handle's; never used twice */
-        uint32_t id;      /* the daemon's, in session `session` */
-        uint64_t session; /* 0: in none */
+        uint32_t number;  /* assigned by the handle; never reused */
+        uint32_t id;      /* assigned by the daemon, in session `session` */
+        uint64_t session; /* 0: registered in no session */
         uint8_t *base;
-        uint64_t offset, bytes; /* in the file */
+        uint64_t offset, bytes; /* range of the file */
         int fd;
-        bool mapped;  /* by the library */
-        bool firm;    /* and its file cannot shrink: writing there raises no signal */
-        bool on_disk; /* a file: `base` is but a name for it */
-        bool leaving; /* being unregistered: no request names it any more */
+        bool mapped;  /* by the library, which unmaps it */
+        bool firm;    /* mapped by the library from a file that cannot shrink: writes raise no
+                         signal */
+        bool on_disk; /* a file on a disk: `base` only names addresses */
+        bool leaving; /* being unregistered: new requests do not use it */
 };
 
 struct namespace
@@ -103,94 +107,99 @@ struct namespace
         uint64_t chunk_bytes;
         uint32_t lifetime_s;
         uint32_t flags;
-        uint32_t id;            /* the daemon's */
-        uint64_t session;       /* that gave the id; another one: to be opened again */
-        uint64_t lookup_serial; /* whose secret this is; another one: to be made anew */
+        uint32_t id;      /* assigned by the daemon */
+        uint64_t session; /* session that assigned `id`; in another one, the namespace is opened
+                             again */
+        uint64_t lookup_serial; /* mapping that `lookup_secret` belongs to; for another one, it is
+                                   computed again */
         struct key_secret lookup_secret;
 };
 
 struct kvcache {
-        const volatile uint32_t *fork_mark; /* a page that reads zero in a child */
-        pid_t pid; /* that made the handle; compared where there is no such page */
+        const volatile uint32_t *fork_mark; /* a page that reads as zero in a child */
+        pid_t pid; /* process that made the handle; 0: fork_mark tells a child */
 
-        char *socket_path; /* NULL: by environment and default */
+        char *socket_path; /* NULL: from the environment, or the default */
         char client_name[WIRE_CLIENT_NAME];
         uint32_t flags;
-        struct spin spin; /* of waits for replies */
+        struct spin spin; /* state of polling for replies */
         int connect_timeout_ms, request_timeout_ms;
         uint64_t staging_bytes;
 
-        struct conn *conn; /* NULL: to be connected anew */
+        struct conn *conn; /* NULL: not connected; the next call connects */
         struct conn_list ended;
-        uint64_t sessions; /* there have been, this one included */
+        uint64_t sessions; /* number of sessions so far, this one included */
         struct namespace *namespaces;
         uint32_t n_namespaces;
 
         struct buffer buffers[WIRE_MAX_REGIONS];
-        unsigned n_buffers, buffer_hint; /* the one that was found last */
+        unsigned n_buffers, buffer_hint; /* index of the buffer that was found last */
         uint32_t buffers_ever;
 
         struct lease_table leases;
-        struct wire_lease *releases; /* of `conn`, to ride on the next message */
+        struct wire_lease *releases; /* leases of `conn`, to be sent with the next message */
         size_t n_releases, releases_room;
         uint64_t release_bytes;
-        bool release_queued; /* a message of their own is in the queue */
+        bool release_queued; /* a RELEASE message for them is queued */
 
-        struct message_list queue; /* waits for the window or the socket */
+        struct message_list queue; /* messages that wait for the window or the socket */
         struct message *inflight[WIRE_MAX_INFLIGHT];
         unsigned n_inflight;
         uint32_t keys_inflight;
-        unsigned n_cancels;    /* CANCELs that are queued or in flight */
-        unsigned n_background; /* RELEASEs, TRANSFERS and POOL_INDEXes that are in flight */
-        bool chain_goes_on;    /* the latest message of a chain says so */
-        uint64_t sent;         /* messages, ever */
+        unsigned n_cancels;    /* CANCELs queued or in flight */
+        unsigned n_background; /* RELEASEs, TRANSFERS and POOL_INDEXes in flight */
+        bool chain_goes_on;    /* the latest chained message announced another */
+        uint64_t sent;         /* number of messages sent, ever */
         bool want_out;         /* the socket is full */
 
-        struct request_list requests; /* incomplete */
-        struct request_list ready;    /* complete, not reaped */
-        size_t n_async;               /* in either, to be reaped by the user */
-        int64_t next_deadline;        /* none of `requests` is due before */
+        struct request_list requests; /* incomplete requests */
+        struct request_list ready;    /* complete requests that are not reaped */
+        size_t n_async;               /* requests in both lists that the user will reap */
+        int64_t next_deadline;        /* no request of `requests` is due earlier */
 
-        uint64_t lookups_mapped; /* there have been */
-        uint64_t lookups_local;  /* keys answered from them */
-        uint64_t gets_local;     /* keys got by the pool index */
+        uint64_t lookups_mapped; /* number of lookup indexes mapped so far */
+        uint64_t lookups_local;  /* keys answered from lookup indexes */
+        uint64_t gets_local;     /* keys got through pool indexes */
 
         int epoll_fd, timer_fd;
-        bool fd_is_known; /* to the user: before that the timer is not needed */
+        bool fd_is_known; /* the user has the fd; until then the timer is not needed */
         int64_t timer_ns; /* when timer_fd becomes readable; INT64_MAX: never */
-        bool epoll_out;   /* what the epoll fd asks of the socket */
+        bool epoll_out;   /* the epoll fd waits for the socket to become writable */
 
-        unsigned attached; /* GPUs: lib/parts.h */
-        bool is_closed;    /* by the user, with one attached: freed when it is detached */
+        unsigned attached; /* number of attached GPUs: lib/parts.h */
+        bool is_closed; /* closed by the user while a GPU is attached; freed by the last detach */
 
         char error[1536];
         uint64_t in[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
         uint64_t out[WIRE_MAX_MESSAGE / sizeof(uint64_t)];
 };
 
-enum { HANDLE_FORK_MARK = 0x6b766331 }; /* what `fork_mark` reads in the process that made it */
+enum { HANDLE_FORK_MARK = 0x6b766331 }; /* content of `fork_mark` in the process that made it */
 
 int64_t handle_now_ns(void);
 int64_t handle_deadline(int timeout_ms, int default_ms);
-/* Milliseconds until `deadline`, rounded up, for poll(). */
+/* Returns the milliseconds until `deadline`, rounded up, as poll() takes them: -1 for INT64_MAX. */
 int handle_poll_ms(int64_t deadline);
 
-/* In a child of the process that made it? */
+/* Returns whether this process is a child of the one that made the handle. */
 bool handle_is_forked(const struct kvcache *kv);
-/* Every public call begins here: -ECHILD after fork(); clears the error text. */
+/* Begins every public call: clears the error text. Returns 0; -EINVAL if `kv` is NULL; -ECHILD
+ * after fork(). */
 int handle_enter(struct kvcache *kv);
-/* ... and those that may leave something to wait for end here: the epoll fd then knows it. */
+/* Ends every public call that may leave requests waiting: updates the epoll fd and its timer. */
 void handle_leave(struct kvcache *kv);
 
-/* Sets the error text, returns `error`. */
+/* Sets the error text and returns `error`. */
 int handle_fail(struct kvcache *kv, int error, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
 int handle_no_memory(struct kvcache *kv);
-/* A structure of the program's has a member set that this library does not know: -E2BIG. */
+/* Reports that a structure of the program has a member set that this library does not know. Returns
+ * -E2BIG. */
 int handle_is_newer(struct kvcache *kv, const char *what);
-/* The same as handle_fail() with a text from the daemon, which need not be printable nor end with
- * NUL. */
+/* Sets the error text to `what` and a text of `bytes` bytes from the daemon, which need not be
+ * printable or NUL-terminated. Returns `error`. */
 int handle_fail_text(struct kvcache *kv, int error, const char *what, const char *text,
                      size_t bytes);
-/* "No such file or directory". */
+/* Returns the text of an errno of either sign, such as "No such file or directory"; it may lie in
+ * `buffer`. */
 const char *handle_strerror(int error, char *buffer, size_t bytes);

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool index on the reader's side; see hits.h.
+/* Answers gets from the pool index; see hits.h.
  *
- * Runs in the handle's thread. Owns nothing: holds.c has the memory.
+ * Runs in the handle's thread. Owns nothing: holds.c owns the memory.
  *
  * A request is answered here as a whole or not at all. Its keys are hashed and their memory is
- * fetched first, so that none waits for that of another; then all of their chunks are held, and
- * after one fence looked at again. A chunk that was not there any more, a record that another chunk
- * has by now, an allowance that does not suffice: the daemon is asked, and nothing has happened.
+ * prefetched first, so that no key waits for the memory of another. Then all of their chunks are
+ * held and, after one fence, their records are read again. If a chunk has disappeared, a record
+ * belongs to another chunk, or the allowance is too small, the holds are released and the daemon is
+ * asked.
  *
- * What the daemon says of where a chunk is, is checked with each use. */
+ * The position of a chunk comes from the daemon and is checked at each use. */
 #include "lib/hits.h"
 
 #include "checked.h"
@@ -21,12 +22,12 @@
 #include "lib/window.h"
 
 enum {
-        WANT_AFTER =
-                32, /* keys that the daemon found in memory: what asks less has no need of it */
-        GROUP = 16, /* keys whose memory is fetched together */
+        WANT_AFTER = 32, /* found in memory by the daemon; a client that gets fewer keys does not
+                            need the index */
+        GROUP = 16,      /* keys whose memory is prefetched together */
 };
 
-/* --- getting it --- */
+/* --- requesting the index --- */
 
 void hits_want(struct kvcache *kv)
 {
@@ -51,7 +52,8 @@ static void let_go(struct hits *h, const struct hit *hits, size_t n)
                 holds_release(h, hits[i].place);
 }
 
-/* Holds them all, if all are what they were. Else nothing has happened. */
+/* Takes holds on all chunks, and checks that they are still the ones found. On failure releases
+ * what it took and returns false. */
 static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint32_t number,
                  uint64_t tag)
 {
@@ -63,7 +65,7 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
                holds_take(h, hits[n].record, hits[n].entry.length, &hits[n].place))
                 n++;
         POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);
-        /* The session may have ended meanwhile, and the daemon has not seen this any more. */
+        /* If the session has ended meanwhile, the daemon may not have seen the holds. */
         all = n == look->count && pool_index_is_live(&h->view) &&
               __atomic_load_n(&h->page->tags[number - 1], __ATOMIC_ACQUIRE) == tag;
         for (size_t i = 0; all && i < n; i++) {
@@ -81,7 +83,7 @@ static bool hold(struct hits *h, const struct look *look, struct hit *hits, uint
 
 /* --- finding --- */
 
-/* Fetches the record that the first bucket names, or the second bucket. */
+/* Prefetches the record that the first bucket names, or else the second bucket. */
 static void go_on_finding(const struct pool_index_view *v, struct hit *hit)
 {
         hit->record = pool_index_find(v, hit->hash, true, &hit->at);
@@ -91,7 +93,7 @@ static void go_on_finding(const struct pool_index_view *v, struct hit *hit)
                 warm(&v->records[hit->record]);
 }
 
-/* The record that seems to have the key. */
+/* Finds the record that seems to belong to the key. */
 static bool find(const struct pool_index_view *v, const struct look *look, size_t i, uint64_t tag,
                  struct hit *hit)
 {
@@ -108,7 +110,7 @@ static bool find(const struct pool_index_view *v, const struct look *look, size_
         return true;
 }
 
-/* Hashes the keys of [from, to), and fetches their first buckets. */
+/* Hashes the keys of [from, to), and prefetches their first buckets. */
 static void begin_to_find(const struct pool_index_view *v, const struct look *look, size_t from,
                           size_t to, struct hit *hits)
 {
@@ -123,8 +125,8 @@ static void begin_to_find(const struct pool_index_view *v, const struct look *lo
         }
 }
 
-/* Finds them all, a group at a time: its keys are hashed, then their buckets searched, then their
- * records read, while the memory of the next one is fetched. */
+/* Finds all keys in a pipeline of groups: while one group's keys are hashed, the buckets of the
+ * group before are searched, and the records of the one before that are read. */
 static bool find_all(const struct pool_index_view *v, const struct look *look, struct hit *hits,
                      uint64_t tag)
 {
@@ -142,7 +144,8 @@ static bool find_all(const struct pool_index_view *v, const struct look *look, s
         return true;
 }
 
-/* What is wanted of each, once it is held: else it is not for here to say what is wrong. */
+/* Checks ranges and computes the requested bytes of each chunk, which is held. Returns false for an
+ * invalid key or range: the daemon reports what is wrong. */
 static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
                       const struct resolved *keys, struct hit *hits)
 {
@@ -167,13 +170,14 @@ static bool place_all(const struct kvcache *kv, const struct kvcache_request *u,
 
 /* --- answering --- */
 
-/* What was counted before is seen by who sees this. */
+/* Adds to a counter, with release order: a reader of the new value also sees earlier additions. */
 static void count_up(uint64_t *counter, uint64_t by)
 {
         __atomic_store_n(counter, *counter + by, __ATOMIC_RELEASE);
 }
 
-/* For recency; the daemon reads it when it comes to it. */
+/* Appends the accesses to the page's ring, from which the daemon updates recency. Only counts them
+ * if the ring is full. */
 static void tell(struct hits *h, const struct hit *hits, size_t n, struct pool_page_count *count)
 {
         uint64_t taken = __atomic_load_n(&h->page->taken, __ATOMIC_ACQUIRE), at = h->written;
@@ -192,7 +196,8 @@ static void tell(struct hits *h, const struct hit *hits, size_t n, struct pool_p
         __atomic_store_n(&h->page->written, at, __ATOMIC_RELEASE);
 }
 
-/* The chunks are the user's under leases. False: no memory to note them; they are held no more. */
+/* Passes the holds to the user as leases and sets the results. Returns false if memory is short;
+ * the holds are then released. */
 static bool lease_all(struct kvcache *kv, const struct kvcache_request *u, struct hit *hits)
 {
         const struct results results = { u->results, u->result_size };
@@ -200,7 +205,7 @@ static bool lease_all(struct kvcache *kv, const struct kvcache_request *u, struc
         struct lease_row row;
 
         for (size_t i = 0; i < u->count; i++) {
-                /* Generation 0: no lease of the daemon's has that. */
+                /* Generation 0 marks a lease issued here; leases of the daemon never have it. */
                 struct wire_lease place = { .id = hits[i].place };
 
                 if (lease_acquire(&kv->leases, kv->conn, place, hits[i].entry.length,
@@ -240,8 +245,8 @@ static void copy_all(struct kvcache *kv, const struct kvcache_request *u,
         let_go(&kv->conn->hits, hits, u->count);
 }
 
-/* In memory that the daemon shares, much is for its workers, and so is what comes while more is on
- * its way; memory that may have been cut off is theirs in any case (encode.c). */
+/* Returns whether the library copies. Into shared memory, it leaves large copies and copies beside
+ * other requests to the daemon's workers, and always memory that could be truncated (encode.c). */
 static bool copies_here(const struct kvcache *kv, const struct resolved *keys)
 {
         uint64_t bytes = 0;
@@ -253,7 +258,7 @@ static bool copies_here(const struct kvcache *kv, const struct resolved *keys)
         return keys->all_firm && bytes <= ENCODE_COPIES_MOST && kv->n_async == 0;
 }
 
-/* Is the request one of those that can be answered here? */
+/* Returns the namespace of a request that may be answered here, otherwise NULL. */
 static const struct namespace *namespace_of(const struct kvcache *kv,
                                             const struct kvcache_request *u)
 {
@@ -317,8 +322,8 @@ bool hits_answer(struct kvcache *kv, const struct kvcache_request *u, struct res
         count_up(u->op == KVCACHE_OP_GET ? &count->mapped_bytes : &count->copied_bytes, bytes);
         tell(h, h->scratch, u->count, count);
         kv->gets_local += u->count;
-        /* No message takes these along. It may show that the session has ended: nothing of it is
-         * used any more. */
+        /* No message carries these releases. Sending may reveal that the session has ended; nothing
+         * of it is used after this point. */
         if (kv->n_releases > 0 && message_flush_releases(kv) == 0)
                 (void)flow_send(kv);
         return true;

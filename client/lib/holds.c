@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool index and the page of holds; see holds.h.
  *
- * Runs in the handle's thread. Owns both mappings. The page stays mapped while a chunk is held by
- * it, also when the session has ended, as the pool does: the daemon goes by it until the socket is
+ * Runs in the handle's thread. Owns both mappings. Like the pool, the page stays mapped while it
+ * holds a chunk, even after the session has ended: the daemon honours the page until the socket is
  * closed. Several holds of one chunk share one place.
  *
- * A daemon that lies here can give out wrong bytes, as it can in its replies. What it says of sizes
- * is checked against the files, once, and they are sealed. */
+ * A malicious daemon can supply wrong bytes here, as it can in its replies. The sizes it states are
+ * checked once against the files, which are sealed. */
 #include "lib/holds.h"
 
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #include "lib/sealed.h"
 
 enum {
-        REFUSED_S = 10, /* until the daemon is asked again */
+        REFUSED_S = 10, /* delay after a refusal before the daemon is asked again */
 };
 
 int64_t holds_now_s(void)
@@ -69,7 +69,6 @@ static uint64_t *place_at(const struct hits *h, uint32_t place)
         return &h->page->holds[place / POOL_PAGE_WAYS][place % POOL_PAGE_WAYS];
 }
 
-/* A place where the chunk is held, from now on if it was not. False: its bucket is full. */
 bool holds_take(struct hits *h, uint32_t record, uint32_t length, uint32_t *ret)
 {
         uint32_t bucket = pool_page_bucket(record), first = bucket * POOL_PAGE_WAYS;
@@ -95,7 +94,7 @@ bool holds_take(struct hits *h, uint32_t record, uint32_t length, uint32_t *ret)
         return true;
 }
 
-/* What was read of the chunk was read before. */
+/* The release order makes earlier reads of the chunk complete before the hold ends. */
 void holds_release(struct hits *h, uint32_t place)
 {
         uint32_t bucket = place / POOL_PAGE_WAYS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tenant's pool index as this session has it, and the page by which it holds chunks; see
- * pool-index.h of proto. */
+/* The tenant's pool index as mapped by this session, and the page through which the session holds
+ * chunks; see pool-index.h of proto. */
 #pragma once
 
 #include <stdbool.h>
@@ -8,29 +8,30 @@
 
 #include "lib/handle.h"
 
-/* A key of a request that is answered by the index. */
+/* A key of a request that the pool index answers. */
 struct hit {
         uint64_t hash;
         struct pool_index_entry entry;
         uint32_t record;
-        unsigned at;     /* how far its buckets have been searched */
-        uint32_t place;  /* of the hold */
-        uint64_t offset; /* of what is wanted of it, in the pool */
+        unsigned at;     /* next position to search in its buckets */
+        uint32_t place;  /* place of the hold */
+        uint64_t offset; /* start of the requested bytes in the pool */
         uint32_t length;
         struct kvcache_lease lease;
 };
 
-/* Seconds of a clock that never goes back, without a system call. */
+/* Returns seconds of a clock that never goes back, without a system call. */
 int64_t holds_now_s(void);
-/* The answer to POOL_INDEX; the descriptors stay the caller's. */
+/* Maps the index and the page from the reply to POOL_INDEX. The caller keeps the descriptors. */
 void holds_map(struct kvcache *kv, const struct wire_reply *reply, int fd, int page_fd);
-/* Nothing is held any more. */
+/* Unmaps the index and the page. The caller has made sure that no chunk is held. */
 void holds_fini(struct hits *h);
 
-/* A place where the chunk is held, from now on if it was not: a fence has to follow before the
- * record is looked at again. False: its bucket is full. */
+/* Takes a hold on a chunk, or another reference to an existing hold; `*ret` is its place. The
+ * caller then issues a fence before it reads the record again. Returns false if the chunk's bucket
+ * is full. */
 bool holds_take(struct hits *h, uint32_t record, uint32_t length, uint32_t *ret);
-/* Once for each of these. */
+/* Releases one reference that holds_take() took. */
 void holds_release(struct hits *h, uint32_t place);
-/* Of a lease that is none of the daemon's: of this session, or of one that has ended. */
+/* Releases the hold of a lease that the library issued itself, in this session or an ended one. */
 void holds_release_lease(struct conn *conn, const struct lease_row *row);

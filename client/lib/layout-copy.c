@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gather and scatter: blocks of host memory into chunks, and back.
+/* Gather and scatter: copies blocks of host memory into chunks, and back.
  *
  * Runs in the calling thread and owns nothing beyond the call. All blocks are checked against the
- * layout before the first byte is copied, so that a call that fails has changed nothing. */
+ * layout before the first byte is copied, so that a failed call has changed nothing. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,7 +41,7 @@ static int copy_check(const struct layout *l, const struct layout_part *layers,
         return what ? -EINVAL : 0;
 }
 
-/* The first lines of the next piece, which the processor does not foresee. */
+/* Prefetches the first lines of the next piece, whose address the processor cannot predict. */
 static void copy_prefetch(const struct kvcache_piece *next, bool gather)
 {
         const char *at = (const char *)(uintptr_t)next->address;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layouts: strides, checked, and the pieces of a block. Stored chunks are [layers, outer, tokens,
- * inner] without padding, whatever the memory looks like. */
+/* Checks layouts, computes their strides, and splits a block into pieces. Stored chunks are
+ * [layers, outer, tokens, inner] without padding, whatever the layout of the memory. */
 #include "lib/layout.h"
 
 #include <errno.h>
@@ -51,7 +51,7 @@ static int layout_check(const struct kvcache_layout *from, const char **ret_why)
         return 0;
 }
 
-/* Every product that is used later, each in bounds. */
+/* Computes all products that are used later. Returns false if one overflows. */
 static bool layout_measure(struct layout *l, const struct kvcache_layout *from)
 {
         uint64_t alignment = MAX(from->alignment, UINT64_C(1)), pair, unit;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Leases under numbers of the library's own: an array of rows with a free list.
- *
- * Runs in the handle's thread. Owns the rows; what a row's session is, is its user's affair. */
+/* Leases, numbered by the library: an array of rows with a free list. Runs in the handle's thread.
+ * Owns the rows, but not the sessions that they name. */
 #include "lib/lease.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Descriptors of the data files that loans are of.
+/* Descriptors of the data files that loans refer to.
  *
- * Runs in the handle's thread. Keeps nothing: a program that reads by itself has something of its
- * own for each file, a cuFile handle, and closes both together. */
+ * Runs in the handle's thread. Nothing is cached here: a program that reads the files keeps state
+ * of its own for each, such as a cuFile handle, and closes it together with the descriptor. */
 #include <errno.h>
 
 #include "lib/admin.h"

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index on the reader's side; see lookup.h.
+/* Answers lookups from the tenant's lookup index; see lookup.h.
  *
  * Runs in the handle's thread. Owns the mapping.
  *
- * The first request that could be answered here goes to the daemon, with LOOKUP behind it; when the
- * reply has come, what follows is answered from the table. Keys are hashed and their buckets
- * fetched a window ahead of the one that is looked at, so that one key does not wait for the memory
- * of another.
+ * The first request that could be answered here goes to the daemon, followed by a LOOKUP; once its
+ * reply has arrived, later requests are answered from the index. Keys are hashed and their buckets
+ * prefetched one window ahead of the search, so that no key waits for the memory of another.
  *
- * Failures are no failures: whatever stands against the table (none there, its clock stands, it has
- * been superseded, a key of which it does not know, one that is absent when the session is over)
- * sends the request as a whole to the daemon. A daemon that lies here lies about what is there, as
- * it can in its replies; what it says of sizes is checked against the file, once, and the file is
- * sealed. The table has nothing of the shared tier: a request that wants that as well goes to the
- * daemon, unless it is a MATCH all of whose keys are here. */
+ * The whole request goes to the daemon if the index cannot answer it: no index is mapped, its clock
+ * has stopped, it was superseded, it has no definite answer for a key, or a key is absent and the
+ * session has ended. A malicious daemon can lie here about stored keys, as it can in its replies;
+ * the size it states is checked once against the file, which is sealed. The index does not cover
+ * the shared tier: a request that includes it goes to the daemon, unless it is a MATCH whose keys
+ * are all here. */
 #include "lib/lookup.h"
 
 #include <errno.h>
@@ -29,13 +28,13 @@
 #include "lib/window.h"
 
 enum {
-        AHEAD_MS = 100,     /* the daemon's clock may be so much before our coarse one */
-        AGAIN_MS = 100,     /* between two LOOKUPs */
-        REFUSED_MS = 10000, /* after one that brought nothing */
-        ALIVE_NS = 1000000, /* between two looks for the end of the session */
+        AHEAD_MS = 100,     /* maximum lead of the daemon's clock over our coarse clock */
+        AGAIN_MS = 100,     /* minimum time between two LOOKUPs */
+        REFUSED_MS = 10000, /* the same after a LOOKUP that failed */
+        ALIVE_NS = 1000000, /* time between two checks of the session */
 };
 
-/* Without a system call. */
+/* Returns milliseconds of the coarse monotonic clock, without a system call. */
 static int64_t now_ms(void)
 {
         struct timespec ts;
@@ -52,7 +51,7 @@ void lookup_fini(struct lookup_serial *l)
         l->bytes = 0;
 }
 
-/* --- getting it --- */
+/* --- requesting the index --- */
 
 void lookup_want(struct kvcache *kv)
 {
@@ -71,7 +70,7 @@ void lookup_want(struct kvcache *kv)
         message_queue(kv, m);
 }
 
-/* False: it is no index of so many bytes. */
+/* Maps the index. Returns false if the file is not an index of `bytes` bytes. */
 static bool map(struct lookup_serial *l, int fd, uint64_t bytes)
 {
         void *p = sealed_map(fd, bytes, SEALED_READ_ONLY, PROT_READ);
@@ -93,7 +92,8 @@ void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int
 
         l->asking = false;
         if (tally_fd >= 0 && !kv->conn->tally.counts)
-                (void)tally_map(&kv->conn->tally, tally_fd); /* else the lookups go uncounted */
+                (void)tally_map(&kv->conn->tally,
+                                tally_fd); /* on failure, lookups are not counted */
         if (l->base)
                 return;
         if (reply->status != WIRE_OK || !map(l, fd, reply->value64)) {
@@ -104,23 +104,24 @@ void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int
         l->serial = ++kv->lookups_mapped;
 }
 
-/* --- using it --- */
+/* --- answering from the index --- */
 
 static bool is_live(struct lookup_serial *l)
 {
         int64_t age;
 
         if (lookup_state(&l->view) != LOOKUP_LIVE) {
-                lookup_fini(l); /* there is another, or will be */
+                lookup_fini(l); /* the index was superseded, or will be */
                 return false;
         }
         age = (int64_t)((uint64_t)now_ms() - lookup_clock_ms(&l->view));
         return age >= -AHEAD_MS && age <= LOOKUP_STALE_MS;
 }
 
-/* The clock of a killed daemon is believed for a while, and its successor may have chunks that this
- * table lacks. So an absence counts only while the session stands, which is polled now and then: no
- * daemon dies, is succeeded by another and has that take a put within a millisecond. */
+/* The clock of a killed daemon is trusted for a while, and its successor may store chunks that this
+ * index lacks. An absent key is therefore believed only while the session is up, which is polled at
+ * most once a millisecond: no daemon can die, be succeeded and accept a put at the successor in
+ * that time. */
 bool lookup_session_is_up(struct kvcache *kv)
 {
         struct lookup_serial *l = &kv->conn->lookup;
@@ -135,7 +136,8 @@ bool lookup_session_is_up(struct kvcache *kv)
         return true;
 }
 
-/* An EVICT that was submitted before takes effect before what comes behind it. */
+/* An EVICT that was submitted before the lookup takes effect first, and the index may not reflect
+ * it yet. */
 bool lookup_is_overtaking(const struct kvcache *kv)
 {
         const struct message *m;
@@ -154,7 +156,7 @@ bool lookup_is_overtaking(const struct kvcache *kv)
         return false;
 }
 
-/* Open in this session, and with the secret of this table. NULL: it is not. */
+/* Returns a namespace that is open in this session, with its secret for this index, or NULL. */
 static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespace_handle)
 {
         const struct lookup_serial *l = &kv->conn->lookup;
@@ -173,9 +175,9 @@ static const struct namespace *namespace_of(struct kvcache *kv, uint32_t namespa
         return ns;
 }
 
-/* Counts the keys before the first that is absent. Most are found in their first bucket: the second
- * is fetched for the others only, and searched when the keys behind them have been hashed; what is
- * in neither, in the same way, in the stash. False: the table cannot answer. */
+/* Counts the keys before the first absent one. Most keys are found in their first bucket. The
+ * second bucket is prefetched only for the others and searched one window later, and likewise the
+ * stash. Returns false if the index cannot answer. */
 static bool match(const struct look *look, size_t *ret_run)
 {
         enum { STAGES = 4 };
@@ -212,7 +214,8 @@ static bool match(const struct look *look, size_t *ret_run)
         return true;
 }
 
-/* All tiers of all keys, and how many are in any. False: the table cannot answer for some. */
+/* Looks up all tiers of all keys, and counts the keys that are in any. Returns false if the index
+ * has no definite answer for one. */
 static bool exists(const struct look *look, const struct results *results, size_t *ret_present)
 {
         const struct window_ways *ways = window_best();
@@ -253,7 +256,7 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
         const struct results results = { u->results, u->result_size };
         const struct namespace *ns;
         struct look look;
-        size_t present = 0; /* of a MATCH: in the leading run */
+        size_t present = 0; /* MATCH: keys in the leading run */
         bool is_remote = kv->conn && (u->flags & KVCACHE_REMOTE) &&
                          (kv->conn->features & WIRE_FEATURE_REMOTE);
 
@@ -261,7 +264,8 @@ bool lookup_answer(struct kvcache *kv, const struct kvcache_request *u, uint64_t
             u->count == 0 || !kv->conn || !kv->conn->lookup.base || !is_live(&kv->conn->lookup) ||
             lookup_is_overtaking(kv))
                 return false;
-        /* Of a MATCH in several messages the daemon answers each by itself. */
+        /* The daemon answers each message of a MATCH separately, so that the results after the
+         * first absent key differ. */
         if (is_match && u->results && u->count > kv->conn->max_keys)
                 return false;
         ns = namespace_of(kv, u->namespace_handle);

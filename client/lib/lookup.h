@@ -1,21 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tenant's lookup index as this session has it: EXISTS and MATCH answered from memory that the
- * daemon writes, without a word to it. See lookup.h of proto. */
+/* Answers EXISTS and MATCH from the tenant's lookup index, memory that the daemon writes, without a
+ * message to the daemon. See lookup.h of proto. */
 #pragma once
 
 #include "lib/handle.h"
 
-/* Answers the request if it can be answered here and now: fills in the results, and how long the
- * leading run of a MATCH is. False: ask the daemon. */
+/* Answers the request if the index can: fills in the results, and sets `*ret_value` to the length
+ * of a MATCH's leading run. Returns false if the daemon must be asked. */
 bool lookup_answer(struct kvcache *kv, const struct kvcache_request *user, uint64_t *ret_value);
-/* The daemon is being asked: for the index, too, if there is one to be had. */
+/* Requests the lookup index from the daemon, unless the session has it, has asked recently, or may
+ * not use it. Called when a lookup goes to the daemon. */
 void lookup_want(struct kvcache *kv);
-/* The reply to LOOKUP; the descriptors stay the caller's: of the index, of the tally. -1: none. */
+/* Takes the reply to LOOKUP. `fd` is the descriptor of the index, `tally_fd` that of the page of
+ * counters; -1: none. The caller keeps both. */
 void lookup_take(struct kvcache *kv, const struct wire_reply *reply, int fd, int tally_fd);
-/* Unmaps it. */
+/* Unmaps the index. */
 void lookup_fini(struct lookup_serial *l);
-/* Is an EVICT on its way, which takes effect before what comes behind it? */
+/* Returns whether an EVICT is queued or in flight. An answer from the index would overtake the
+ * EVICT, although the request came after it. */
 bool lookup_is_overtaking(const struct kvcache *kv);
-/* Was the session up a millisecond ago? The daemon's memory outlives the daemon, and says nothing
- * any more. */
+/* Returns whether the session was up within the last millisecond. The daemon's memory outlives the
+ * daemon and is stale then. */
 bool lookup_session_is_up(struct kvcache *kv);

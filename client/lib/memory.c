@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls about memory that the daemon shares: places in the staging area, registered buffers,
- * and when either may be used again.
+/* The calls about memory shared with the daemon: places in the staging area, registered buffers,
+ * and the check whether memory may be reused.
  *
- * Runs in the handle's thread. Owns nothing: the staging area is the session's, buffers.c has the
- * table of registered buffers.
+ * Runs in the handle's thread. Owns nothing: the session owns the staging area, and buffers.c the
+ * table of buffers.
  *
- * Happy path: one REGISTER, which carries the descriptor, gives the region its number in the
- * session. In a new session the first request that names the region registers it again. UNREGISTER
- * is answered when nothing moves bytes there any more.
+ * Normal path: a REGISTER, which carries the descriptor, assigns the buffer its number in the
+ * session. In a new session, the first request that names the buffer registers it again. The daemon
+ * answers UNREGISTER once no I/O uses the memory.
  *
- * Failures: a refusal leaves the region without a session, and the next request that names it tries
- * again. An unregistration whose wait ends early goes on: the region is `leaving` until the user
- * has called again and gets its result. */
+ * Failures: a refused buffer stays unregistered, and the next request that names it tries again. An
+ * unregistration continues when the call that waits for it times out: the buffer is `leaving` until
+ * the user has called again and got the result. */
 #include "lib/memory.h"
 
 #include <errno.h>
@@ -33,7 +33,9 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-enum { BUFFER_POLL_MS = 2 }; /* between two attempts to take a lock that cannot be waited for */
+enum {
+        BUFFER_POLL_MS = 2
+}; /* interval between attempts to take a lock that cannot be waited for */
 
 /* --- staging --- */
 
@@ -56,7 +58,7 @@ static int acquire(struct kvcache *kv, size_t bytes, uint64_t *ret)
         int r = staging_acquire(&kv->conn->staging, bytes, true, ret);
 
         if (r == -ENOBUFS) {
-                /* Completions that are here already may make room. */
+                /* Completions that have arrived may free room. */
                 if (flow(kv) < 0)
                         return handle_fail(kv, -ENOTCONN, "the daemon closed the connection");
                 r = staging_acquire(&kv->conn->staging, bytes, true, ret);
@@ -152,10 +154,10 @@ int memory_buffer_ready(struct kvcache *kv, const struct buffer *d, uint64_t *tr
 }
 static_assert(WIRE_MAX_REGIONS <= 64, "a bit for each region");
 
-/* Where it is mapped: there already, or now. Pages that were never touched would be a hole to the
- * daemon, even where they are allocated: they are touched here, by the kernel, which gives an error
- * instead of a signal where the file is too short. The daemon has the last word on what it takes.
- */
+/* Sets the buffer's address: that of the caller's mapping, or of a new one. The kernel is asked to
+ * touch every page, because the daemon treats an untouched page as a hole even if it is allocated.
+ * If the file is too short, the kernel returns an error where a direct access would raise a signal.
+ * The daemon decides what it accepts. */
 static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
 {
         char reason[128];
@@ -167,7 +169,7 @@ static int buffer_map(struct kvcache *kv, struct buffer *d, void *base)
                 (void)madvise(base, d->bytes, MADV_POPULATE_WRITE);
                 return 0;
         }
-        if (d->on_disk) /* addresses that nothing else gets */
+        if (d->on_disk) /* reserve addresses that no other mapping gets */
                 p = mmap(NULL, d->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                          0);
         else
@@ -223,7 +225,7 @@ static int buffer_new(struct kvcache *kv, const struct kvcache_buffer_options *o
         return 0;
 }
 
-/* In numbers that fit everywhere, and clear of the other regions. */
+/* Checks that the options are in range and that the memory overlaps no other buffer. */
 static int buffer_check_options(struct kvcache *kv, const struct kvcache_buffer_options *o)
 {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), end;
@@ -283,7 +285,8 @@ int kvcache_buffer_register(struct kvcache *kv, const struct kvcache_buffer_opti
 
 /* --- unregistering --- */
 
-/* None that an earlier call has sent and did not wait for to the end. */
+/* Returns whether no UNREGISTER of this buffer is in flight; an earlier call may have stopped
+ * waiting for one. */
 static bool no_unregister(struct kvcache *kv, const void *buffer)
 {
         for (unsigned i = 0; i < WIRE_MAX_INFLIGHT; i++)
@@ -293,8 +296,8 @@ static bool no_unregister(struct kvcache *kv, const void *buffer)
         return true;
 }
 
-/* What this session has sent is answered, or the session is over: its requests, those of the ones
- * before, and the library's own copies. */
+/* Returns whether no unanswered request of this session or an ended one uses the buffer, and no
+ * pending copy of the library does. */
 static bool is_unused(struct kvcache *kv, const void *buffer)
 {
         const struct buffer *d = buffer;
@@ -330,7 +333,7 @@ static int buffer_unregister(struct kvcache *kv, struct buffer *d)
                 if (r < 0 && r != -ECONNRESET)
                         return r;
         }
-        /* When an ended daemon drops its lock, no descriptor says so. */
+        /* No descriptor becomes readable when an ended daemon drops its lock, so poll. */
         while (!flow_until(kv, is_unused, d,
                            MIN(deadline, handle_now_ns() + BUFFER_POLL_MS * INT64_C(1000000))))
                 if (handle_now_ns() >= deadline)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages: made, queued, read back; see message.h. Runs in the handle's thread. */
+/* Creates, queues and reads messages; see message.h. Runs in the handle's thread. */
 #include "lib/message.h"
 
 #include <assert.h>
@@ -9,7 +9,7 @@
 #include "checked.h"
 #include "lib/transfers.h"
 
-/* Releases that wait for no other message. */
+/* At this number of releases, or of bytes that they free, a RELEASE message is sent for them. */
 enum { RELEASES_MANY = 256, RELEASE_BYTES_MANY = 16 << 20 };
 
 struct message *message_new(unsigned op, size_t bytes)
@@ -89,7 +89,7 @@ void message_cancel(struct kvcache *kv, struct message *m)
                 return;
         cancel = message_new(WIRE_CANCEL, sizeof(struct wire_cancel));
         if (!cancel)
-                return; /* it ends as it would */
+                return; /* the entries then end as usual */
         ((struct wire_cancel *)cancel->data)->tag = m->tag;
         m->cancelled = true;
         kv->n_cancels++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls about namespaces as such, for those who look after them: list, stat, remove, lifetime.
- * A reply is checked whole before anything of it is used. Runs in the handle's thread. */
+/* Calls that administer namespaces: list, stat, remove, lifetime. A reply is checked as a whole
+ * before any part of it is used. Runs in the handle's thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "lib/abi.h"
 #include "lib/admin.h"
 
-/* Begins a call to a daemon that knows these messages. */
+/* Begins a call, if the daemon supports these messages. */
 static int begin(struct kvcache *kv)
 {
         int r = admin_begin(kv);
@@ -35,7 +35,7 @@ static int check_names(struct kvcache *kv, const char *name, const char *tenant)
         return 0;
 }
 
-/* One result off the front of the payload. False: it is malformed. */
+/* Takes one result from the front of the payload. Returns false if it is malformed. */
 static bool take_info(const uint8_t **p, size_t *left, struct kvcache_namespace_info *ret,
                       const char **ret_fingerprint, size_t *ret_fingerprint_length)
 {
@@ -74,7 +74,7 @@ static bool take_info(const uint8_t **p, size_t *left, struct kvcache_namespace_
         return true;
 }
 
-/* Asks for up to `max` of them, or for the one of that name. How many, or -errno. */
+/* Requests up to `max` namespaces, or the one named `name`. Returns their number, or -errno. */
 static int ask(struct kvcache *kv, const char *name, const char *tenant, uint64_t *cursor,
                void *ret, size_t size, size_t max, char **ret_fingerprint)
 {
@@ -206,7 +206,7 @@ int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *t
         r = begin(kv);
         if (r == 0)
                 r = remove_one(kv, name, tenant, flags, ret_dropped);
-        /* Whatever the answer: an open that is repeated gives the number that it has. */
+        /* Forget the number whatever the answer: opening again returns the present one. */
         for (uint32_t i = 0; i < kv->n_namespaces; i++)
                 if (strcmp(kv->namespaces[i].name, name) == 0)
                         kv->namespaces[i].session = 0;

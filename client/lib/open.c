@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handle's life: options, its descriptors, connect, close. Owns everything that hangs on struct
- * kvcache. */
+/* The life of a handle: options, descriptors, connect, close. Owns everything that struct kvcache
+ * refers to. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

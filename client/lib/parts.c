@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library as client/gpu sees it. Runs in the handle's thread; owns nothing. */
+/* The interface of the library to client/gpu. Runs in the handle's thread; owns nothing. */
 #include "lib/parts.h"
 
 #include <poll.h>

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library shows client/gpu besides the public calls: requests that kvcache_reap() does not
- * return, and a hold on the pool's mapping.
+/* The interface of the library to client/gpu: requests that kvcache_reap() does not return, and
+ * holds on the pool's mapping.
  *
- * A mapping that the GPU's driver knows must not be unmapped, nor its addresses used again, before
- * the driver has forgotten it: the hold keeps the mapping of a session that has ended. */
+ * A mapping that is registered with the GPU's driver must not be unmapped, and its addresses must
+ * not be reused, until the driver has unregistered it. A hold therefore keeps the mapping of a
+ * session that has ended. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,8 +16,8 @@
 struct conn;
 struct request;
 
-/* The handle stays while a GPU is attached: kvcache_close() then leaves it to the last
- * parts_detach(). */
+/* Attaches or detaches a GPU. While one is attached, kvcache_close() only marks the handle, and the
+ * last parts_detach() frees it. */
 void parts_attach(struct kvcache *kv);
 void parts_detach(struct kvcache *kv);
 bool parts_is_closed(const struct kvcache *kv);
@@ -27,21 +28,23 @@ struct parts_pool {
         uint64_t bytes;
 };
 
-/* Of the session that there is, or a new one. 0; -ECHILD; -ENOTCONN. */
+/* Takes a hold on the pool of the current session, connecting if there is none. Returns 0, -ECHILD
+ * or -ENOTCONN. */
 int parts_pool_hold(struct kvcache *kv, struct parts_pool *ret);
 void parts_pool_release(struct kvcache *kv, struct parts_pool *pool);
-/* False: the session that it belongs to has ended. */
+/* Returns whether the hold's session is the current one. */
 bool parts_pool_is_current(const struct kvcache *kv, const struct parts_pool *pool);
 
-/* As kvcache_submit(), for parts_request_take(). */
+/* Submits a request as kvcache_submit() does, to be completed by parts_request_take(). */
 int parts_submit(struct kvcache *kv, const struct kvcache_request *request, struct request **ret);
 bool parts_request_is_done(const struct request *q);
-/* Waits if it is not done. Its error, or 0; frees it. */
+/* Waits for a request and frees it. Returns its error, or 0. */
 int parts_request_take(struct kvcache *kv, struct request *q);
 
-/* As kvcache_count_transfer(), of one that is valid; the handle's text stays. */
+/* Counts a valid transfer as kvcache_count_transfer() does, but keeps the handle's error text. */
 int parts_count_transfer(struct kvcache *kv, const struct kvcache_transfer *t);
-/* Sends what may be sent, takes replies that are here, completes what is overdue. */
+/* Sends queued messages, takes replies that have arrived, and completes overdue requests. */
 void parts_flow(struct kvcache *kv);
-/* The same, once the socket or `fd` is readable or it is `deadline` (ns, CLOCK_MONOTONIC). */
+/* Waits until the socket or `fd` is readable or `deadline` (ns, CLOCK_MONOTONIC) passes, then acts
+ * as parts_flow(). */
 void parts_wait(struct kvcache *kv, int fd, int64_t deadline);

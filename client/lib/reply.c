@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a reply says, believed only after it was checked; see reply.h.
+/* Checks replies and applies them; see reply.h.
  *
- * Runs in the handle's thread. Owns nothing: results are the user's, leases go to the handle's
- * table.
+ * Runs in the handle's thread. Owns nothing: the user owns the results, and the handle's table the
+ * leases.
  *
- * A reply is checked whole, so that a malformed last key leaves the first without effect. If the
- * deadline of the request has passed, the reply's leases are released and the rest is ignored. */
+ * A reply is checked as a whole, so that a malformed last key leaves the first without effect. If
+ * the deadline of the request has passed, the reply's leases are released and the rest is
+ * ignored. */
 #include "lib/reply.h"
 
 #include <assert.h>
@@ -78,7 +79,7 @@ static bool asks_remote(const struct message *m)
         return ((const struct wire_hdr *)m->data)->flags & WIRE_F_REMOTE;
 }
 
-/* Of a MATCH: how many keys behind the run the shared tier has. */
+/* Returns how many keys after the leading run of a MATCH the shared tier has. */
 static uint64_t reply_shared(const struct message *m, const struct wire_reply *reply)
 {
         return asks_remote(m) ? reply->value64 & ~WIRE_MATCH_SEARCHING : 0;
@@ -102,7 +103,7 @@ static const char *reply_check_result(const struct kvcache *kv, const struct mes
         }
 }
 
-/* Is what follows the head of an OK as long as it has to be? */
+/* Returns whether the payload of a successful reply has the required length. */
 static bool reply_is_as_long(const struct message *m, const struct wire_reply *reply)
 {
         size_t payload = reply->hdr.len - sizeof(*reply);
@@ -124,7 +125,7 @@ static bool reply_is_as_long(const struct message *m, const struct wire_reply *r
         }
 }
 
-/* What is wrong with this reply to `m`, or NULL. */
+/* Returns the fault in the reply to `m`, or NULL. */
 static const char *reply_check(const struct kvcache *kv, const struct message *m,
                                const struct wire_reply *reply, unsigned n_fds)
 {
@@ -162,7 +163,8 @@ static const char *reply_check(const struct kvcache *kv, const struct message *m
 
 /* --- the results of a batch --- */
 
-/* A later daemon may know more statuses; to this library they say that it did not work. */
+/* Converts a status. A later daemon may define more statuses, which this library reports as
+ * failures. */
 static int reply_status(unsigned wire_status)
 {
         if (wire_status == WIRE_CANCELLED)
@@ -170,13 +172,14 @@ static int reply_status(unsigned wire_status)
         return wire_status < WIRE_STATUS_END ? (int)wire_status : KVCACHE_FAILED;
 }
 
-/* Ends a lease that the user never sees. Without memory to note it, it ends with the session. */
+/* Releases a lease that the user never sees. If memory is short, the lease ends with the
+ * session. */
 static void reply_drop_lease(struct kvcache *kv, struct wire_lease lease, uint32_t length)
 {
         (void)message_release(kv, lease, length);
 }
 
-/* Hands a lease to the user. False: no memory to note it, it is dropped. */
+/* Passes a lease to the user. Returns false if memory is short; the lease is then released. */
 static bool reply_lease(struct kvcache *kv, struct wire_lease lease, uint64_t offset,
                         uint32_t length, struct kvcache_result *ret)
 {
@@ -189,7 +192,7 @@ static bool reply_lease(struct kvcache *kv, struct wire_lease lease, uint64_t of
         return true;
 }
 
-/* Ends a loan that the user never sees. Without memory to say so, it ends with the session. */
+/* Ends a loan that the user never sees. If memory is short, the loan ends with the session. */
 static void reply_drop_loan(struct kvcache *kv, struct wire_lease loan)
 {
         struct wire_batch *batch;
@@ -220,7 +223,7 @@ static void reply_take_put(struct kvcache *kv, struct request *q, size_t key,
         results_set(&q->results, key, &result);
 }
 
-/* Copies to where the user wants it. False: there is less room than that. */
+/* Copies a chunk to the user's target. Returns false if the target is too small. */
 static bool reply_copy(const struct request *q, size_t key, const uint8_t *data, uint64_t length)
 {
         if (length > q->targets.keys[key].bytes)
@@ -298,7 +301,8 @@ static void reply_take_stat(struct request *q, size_t key, const struct wire_sta
                     });
 }
 
-/* Without a request, `q`, what the results hold is given back. */
+/* Applies result `i`. If `q` is NULL, because the request has expired, only releases its lease or
+ * loan. */
 static void reply_take_result(struct kvcache *kv, struct request *q, const struct message *m,
                               const void *payload, unsigned i)
 {
@@ -323,8 +327,8 @@ static void reply_take_result(struct kvcache *kv, struct request *q, const struc
         }
 }
 
-/* The run, what the shared tier has behind it, and the rest, of which the first may not be known.
- */
+/* Sets the results of a MATCH: the leading run, the keys after it that the shared tier has, and the
+ * rest. If the daemon is still searching, the first key of the rest is BUSY. */
 static void reply_take_match(struct request *q, const struct message *m,
                              const struct wire_reply *reply)
 {
@@ -342,7 +346,7 @@ static void reply_take_match(struct request *q, const struct message *m,
                 request_set(q, end, 1, KVCACHE_BUSY);
 }
 
-/* Chunks that the daemon leased, and would have copied and counted itself. */
+/* Counts copies of leased chunks, which the daemon would otherwise have made and counted. */
 static void reply_count_copies(struct kvcache *kv, const struct wire_reply *reply, int64_t began_ns)
 {
         const struct wire_get_result *results = (const struct wire_get_result *)(reply + 1);
@@ -375,7 +379,7 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                         reply_take_match(q, m, reply);
                 for (unsigned i = 0; i < m->count; i++)
                         reply_take_result(kv, q, m, reply + 1, i);
-                /* The user holds no lease by these, and knows of none that it could give back. */
+                /* The user does not know these leases and cannot release them, so do it now. */
                 if (copies)
                         (void)message_flush_releases(kv);
                 if (copies && q)
@@ -385,7 +389,7 @@ static void reply_take_batch(struct kvcache *kv, const struct message *m,
                 request_message_done(kv, q);
 }
 
-/* --- all others --- */
+/* --- replies to other messages --- */
 
 static void reply_take_control(struct kvcache *kv, struct message *m,
                                const struct wire_reply *reply, int *fd, unsigned n_fds)
@@ -414,14 +418,15 @@ static void reply_take_control(struct kvcache *kv, struct message *m,
         }
         if (m->op == WIRE_UNREGISTER &&
             (reply->status == WIRE_OK || reply->status == WIRE_INVALID)) {
-                buffer_unregistered(kv, m); /* or the daemon has no such region: as good */
+                buffer_unregistered(
+                        kv, m); /* INVALID: the daemon has no such region, which is as good */
         } else if (reply->status != WIRE_OK) {
                 error = message_errno(reply->status);
                 if (c)
                         handle_fail_text(kv, error, kvcache_status_name(reply->status), payload,
                                          bytes);
         } else if (m->op == WIRE_STAGING && !kv->conn->staging.base) {
-                /* Whether or not the caller still waits: a session gets its staging area once. */
+                /* Map the area even if the caller has stopped waiting: a session gets only one. */
                 error = staging_map(&kv->conn->staging, *fd, reply->value64);
                 if (error < 0 && c)
                         handle_fail(kv, error, "the daemon's staging area cannot be used");

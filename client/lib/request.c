@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's request: cut into messages on the way out, one status per key on the way back.
+/* A user's request: split into messages when it is sent, and one status per key when it completes.
  *
- * Runs in the handle's thread, inside of the user's calls. Owns the requests; their messages belong
- * to message.c.
+ * Runs in the handle's thread, within the user's calls. Owns the requests; message.c owns their
+ * messages.
  *
- * Happy path: all messages are built during the submit call, so the user's entries are not needed
- * after it, and data that is not in the staging area is copied there. Each reply fills its keys'
- * results; the last one completes the request, which then waits to be reaped. Keys that are
- * malformed get their verdict here and are in no message.
+ * Normal path: all messages are built during the submit call, which copies data outside shared
+ * memory to the staging area, so that the user's entries are not needed afterwards. Each reply
+ * fills the results of its keys; the last one completes the request, which then waits to be reaped.
+ * Malformed keys get their status at once and are in no message.
  *
- * Failures: a deadline ends the wait, not the request. Messages that are on their way lose their
- * request then; what their late replies lease is released, what they name in the staging area stays
+ * Failures: a deadline ends the wait, but not the messages that are in flight. They lose their
+ * request: the leases of their late replies are released, and their places in the staging area stay
  * taken until they are answered. A request of which nothing was sent is taken back instead, and its
  * keys are KVCACHE_BUSY. */
 #include "lib/request.h"
@@ -89,8 +89,8 @@ static void take_back(struct kvcache *kv, struct message *m)
         message_free(m);
 }
 
-/* Its messages on the way go on without it; those in the queue too, if others of the chain have
- * left. */
+/* Completes a request whose deadline has passed. Its messages in flight continue without it, and so
+ * do queued ones if another message of the chain was sent. */
 static void request_expire_one(struct kvcache *kv, struct request *q)
 {
         struct message *m, *next;
@@ -116,8 +116,8 @@ static void request_expire_one(struct kvcache *kv, struct request *q)
         request_complete(kv, q);
 }
 
-/* What is queued is taken back: a queue has no gaps, so all that was sent of it came before. When
- * the last message sent says that the chain goes on, the daemon ends that chain with the next
+/* Queued messages can be taken back without a gap in the chain, because the queue is sent in order.
+ * If the last message that was sent announces another, the daemon ends the chain at the next
  * message that does not continue it, or after some seconds. */
 void request_cancel(struct kvcache *kv, struct request *q)
 {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's request: cut into messages on the way out, one status per key on the way back. */
+/* A user's request: split into messages when it is sent, and one status per key when it
+ * completes. */
 #pragma once
 
 #include "checked.h"
@@ -7,34 +8,36 @@
 #include "lib/message.h"
 #include "lib/results.h"
 
-/* One stretch of a key's bytes, or of the room for them. */
+/* One contiguous part of a key's bytes, or of the room for them. */
 struct resolved_piece {
         void *data;
         uint64_t bytes;
-        struct place place; /* of it, where the key is shared */
+        struct place place; /* valid if the key is shared */
 };
 
 struct resolved_key {
-        int status;         /* KVCACHE_OK, or what becomes of a key that the daemon never sees */
+        int status;         /* KVCACHE_OK, or the final status of a key that is not sent */
         bool shared;        /* all of its bytes are in memory that the daemon maps, too */
         uint32_t n_pieces;  /* 1 or more */
-        size_t first_piece; /* in resolved.pieces */
-        uint64_t bytes;     /* of the pieces together */
+        size_t first_piece; /* index in resolved.pieces */
+        uint64_t bytes;     /* sum of its pieces */
 };
 
 struct resolved {
-        uint64_t session; /* in which `place` and `status` hold; 0: nothing is resolved */
+        uint64_t session; /* session in which `place` and `status` are valid; 0: nothing is
+                             resolved */
         size_t count;
-        struct resolved_key *keys; /* owned, as one allocation with the pieces; NULL: the operation
+        struct resolved_key *keys; /* owned, one allocation with the pieces; NULL: the operation
                                       moves no bytes */
         struct resolved_piece *pieces;
-        bool needs_staging; /* some bytes of a put are in no shared memory: they are copied there */
-        bool all_shared;    /* each key that a message will name is */
-        bool all_firm;      /* and writing to any of it raises no signal */
-        int refused;        /* 0, or -errno: the daemon did not take a region again */
+        bool needs_staging; /* some bytes of a put are in no shared memory and must be copied to
+                               staging */
+        bool all_shared;    /* each key that will be sent is shared */
+        bool all_firm;      /* and writing to any of them raises no signal */
+        int refused; /* 0, or -errno with which the daemon refused to register a buffer again */
 };
 
-/* Copies to where key `i` is wanted, which has room for it. */
+/* Copies `length` bytes of `data` to the target of key `i`, which has room for them. */
 static inline void resolved_copy(const struct resolved *r, size_t i, const uint8_t *data,
                                  uint64_t length)
 {
@@ -50,38 +53,41 @@ static inline void resolved_copy(const struct resolved *r, size_t i, const uint8
 }
 
 struct request {
-        TAILQ_ENTRY(request) link; /* kvcache.requests, then .ready */
+        TAILQ_ENTRY(request) link; /* in kvcache.requests, then in kvcache.ready */
         enum kvcache_op op;
         size_t count;
         struct results results;
-        struct resolved targets; /* of a `get into` that the library copies itself; else empty */
+        struct resolved targets; /* targets of a `get into` that the library copies itself;
+                                    otherwise empty */
         uint64_t user_data;
         int64_t deadline;
-        size_t n_messages; /* not answered yet */
+        size_t n_messages; /* number of unanswered messages */
         size_t n_sent;
-        size_t run; /* MATCH: no key from this one on is in the leading run */
+        size_t run; /* MATCH: upper bound of the leading run, in keys */
         int error;
         bool done;
-        bool waited; /* by a blocking call, which frees it: it is not reaped */
+        bool waited; /* a blocking call waits for the request and frees it: it is not reaped */
 };
 
 void resolved_fini(struct resolved *r);
-/* NULL is fine. */
+/* Frees a request; NULL is allowed. */
 void request_free(struct request *q);
 
-/* A message of it went out; is lost. */
+/* Record that one of the request's messages was sent, or was lost with its session. */
 void request_sent(struct request *q);
 void request_lost(struct kvcache *kv, struct message *m, int error);
-/* The status of its keys [first, first + count), and nothing else of their results. */
+/* Sets the status of keys [first, first + count), and zero for the rest of their results. */
 void request_set(struct request *q, size_t first, size_t count, int status);
-/* One of its messages needs no more waiting for. */
+/* Records that one of the request's messages needs no further reply, and completes the request with
+ * the last one. */
 void request_message_done(struct kvcache *kv, struct request *q);
 
-/* All of it is done: it is reaped, or its waiting call goes on. */
+/* Completes the request: the user reaps it, or its waiting call continues. */
 void request_complete(struct kvcache *kv, struct request *q);
-/* Completes what is due by `now` with KVCACHE_PENDING. */
+/* Completes requests whose deadline has passed at `now` (ns) with KVCACHE_PENDING, or KVCACHE_BUSY
+ * if nothing of them was sent. */
 void request_expire(struct kvcache *kv, int64_t now);
-/* Takes what is queued of it back, and has the daemon cancel what is in flight. */
+/* Takes back the request's queued messages, and asks the daemon to cancel those in flight. */
 void request_cancel(struct kvcache *kv, struct request *q);
-/* Will the library copy to [data, data + bytes) when a reply comes? */
+/* Returns whether the library will copy to [data, data + bytes) when a reply arrives. */
 bool request_copies_to(const struct kvcache *kv, const void *data, uint64_t bytes);

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's keys, resolved; see resolve.h.
+/* Resolves the keys of a request; see resolve.h.
  *
- * Runs in the handle's thread, inside of the user's calls. Owns nothing but what it allocates for
- * its caller.
+ * Runs in the handle's thread, within the user's calls. Owns only what it allocates for its caller.
  *
- * One pass over the entries of a PUT or a GET_INTO. Each is brought to this library's form,
- * checked, and its bytes are located: in the staging area, in a registered buffer, or in other
- * memory. What was found holds for one session: the next one has another staging area and other
- * numbers for the regions. */
+ * One pass over the entries of a PUT or a GET_INTO brings each to this library's form, checks it,
+ * and locates its bytes: in the staging area, in a registered buffer, or in other memory. The
+ * result is valid for one session, because the next has another staging area and other numbers for
+ * the buffers. */
 #include "lib/resolve.h"
 
 #include <assert.h>
@@ -26,7 +25,7 @@ static bool op_moves(enum kvcache_op op)
         return op == KVCACHE_OP_PUT || op == KVCACHE_OP_GET_INTO;
 }
 
-/* Entry `i`, in `scratch` if the program's is shorter than ours. */
+/* Returns entry `i`, copied to `scratch` if the program's structure is shorter than ours. */
 static const struct kvcache_entry *entry_at(const struct kvcache_request *user, size_t i,
                                             struct kvcache_entry *scratch)
 {
@@ -38,7 +37,7 @@ static const struct kvcache_entry *entry_at(const struct kvcache_request *user, 
         return scratch;
 }
 
-/* How many pieces the entries have, a missing array counting as one. */
+/* Counts the pieces of all entries; an entry without an array counts as one. */
 static bool count_pieces(const struct kvcache_request *user, size_t *ret)
 {
         struct kvcache_entry scratch;
@@ -71,24 +70,24 @@ static int allocate(const struct kvcache_request *user, struct resolved *r)
 static_assert(_Alignof(struct resolved_piece) <= _Alignof(struct resolved_key),
               "the pieces lie behind the keys");
 
-/* One pass over the entries of a request. */
+/* State of one pass over the entries of a request. */
 struct pass {
         struct kvcache *kv;
         const struct kvcache_request *user;
         struct resolved *r;
-        size_t n_pieces; /* of the entries so far */
-        uint64_t tried;  /* regions that were registered again */
+        size_t n_pieces; /* pieces of the entries so far */
+        uint64_t tried;  /* buffers that were registered again, one bit each */
 };
 
-/* Where a piece is; ascending as it gets worse, so that a key is where its worst piece is. */
+/* Location of a piece, from best to worst; the location of a key is that of its worst piece. */
 enum home {
-        HOME_SHARED,    /* in memory that the daemon has, too */
-        HOME_ELSEWHERE, /* or a part of it is */
-        HOME_REFUSED,   /* in a region that the daemon did not take again */
-        HOME_NOWHERE,   /* there is no such piece: no address, or no bytes */
+        HOME_SHARED,    /* in memory that the daemon maps, too */
+        HOME_ELSEWHERE, /* at least partly in other memory */
+        HOME_REFUSED,   /* in a buffer that the daemon refused to register again */
+        HOME_NOWHERE,   /* invalid: no address, no bytes, or not allowed there */
 };
 
-/* An enum home; -errno: the request cannot go out. */
+/* Locates a piece. Returns an enum home, or -errno if the request cannot be sent. */
 static int locate(struct pass *pass, struct resolved_piece *p, bool may_be_on_disk)
 {
         struct kvcache *kv = pass->kv;
@@ -120,7 +119,7 @@ static int locate(struct pass *pass, struct resolved_piece *p, bool may_be_on_di
         return HOME_SHARED;
 }
 
-/* The key's pieces, of which it has n_pieces. The worst home of them, or -errno. */
+/* Locates the key's n_pieces pieces. Returns the worst enum home, or -errno. */
 static int resolve_pieces(struct pass *pass, const struct iovec *pieces, struct resolved_key *k)
 {
         int worst = HOME_SHARED;
@@ -141,7 +140,7 @@ static int resolve_pieces(struct pass *pass, const struct iovec *pieces, struct 
         return worst;
 }
 
-/* The bytes of entry `e`, or the room for them. 0, -errno. */
+/* Resolves the bytes of entry `e`, or the room for them. Returns 0 or -errno. */
 static int resolve_bytes(struct pass *pass, const struct kvcache_entry *e, struct resolved_key *k)
 {
         const struct iovec one = { e->data, e->length }, none = { 0 };
@@ -160,11 +159,12 @@ static int resolve_bytes(struct pass *pass, const struct kvcache_entry *e, struc
         else if (home == HOME_REFUSED)
                 k->status = KVCACHE_INVALID;
         else if (k->n_pieces > 1 && k->bytes > UINT32_MAX)
-                k->status = KVCACHE_INVALID; /* no chunk is that long, nor is a number for it */
+                k->status =
+                        KVCACHE_INVALID; /* no chunk is that long, and wire lengths have 32 bits */
         return 0;
 }
 
-/* Can there be a chunk under its key, of which a get is to have such a range? */
+/* Returns whether the key can name a chunk, and a get's range can lie in one. */
 static bool may_name_a_chunk(enum kvcache_op op, const struct kvcache_entry *e)
 {
         struct key key;
@@ -213,7 +213,7 @@ int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resol
         error = allocate(user, r);
         for (size_t i = 0; error == 0 && i < user->count; i++) {
                 error = resolve_key(&pass, i);
-                /* Registering a region again may have shown that the session is over. */
+                /* Registering a buffer again may have revealed that the session has ended. */
                 if (error == 0 && !kv->conn)
                         error = -ECONNRESET;
         }

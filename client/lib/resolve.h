@@ -1,20 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's keys as the library works on them. Of an operation that moves bytes, every entry is
- * read, checked and located once, on the way in, and this is what is used from then on. Of the
- * others the keys are used as they lie in the program's arrays: there is nothing to keep of them.
- */
+/* The keys of a request, as the library processes them. For an operation that moves bytes, every
+ * entry is read, checked and located once, and later code uses the result. The keys of other
+ * operations are read from the program's arrays when they are needed. */
 #pragma once
 
 #include "key.h"
 #include "lib/request.h"
 
-/* Resolves all keys of `user` for the session that is up, unless they are. Regions that it names
- * and this session does not have are registered again. 0; -ENOMEM; -errno: the request cannot go
- * out.
- */
+/* Resolves all keys of `user` for the current session, unless they are resolved for it. Buffers
+ * that the keys name are registered again if this session does not have them. Returns 0, -ENOMEM,
+ * or -errno if the request cannot be sent. */
 int resolve(struct kvcache *kv, const struct kvcache_request *user, struct resolved *r);
-/* Entry `i`, as far as the first version has it, and key `i` of a request, in the program's arrays:
- * during the call only. */
+/* Return entry `i`, of which only the members of the first version may be read, and key `i` of a
+ * request. Both point into the program's arrays, which are valid during the call only. */
 static inline const struct kvcache_entry *resolved_entry(const struct kvcache_request *user,
                                                          size_t i)
 {
@@ -24,7 +22,8 @@ static inline const struct kvcache_key *resolved_key(const struct kvcache_reques
 {
         return user->entries ? &resolved_entry(user, i)->key : &user->keys[i];
 }
-/* What becomes of key `i`, as resolved_key.status. */
+/* Returns KVCACHE_OK if key `i` can be sent, otherwise its final status; see
+ * resolved_key.status. */
 static inline int resolved_status(const struct resolved *r, const struct kvcache_request *user,
                                   size_t i)
 {
@@ -48,7 +47,7 @@ static inline int resolved_status(const struct resolved *r, const struct kvcache
         return e->range_offset > UINT32_MAX || e->range_length > UINT32_MAX ? KVCACHE_INVALID
                                                                             : KVCACHE_OK;
 }
-/* Hands it over; `r` is empty then. */
+/* Moves the contents of `r` to the returned structure and leaves `r` empty. */
 static inline struct resolved resolved_take(struct resolved *r)
 {
         struct resolved taken = *r;

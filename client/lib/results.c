@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results for programs whose struct kvcache_result has another size; see results.h.
- *
- * Apart from the inline function, so that the usual case stays short where it is inlined. */
+/* Writes results for programs in which struct kvcache_result has another size; see results.h. Kept
+ * out of the inline function, so that the usual case stays short. */
 #include "lib/results.h"
 
 void results_set_sized(const struct results *to, size_t i, const struct kvcache_result *r)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The results of a request: the program's array, in the size that it was built with. */
+/* The results of a request: the program's array, in the element size that the program was built
+ * with. */
 #pragma once
 
 #include "lib/abi.h"
 
 struct results {
-        struct kvcache_result *base; /* NULL: none wanted */
-        size_t size;                 /* of one */
+        struct kvcache_result *base; /* NULL: no results wanted */
+        size_t size;                 /* size of one element */
 };
 
 __attribute__((cold)) void results_set_sized(const struct results *to, size_t i,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose memory is it: sessions that have ended, and what still hangs on them (rule R17).
+/* Sessions that have ended, and the memory that their unanswered requests may still use (rule R17).
  *
  * Runs in the handle's thread. Owns the list of ended sessions.
  *
- * A request that names staging or registered memory may go on in the kernel after the daemon's
- * death: reads of a killed process still reach memory. The liveness file says when that is over:
- * the daemon and each of its rings hold it locked, so a shared lock succeeds only when the last of
- * its I/O has ended. Until then the messages in question stay as ghosts, their places stay taken,
- * and the staging area stays mapped; of registered memory, which the user unmaps, the addresses are
- * kept for kvcache_memory_settled(). An ended session is freed in parts: pool and socket with the
- * last lease, the staging area with the last place. */
+ * I/O of a request that names staging or registered memory may continue in the kernel after the
+ * daemon's death: reads of a killed process still write to memory. The daemon and each of its rings
+ * hold a lock on the liveness file, so that a shared lock succeeds only when the last of its I/O
+ * has ended. Until then the messages stay as ghosts of the session, their places stay taken, and
+ * the staging area stays mapped. The user may unmap registered memory; its addresses are kept for
+ * kvcache_memory_settled(). An ended session is freed in parts: pool and socket with the last
+ * lease, the staging area with the last place. */
 #include "lib/retired.h"
 
 #include <sys/epoll.h>
@@ -22,7 +22,8 @@
 #include "lib/lookup.h"
 #include "lib/message.h"
 
-/* Is the daemon's I/O on this session's memory over? */
+/* Returns whether the daemon's I/O on this session's memory has ended, and if so frees the
+ * ghosts. */
 static bool settle(struct conn *c)
 {
         struct message *m;
@@ -68,7 +69,7 @@ void retired_add(struct kvcache *kv)
         retired_collect(kv);
 }
 
-/* Where a place of this session's is in memory; 0: nowhere any more. */
+/* Returns the address of a place of this session, or 0 if its buffer is no longer registered. */
 static uintptr_t address_of(const struct conn *c, const struct place *p)
 {
         if (p->region == WIRE_REGION_STAGING)

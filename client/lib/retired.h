@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whose memory is it: sessions that have ended, and what still hangs on them (rule R17). */
+/* Sessions that have ended, and the memory that their unanswered requests may still use (rule
+ * R17). */
 #pragma once
 
 #include "lib/handle.h"
 
-/* kv->conn becomes one of the ended sessions. */
+/* Moves kv->conn to the list of ended sessions. */
 void retired_add(struct kvcache *kv);
-/* Frees the parts of ended sessions that are not needed any more. */
+/* Frees the parts of ended sessions that are no longer needed. */
 void retired_collect(struct kvcache *kv);
-/* Does a request that is not answered, of this session or of one that has ended, name memory in
- * [data, data + bytes)? */
+/* Returns whether an unanswered request, of this session or an ended one, names memory in [data,
+ * data + bytes). */
 bool retired_uses(struct kvcache *kv, const void *data, uint64_t bytes);

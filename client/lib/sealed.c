@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See sealed.h. Owns nothing. */
+/* Maps sealed files; see sealed.h. Owns nothing. */
 #include "lib/sealed.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the daemon's in a sealed file, mapped here. */
+/* Maps memory that the daemon provides in a sealed file. */
 #pragma once
 
 #include <fcntl.h>
@@ -11,10 +11,11 @@
 #endif
 
 enum {
-        SEALED_SIZE = F_SEAL_SEAL | F_SEAL_SHRINK, /* it cannot be cut off */
+        SEALED_SIZE = F_SEAL_SEAL | F_SEAL_SHRINK, /* the file cannot be truncated */
         SEALED_READ_ONLY = SEALED_SIZE | F_SEAL_GROW | F_SEAL_FUTURE_WRITE,
 };
 
-/* All of the file, which has so many bytes and at least these seals; a child of fork() does not
- * have it. The descriptor stays the caller's. NULL: it is another file, or cannot be mapped. */
+/* Maps the whole file, which must have exactly `bytes` bytes and at least these seals; a child does
+ * not inherit the mapping. The caller keeps the descriptor. Returns NULL if the file differs or
+ * cannot be mapped. */
 void *sealed_map(int fd, uint64_t bytes, int seals, int prot);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places in the staging area: a sorted array of what is taken; the gaps between are what is free.
+/* Places in the staging area: a sorted array of the places in use; the gaps between them are free.
  *
  * Runs in the handle's thread. Owns the mapping and the array.
  *
- * A request takes one place for all that it copies, and users take few and large ones, so the array
- * is short: a binary search finds the place of a byte, a memmove() makes room for a new one.
- * Failures leave all as it was. */
+ * A request takes one place for everything that it copies, and users take few and large places, so
+ * the array is short: a binary search finds the place of a byte, and a memmove() makes room for a
+ * new one. A failed call changes nothing. */
 #include "lib/staging.h"
 
 #include <assert.h>
@@ -54,7 +54,7 @@ void staging_fini(struct staging *l, bool unmap)
         *l = (struct staging){ 0 };
 }
 
-/* The last place that starts at or before `offset`: its index, or -1. */
+/* Returns the index of the last place that starts at or before `offset`, or -1. */
 static ptrdiff_t staging_find(const struct staging *l, uint64_t offset)
 {
         size_t low = 0, high = l->n_places;
@@ -70,7 +70,7 @@ static ptrdiff_t staging_find(const struct staging *l, uint64_t offset)
         return (ptrdiff_t)low - 1;
 }
 
-/* The place that all of [offset, offset + bytes) lies in, or NULL. */
+/* Returns the place that contains all of [offset, offset + bytes), or NULL. */
 static struct staging_place *staging_place_of(const struct staging *l, uint64_t offset,
                                               uint64_t bytes)
 {

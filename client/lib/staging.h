@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Places in the staging area: the shared memory that puts are taken from and `get into` copies to.
+/* Places in the staging area, the shared memory from which puts are taken and to which `get into`
+ * copies.
  *
- * The bookkeeping is the library's private memory: the daemon, which can write the staging area,
- * cannot reach it. A place lives while its user holds it or a message names bytes in it; the last
- * of them frees it. */
+ * The table of places is private memory of the library, which the daemon cannot reach although it
+ * can write the staging area. A place lives while its user holds it or a message names bytes in it,
+ * and is freed with the last of them. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,7 +14,7 @@
 enum { STAGING_ALIGN = 64 };
 
 struct staging_place {
-        uint64_t start; /* offset, a multiple of STAGING_ALIGN, as is `bytes` */
+        uint64_t start; /* offset; like `bytes` a multiple of STAGING_ALIGN */
         uint64_t bytes;
         uint32_t refs; /* entries of messages that name bytes in it */
         bool held;     /* by the user, until kvcache_staging_release() */
@@ -22,24 +23,26 @@ struct staging_place {
 struct staging {
         uint8_t *base; /* NULL: no staging area */
         uint64_t bytes;
-        struct staging_place *places; /* by start */
+        struct staging_place *places; /* sorted by start */
         size_t n_places, room;
-        size_t hint; /* no free byte lies before this place's start */
+        size_t hint; /* index of a place before whose start there is no free byte */
 };
 
-/* Maps `bytes` of `fd`, which stays the caller's. 0; -EPERM: it can be shrunk; -EBADMSG: it is
- * shorter; -errno. */
+/* Maps `bytes` of `fd`, which the caller keeps. Returns 0; -EPERM if the file can shrink; -EBADMSG
+ * if the file is too short; -errno. */
 int staging_map(struct staging *l, int fd, uint64_t bytes);
 void staging_fini(struct staging *l, bool unmap);
 
-/* First fit: the lowest addresses are the ones still in the CPU's cache. 0; -ENOBUFS: not now;
- * -E2BIG: never; -ENOMEM. A place that is not held goes with its last reference. */
+/* Takes the first free range that fits, because low addresses are most likely in the CPU's cache.
+ * Returns 0; -ENOBUFS if there is no room now; -E2BIG if `bytes` can never fit; -ENOMEM. A place
+ * that is not `held` is freed with its last reference. */
 int staging_acquire(struct staging *l, uint64_t bytes, bool held, uint64_t *ret_offset);
-/* The user's hold. False if no held place starts there. */
+/* Ends the user's hold on a place. Returns false if no held place starts at `offset`. */
 bool staging_release(struct staging *l, uint64_t offset);
 
-/* Is [data, data + bytes) in the mapping? */
+/* Returns whether [data, data + bytes) lies in the mapping. */
 bool staging_contains(const struct staging *l, const void *data, uint64_t bytes);
-/* Is [offset, offset + bytes) in one place? Then that place has one reference more. */
+/* Takes a reference to the place that contains [offset, offset + bytes). Returns false if no single
+ * place does. */
 bool staging_ref(struct staging *l, uint64_t offset, uint64_t bytes);
 void staging_unref(struct staging *l, uint64_t offset);

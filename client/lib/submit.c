@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls by which a request goes out and comes back: submit, reap, cancel, release, flush.
+/* The calls that send requests and return completions: submit, reap, cancel, release, flush.
  *
- * Runs in the handle's thread. A request is checked, its keys are resolved, its messages are built
- * and queued, all within the call. Failures: when the session turns out to be over before anything
- * was sent, all of that is done once more, for the next session. */
+ * Runs in the handle's thread. A request is checked, its keys are resolved, and its messages are
+ * built and queued within the call. Failures: if the session turns out to have ended before
+ * anything was sent, the request is prepared once more for the next session. */
 #include "lib/submit.h"
 
 #include <errno.h>
@@ -23,8 +23,8 @@
 
 DEFINE_CLEANUP(struct request *, request_free);
 
-/* A session with all that the request needs of it: its namespace, its keys resolved, staging
- * memory. */
+/* Prepares a session for a request: connects, opens its namespace, resolves its keys and creates
+ * the staging area if it is needed. */
 static int prepare(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                    uint32_t *ret_namespace)
 {
@@ -49,7 +49,8 @@ static int prepare(struct kvcache *kv, const struct kvcache_request *user, struc
         return keys->needs_staging ? memory_staging_ready(kv) : 0;
 }
 
-/* The daemon gives up a little earlier than we do, so that its answer is still in time. */
+/* Returns the daemon's time limit in ms: a little less than ours, so that its answer still arrives
+ * in time. */
 static uint32_t daemons_share(int64_t deadline)
 {
         int64_t left_ms = MAX((deadline - handle_now_ns()) / 1000000, (int64_t)0);
@@ -57,7 +58,8 @@ static uint32_t daemons_share(int64_t deadline)
         return (uint32_t)MAX(left_ms - left_ms / 8, (int64_t)1);
 }
 
-/* One try. -ECONNRESET: the session ended before anything of it was sent. */
+/* Prepares and sends a request once. Returns -ECONNRESET if the session ended before anything was
+ * sent. */
 static int try(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
                size_t first, size_t count, bool more, int64_t deadline, bool waited,
                struct request **ret)
@@ -96,8 +98,8 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
                 encode_undo(&b);
                 return r;
         }
-        /* Nothing is sent by which the end of the session would show: what the keys are refused for
-         * may be limits of a daemon that another has followed. */
+        /* Nothing was sent that would reveal the end of the session. Check it, because the keys may
+         * have been refused for limits of a daemon that has been replaced. */
         if (count > 0 && q->n_messages == 0 && flow_has_ended(kv))
                 return -ECONNRESET;
 
@@ -112,7 +114,7 @@ static int try(struct kvcache *kv, const struct kvcache_request *user, struct re
                 lookup_want(kv);
         if (user->op == KVCACHE_OP_GET || user->op == KVCACHE_OP_GET_INTO)
                 hits_want(kv);
-        /* Who waits for the reply takes it then. */
+        /* A call that waits for the reply also takes it. */
         (void)(waited ? flow_send(kv) : flow(kv));
 
         if (q->done && q->n_sent == 0 && q->error == -ECONNRESET) {
@@ -130,9 +132,9 @@ int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolv
 {
         int r;
 
-        /* A daemon that was restarted while the session was idle is noticed now: it has not seen
-         * the request, so the messages are built anew for the new session. The new daemon may be
-         * able to do what the old one could not. */
+        /* If a daemon was restarted while the session was idle, that shows only now. It has not
+         * seen the request, so the messages are built again for the new session; the new daemon may
+         * support what the old one did not. */
         r = try(kv, user, keys, first, count, more, deadline, waited, ret);
         if (r == -ECONNRESET || ((r == -EOPNOTSUPP || r == -E2BIG) && flow_has_ended(kv))) {
                 kv->error[0] = '\0';
@@ -155,7 +157,7 @@ int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolv
         }
 }
 
-/* Sizes, and members that this library does not know. */
+/* Checks the size of the entries, and that members unknown to this library are zero. */
 static int check_entries(struct kvcache *kv, const struct kvcache_request *u)
 {
         struct kvcache_entry e;
@@ -246,7 +248,8 @@ int submit_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
 {
         int error;
 
-        (void)flow_until(kv, is_done, q, INT64_MAX); /* it expires at its own deadline */
+        (void)flow_until(kv, is_done, q,
+                         INT64_MAX); /* ends no later than the request's own deadline */
         error = q->error;
         if (ret_value)
                 *ret_value = q->run;
@@ -258,7 +261,7 @@ int submit_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value)
 
 /* --- the public calls --- */
 
-/* Complete already, if it can be answered here. */
+/* Completes the request at once, if it can be answered here. */
 static bool answer(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys)
 {
         struct request *q = calloc(1, sizeof(*q));
@@ -348,7 +351,7 @@ int kvcache_reap_sized(struct kvcache *kv, struct kvcache_completion *ret, size_
         if (timeout_ms >= 0)
                 deadline = timeout_ms == 0 ? 0 : handle_deadline(timeout_ms, 0);
 
-        /* With completions at hand and nothing on its way there is nothing to look for. */
+        /* With completions at hand and nothing in flight, the socket need not be read. */
         if (TAILQ_EMPTY(&kv->ready) || !TAILQ_EMPTY(&kv->requests) || !TAILQ_EMPTY(&kv->queue)) {
                 flow_check_idle(kv);
                 (void)flow(kv);
@@ -368,7 +371,7 @@ int kvcache_cancel(struct kvcache *kv, uint64_t user_data)
         r = handle_enter(kv);
         if (r < 0)
                 return r;
-        /* What is answered by now is not to be cancelled. */
+        /* A request that has been answered by now is not cancelled. */
         (void)flow(kv);
         for (q = TAILQ_FIRST(&kv->requests); q; q = next) {
                 next = TAILQ_NEXT(q, link);
@@ -418,7 +421,7 @@ int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size
                         break;
         }
         if (r < 0) {
-                /* A lease that cannot be noted ends with its session. */
+                /* A release that cannot be queued takes effect by ending its session. */
                 if (kv->conn)
                         flow_session_lost(kv, r);
                 (void)handle_no_memory(kv);

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A user's request on its way out, and the wait for its end. */
+/* Submits a user's request, and waits for its completion. */
 #pragma once
 
 #include "lib/request.h"
 
-/* Checks what can be checked before anything is sent, and brings the program's struct to this
- * library's form; entries and results stay in the program's. */
+/* Checks a request as far as possible before anything is sent, and brings the program's structure
+ * to this library's form. Entries and results stay in the program's memory. */
 int submit_normalize(struct kvcache *kv, const struct kvcache_request *user,
                      struct kvcache_request *ret);
-/* Builds, queues and sends `user`'s entries [first, first + count), as part of a chain that goes on
- * if `more`. `keys` is resolved for the session if it is not, and stays the caller's. 0; -ENOBUFS,
- * -E2BIG: data does not fit the staging area now, or ever; -ENOTCONN; -EINVAL; -ENOENT, -EEXIST:
- * the namespace could not be opened again after a reconnect. With `waited`, `*ret` is the caller's,
- * to be given to submit_finish(). */
+/* Builds, queues and sends the entries [first, first + count) of `user`; `more`: the chain
+ * continues after them. Resolves `keys`, which the caller owns, if they are not resolved for the
+ * session. `waited`: `*ret` belongs to the caller, who passes it to submit_finish(). Returns 0;
+ * -ENOBUFS or -E2BIG if data does not fit into the staging area now, or ever; -ENOTCONN; -EINVAL;
+ * -ENOENT or -EEXIST if the namespace could not be opened again after a reconnect. */
 int submit(struct kvcache *kv, const struct kvcache_request *user, struct resolved *keys,
            size_t first, size_t count, bool more, int64_t deadline, bool waited,
            struct request **ret);
-/* Waits for it, copies its verdict, frees it. */
+/* Waits for a request and frees it. Returns its error, or 0; `*ret_value` (may be NULL) gets the
+ * leading run of a MATCH. */
 int submit_finish(struct kvcache *kv, struct request *q, uint64_t *ret_value);

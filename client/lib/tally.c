@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The session's tally; see tally.h.
+/* Counters of lookups; see tally.h.
  *
- * Runs in the handle's thread. Owns the mapping, which a child does not have after fork() and which
- * ends with the session: another daemon's tally begins at zero, and what this one's said has been
- * read by then, or ended with the daemon.
+ * Runs in the handle's thread. Owns the mapping, which a child does not inherit and which ends with
+ * the session: the next daemon's counters start at zero, and this daemon has read its own, or has
+ * ended.
  *
- * Without a page, or with one that cannot be trusted to stay as large as it is, nothing is counted:
- * a lookup never fails for its count. */
+ * Without a page, or if the page's file could shrink, nothing is counted, because a lookup must not
+ * fail for its count. */
 #include "lib/tally.h"
 
 #include <errno.h>

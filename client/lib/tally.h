@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this session's lookups found that were answered here: counters in a page of the daemon's,
- * which reads them when it reports. Two additions a request, no system call. */
+/* Counters of the lookups that this session answered itself, in a page that the daemon provides and
+ * reads when it reports. Counting costs two additions per request and no system call. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,20 +9,22 @@
 
 #include "wire.h"
 
-/* Of a session. */
+/* Counters of one session. */
 struct tally {
-        struct wire_tally *counts; /* WIRE_TALLY_NAMESPACES of them; NULL: the daemon gave none */
-        struct wire_tally_loads *loads; /* as many; NULL: or is too old for them */
-        size_t bytes;                   /* mapped */
+        struct wire_tally *counts;      /* WIRE_TALLY_NAMESPACES rows; NULL: the daemon provided no
+                                           page */
+        struct wire_tally_loads *loads; /* WIRE_TALLY_NAMESPACES rows; NULL: no page, or the
+                                           daemon is too old */
+        size_t bytes;                   /* size of the mapping */
 };
 
-/* Maps the page of `fd`, which stays the caller's. 0; -EPERM: it can be shrunk; -EBADMSG: it is
- * shorter; -errno. */
+/* Maps the page of `fd`, which the caller keeps. Returns 0; -EPERM if the file can shrink; -EBADMSG
+ * if the file is too short; -errno. */
 int tally_map(struct tally *t, int fd);
 void tally_fini(struct tally *t);
-/* Keys of the namespace that the daemon knows by this number. Inline: this is on the way of each
- * request that is answered here. One thread writes, so that no addition need be atomic; each store
- * is whole for the daemon, which reads at any time. */
+/* Counts keys found and missing in the namespace with this number of the daemon's. Inline, because
+ * every request answered here calls it. One thread writes, so the additions need not be atomic;
+ * each store is, because the daemon reads at any time. */
 static inline void tally_add(struct tally *t, uint32_t namespace_id, uint64_t found,
                              uint64_t missing)
 {
@@ -39,7 +41,8 @@ static inline void tally_add(struct tally *t, uint32_t namespace_id, uint64_t fo
                                  __ATOMIC_RELAXED);
 }
 
-/* Keys that were found and are not to be got. False: there is no place to count them. */
+/* Counts keys that were found and will not be got. Returns false if there is nowhere to count
+ * them. */
 static inline bool tally_decline(struct tally *t, uint32_t namespace_id, uint64_t keys)
 {
         uint64_t *at;

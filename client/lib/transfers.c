@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The session's counters of transfers; see transfers.h.
+/* Counters of transfers; see transfers.h.
  *
- * Runs in the handle's thread. Owns a copy of the counters, which is where they are added up, and
- * the mapping of the page, where the daemon reads them. What is counted before the page is there is
- * in the copy. Both end with the session, and so does what has been counted without a page.
+ * Runs in the handle's thread. Owns a private copy of the counters, to which transfers are added,
+ * and the mapping of the page, which the daemon reads. Transfers counted before the page arrives
+ * are in the copy. Both end with the session, and with them counts that never reached a page.
  *
- * In a page that cannot be trusted to stay as large as it is, nothing is counted: no transfer fails
- * for its count. A child has no mapping after fork(). */
+ * A page whose file could shrink is not used, because a transfer must not fail for its count. A
+ * child does not inherit the mapping. */
 #include "lib/transfers.h"
 
 #include <errno.h>
@@ -20,19 +20,21 @@
 struct transfers_own {
         struct transfer_slot slots[TRANSFER_PAGE_SLOTS];
         uint64_t busy_until_ns[TRANSFER_PAGE_SLOTS];
-        unsigned n_slots, last; /* the one that was found last */
+        unsigned n_slots, last; /* index of the slot that was found last */
 };
 
 /* --- the page --- */
 
-/* Stores are whole for the daemon, which reads at any time, and it sees them in their order: with
- * release each, and not a fence, which ThreadSanitizer does not know. */
+/* Stores a word. The daemon reads at any time, so each store is atomic and the stores become
+ * visible in order. Each has release order instead of one fence for all, because ThreadSanitizer
+ * does not support fences. */
 static void put_word(uint64_t *to, uint64_t value)
 {
         __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
-/* Odd while the client writes: who reads then, reads again. */
+/* Makes the sequence odd before a write and even after it; a reader that sees it odd or changed
+ * reads again. */
 static void sequence_step(struct transfer_page *page)
 {
         put_word(&page->sequence, page->sequence + 1);
@@ -91,7 +93,7 @@ void transfers_fini(struct transfers *t, bool forked)
 
 /* --- counting --- */
 
-/* 0, -ENOSPC. */
+/* Finds or adds the slot of `key`. Returns 0 or -ENOSPC. */
 static int slot_of(struct transfers_own *own, uint32_t key, unsigned *ret)
 {
         unsigned i = own->last;
@@ -110,7 +112,8 @@ static int slot_of(struct transfers_own *own, uint32_t key, unsigned *ret)
         return 0;
 }
 
-/* Time with at least one of them under way: what overlaps with an earlier one counts once. */
+/* Adds the time during which at least one operation ran; time that overlaps with an earlier one
+ * counts once. */
 static void count_busy(struct transfers_own *own, unsigned i, uint64_t duration_ns, uint64_t now_ns)
 {
         uint64_t since = MAX(now_ns - MIN(duration_ns, now_ns), own->busy_until_ns[i]);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the program, or client/gpu, has moved by itself: counters in a page of the daemon's, which
- * reads them when it reports. */
+/* Counters of the transfers that the program or client/gpu makes itself, in a page that the daemon
+ * provides and reads when it reports. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,18 +10,19 @@
 
 struct transfers_own;
 
-/* Of a session. */
+/* Counters of one session. */
 struct transfers {
-        struct transfers_own *own;  /* NULL: nothing has been counted yet */
-        struct transfer_page *page; /* NULL: not there yet, or not to be had */
+        struct transfers_own *own;  /* NULL: nothing has been counted */
+        struct transfer_page *page; /* NULL: not received yet, or not available */
         bool asked;                 /* TRANSFERS has been sent */
 };
 
-/* `sum` is what `n` operations have moved together in its latency_ns, which end now. 0; -ENOSPC: no
- * slot is left; -ENOMEM. */
+/* Counts `n` operations that together moved `sum` in its latency_ns and end now. Returns 0; -ENOSPC
+ * if no slot is left; -ENOMEM. */
 int transfers_count(struct transfers *t, uint32_t key, const struct transfer_record *sum,
                     uint64_t n, uint64_t now_ns);
-/* The reply to TRANSFERS; `fd` stays the caller's. A page that cannot be used is done without. */
+/* Maps the page of the reply to TRANSFERS; the caller keeps `fd`. A page that cannot be used is
+ * ignored. */
 void transfers_take(struct transfers *t, int fd);
-/* `forked`: in a child, which does not have the page. */
+/* Frees the counters. `forked`: the process is a child, which does not have the mapping. */
 void transfers_fini(struct transfers *t, bool forked);

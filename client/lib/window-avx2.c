@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* With AVX2; see window.h. Built for every x86-64 and called only where the processor has it, so
- * each function says so by itself, instead of a flag for the file.
+/* The implementation with AVX2; see window.h. Built for every x86-64 and called only if the
+ * processor supports it, so each function has the target attribute instead of the file a compiler
+ * flag.
  *
- * The hash is key_hash() of four keys in the four words of a register, twice side by side: each
- * round waits for the one before it, and the other four fill the gaps. */
+ * The hash is key_hash() of four keys in the four words of a register, for two registers at once:
+ * each round depends on the one before it, and the other four keys use the idle cycles. */
 #include "lib/window.h"
 
 #if defined(__x86_64__)
@@ -51,7 +52,7 @@ AVX2 static inline __m256i sip_end(const struct sip *s)
         return _mm256_xor_si256(_mm256_xor_si256(s->v0, s->v1), _mm256_xor_si256(s->v2, s->v3));
 }
 
-/* The first words of four keys in the first register, and so on. */
+/* Loads four keys; register i gets word i of each. */
 AVX2 static inline void load_keys(const uint8_t *at, size_t stride, __m256i ret[static WIDTH])
 {
         __m256i a = _mm256_loadu_si256((const __m256i *)at),
@@ -67,7 +68,7 @@ AVX2 static inline void load_keys(const uint8_t *at, size_t stride, __m256i ret[
         ret[3] = _mm256_permute2x128_si256(ab_odd, cd_odd, 0x31);
 }
 
-/* Words of ones where a key is all zeros. */
+/* Returns all ones in each word whose key is all zeros. */
 AVX2 static inline __m256i roots(const __m256i words[static WIDTH])
 {
         return _mm256_cmpeq_epi64(_mm256_or_si256(_mm256_or_si256(words[0], words[1]),
@@ -75,7 +76,7 @@ AVX2 static inline __m256i roots(const __m256i words[static WIDTH])
                                   _mm256_setzero_si256());
 }
 
-/* lookup_hash() of eight keys. False: one is the root. */
+/* Computes lookup_hash() of eight keys. Returns false if one is the root. */
 AVX2 static inline bool hash_group(const struct key_secret *secret, const uint8_t *at,
                                    size_t stride, uint64_t ret[static GROUP])
 {
@@ -136,8 +137,9 @@ AVX2 static void hash_keys(const struct key_secret *secret, const uint8_t *keys,
                 *ret++ = lookup_hash(secret, (const struct key *)keys);
 }
 
-/* Half a bucket, read once: the daemon writes it meanwhile, and what is compared has to be what is
- * taken. Aligned, so each word is as the daemon stored it, as with a load of its own. */
+/* Loads half a bucket in one instruction. The daemon may write meanwhile, and the words that are
+ * compared must be the words that are used. The load is aligned, so each word is as the daemon
+ * stored it. */
 AVX2 static inline __m256i load_words(const uint64_t *words)
 {
         __m256i loaded;
@@ -146,13 +148,13 @@ AVX2 static inline __m256i load_words(const uint64_t *words)
         return loaded;
 }
 
-/* Its words with this tag; zeros in the place of others. */
+/* Returns the words with this tag, and zeros in place of the others. */
 AVX2 static inline __m256i words_of(__m256i words, __m256i tag, __m256i tag_bits)
 {
         return _mm256_and_si256(_mm256_cmpeq_epi64(_mm256_and_si256(words, tag_bits), tag), words);
 }
 
-/* Is there a word with this hash in the bucket? */
+/* Returns whether the bucket has a word with this hash. */
 AVX2 static inline bool is_in(const struct lookup_bucket *b, uint64_t hash)
 {
         __m256i tag_bits = _mm256_set1_epi64x((long long)LOOKUP_TAG_BITS);
@@ -164,9 +166,9 @@ AVX2 static inline bool is_in(const struct lookup_bucket *b, uint64_t hash)
                                    _mm256_set1_epi64x(LOOKUP_TIER_BITS));
 }
 
-/* Without a branch on what is found, which is not to be predicted: of a key that is there the first
- * bucket is warmed again, which costs nothing. The empty statement keeps compilers from making a
- * branch of it after all. */
+/* Avoids a branch on the result, which cannot be predicted: for a key that was found, the first
+ * bucket is prefetched again at no cost. The empty asm statement keeps compilers from turning the
+ * expression into a branch. */
 AVX2 static void find_first(const struct look *look, struct window *w)
 {
         const struct lookup_bucket *buckets = look->view->buckets;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A few keys of a lookup in the shared index, under way together, so that none waits for the memory
- * of another: hashed and their first buckets fetched, then searched there and the second buckets of
- * the others fetched, then searched there. Runs in the handle's thread and owns nothing.
+/* Searches several keys in the lookup index at once, so that no key waits for the memory of
+ * another. All keys are hashed while their first buckets are fetched, then searched there while the
+ * second buckets of absent keys are fetched, then searched in these. Runs in the handle's thread
+ * and owns nothing.
  *
- * There are two ways of it with the same answers: plain C, and AVX2 where the processor has it,
- * eight hashes at a time and a bucket in two comparisons. Nothing here fails. What is not found is
- * to be asked of lookup_find_surely(), which alone can say that a key is absent. */
+ * Plain C and AVX2 give the same answers; AVX2 computes eight hashes at a time and compares a
+ * bucket with two instructions. Nothing here fails. The caller passes absent keys to
+ * lookup_find_surely(), which alone can confirm that a key is absent. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +15,7 @@
 
 #include "proto/lookup.h"
 
-enum { WINDOW_KEYS = 32 }; /* as many as there are bits for */
+enum { WINDOW_KEYS = 32 }; /* the number of bits in window.absent */
 
 /* All keys of a lookup. */
 struct look {
@@ -27,29 +28,29 @@ struct look {
 struct window {
         size_t first, n;
         uint64_t hashes[WINDOW_KEYS];
-        unsigned absent; /* bits: so far not seen */
+        unsigned absent; /* bit per key: not found so far */
 };
 
 struct window_ways {
-        /* Computes the hashes of the keys from `first` on, and warms their first buckets. False:
-         * one is the root, which is never stored. */
+        /* Hashes the keys from `first` on, and prefetches their first buckets. Returns false if one
+         * key is the root, which is never stored. */
         bool (*hash)(const struct look *look, size_t first, struct window *ret);
-        /* Marks as absent which keys are not in their first bucket, and warms the second of these.
-         */
+        /* Marks keys that are not in their first bucket as absent, and prefetches their second
+         * buckets. */
         void (*find_first)(const struct look *look, struct window *w);
-        /* Of those, takes off the mark which are in their second. */
+        /* Clears the mark of absent keys that are in their second bucket. */
         void (*find_second)(const struct look *look, struct window *w);
-        /* Only lookup_hash(), of n keys. */
+        /* Computes only lookup_hash(), of `n` keys. */
         void (*hash_keys)(const struct key_secret *secret, const uint8_t *keys, size_t stride,
                           size_t n, uint64_t *ret);
 };
 
 extern const struct window_ways window_plain;
 #if defined(__x86_64__)
-extern const struct window_ways window_avx2; /* for processors that have it */
+extern const struct window_ways window_avx2; /* requires a processor with AVX2 */
 #endif
 
-/* The quicker one that this processor can do. */
+/* Returns the faster implementation that this processor supports. */
 static inline const struct window_ways *window_best(void)
 {
 #if defined(__x86_64__)
@@ -59,8 +60,8 @@ static inline const struct window_ways *window_best(void)
         return &window_plain;
 }
 
-/* The part of hash() that is the same: which keys are in it, none of them absent so far. Their
- * first. */
+/* Initializes the window at key `first`, with no key absent. Returns the address of its first key.
+ * Shared by both implementations of hash(). */
 static inline const uint8_t *window_begin(const struct look *look, size_t first, struct window *ret)
 {
         ret->first = first < look->count ? first : look->count;

@@ -30,8 +30,8 @@ struct status_sources {
         const char *keep_why_not; /* the reason if not */
         uint64_t config_reloads, config_reloads_refused;
         struct cJSON *reload_pending; /* texts of changes that need a restart; the server owns it */
-        uint64_t workers_stuck_ns; /* how long a worker has not advanced; 0: all advance */
-        bool ready, draining;      /* ready: startup is complete */
+        uint64_t workers_stuck_ns;    /* how long a worker has not advanced; 0: all advance */
+        bool ready, draining;         /* ready: startup is complete */
         struct histogram loop[METRICS_LOOP]; /* ns */
         uint64_t loop_spun_ns;
         const uint8_t *instance; /* WIRE_INSTANCE_BYTES */

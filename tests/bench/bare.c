@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the machine does without a daemon: batches of --batch pieces of --size bytes, one batch
- * after the other, with no index, no checksum and nothing to ask.
+/* Measures the machine without a daemon: batches of --batch pieces of --size bytes, one after the
+ * other, without index, checksum or requests.
  *
  * bare-get and bare-put: one thread, one io_uring of depth 16, O_DIRECT, file and memory
  * registered, at random places of --file. A batch is submitted at once as far as the ring has room,
- * and the next one begins when all of it is complete: what a caller pays for a batch by itself.
- * cached: pread() of the file's first --count pieces, which are in the page cache, in a random
- * order.
+ * and the next one begins when all of it is complete, which is the cost of a single batch to its
+ * caller. cached: pread() of the file's first --count pieces, which are in the page cache, in
+ * random order.
  *
- * The memory, --region bytes, is taken piece by piece in turn, as the other modes take theirs, and
- * with --huge-pages it is in huge pages, as a daemon's pool is where there are any. One thread;
- * whatever fails ends the program. */
+ * The memory of --region bytes is used piece by piece in turn, as in the other modes. With
+ * --huge-pages it consists of huge pages, as a daemon's pool does if there are any. One thread; any
+ * failure ends the program. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -34,7 +34,7 @@ enum { DEPTH = 16, HUGE_PAGE = 2 << 20 };
 struct bare {
         const struct bench_options *o;
         int fd;
-        uint64_t n_pieces; /* of the file */
+        uint64_t n_pieces; /* pieces in the file */
         uint8_t *memory;
         uint64_t n_places, next_place;
         uint64_t random;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the modes of kvcache-bench share: options, steps, and the contents of chunks. */
+/* Code shared by the modes of kvcache-bench: options, steps, and the contents of chunks. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,15 +10,15 @@
 
 struct bench_options {
         const char *socket_path, *echo_path, *namespace_name, *file;
-        uint64_t size;          /* of a chunk, or of a piece that is copied */
+        uint64_t size;          /* size of a chunk, or of a piece to copy */
         uint64_t batch;         /* keys of a request */
-        uint64_t outstanding;   /* keys that are on their way, at most */
+        uint64_t outstanding;   /* maximum number of keys in flight */
         uint64_t first, count;  /* numbers of the chunks */
-        uint64_t sample;        /* so many of them, spread over all; 0: all */
-        uint64_t chain;         /* so many of them are got one after the other */
-        uint64_t seed;          /* of the order in which they are got */
-        enum kvcache_tier tier; /* where they are to be found */
-        bool plain_keys;        /* those of many-entries */
+        uint64_t sample;        /* number of chunks used, spread over all; 0: all */
+        uint64_t chain;         /* number of chunks that are got in sequence */
+        uint64_t seed;          /* determines the order of gets */
+        enum kvcache_tier tier; /* tier in which chunks must be found */
+        bool plain_keys;        /* use the keys of many-entries */
         uint64_t region;        /* bytes to register; 0: none */
         uint64_t working_set, source;
         uint64_t connections;
@@ -26,8 +26,8 @@ struct bench_options {
         bool populate, no_lookup, huge_pages;
         uint64_t pairs;
         uint64_t slice_ms;
-        double seconds; /* of a slice; 0: as long as `bytes` takes */
-        uint64_t bytes; /* of a slice; 0: as many as `seconds` allows */
+        double seconds; /* length of a slice; 0: as long as `bytes` takes */
+        uint64_t bytes; /* bytes per slice; 0: as many as `seconds` allows */
         enum kvcache_ack ack;
         bool steps;
 };
@@ -39,18 +39,19 @@ struct bench_step {
         uint64_t bytes;
 };
 
-/* The next thing to do: without --steps once "run", with it the next line of standard input: "WORD
- * [SECONDS [BYTES]]". False: there is no more. */
+/* Gets the next step: without --steps "run" once, with it the next line of standard input: "WORD
+ * [SECONDS [BYTES]]". Returns false after the last. */
 bool bench_next(const struct bench_options *o, struct bench_step *ret);
-/* After a step's line of JSON: it reaches the reader at once. */
+/* Flushes a step's line of JSON, so that it reaches the reader at once. */
 void bench_answer(void);
 
 uint64_t bench_now_ns(void);
-/* Processor time of this process. */
+/* Returns the processor time of this process. */
 uint64_t bench_cpu_ns(void);
-/* One line to standard error; returns 1, for main() to return. */
+/* Prints one line to standard error. Returns 1, as the result of main(). */
 int bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* Connects and opens the namespace (attaching to it, if `attach`); 0, or a complaint was made. */
+/* Connects and opens the namespace, or attaches to it if `attach`. Returns 0, or nonzero after an
+ * error was printed. */
 int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
                uint32_t *ret_namespace);
 
@@ -60,11 +61,11 @@ int bench_open(const struct bench_options *o, bool attach, struct kvcache **ret,
 enum { CONTENT_MIN = 64 };
 
 struct kvcache_key content_key(uint64_t number);
-/* The key of a number, by either scheme. */
+/* Returns the key of a number, in either scheme. */
 struct kvcache_key bench_key(const struct bench_options *o, uint64_t number);
-/* The number of the i-th of n chunks that stand for all --count of them: one of each stretch, so
- * that none is there twice, and the same in every process, so that what one has got into memory is
- * what another gets. */
+/* Returns the number of the i-th of n chunks that represent all --count of them: one from each
+ * part, so that none is repeated, and the same in every process, so that chunks which one has
+ * brought into memory are those that another gets. */
 uint64_t bench_sample(const struct bench_options *o, uint64_t i, uint64_t n);
 void content_fill(void *place, uint64_t size, uint64_t pattern);
 void content_stamp(void *place, uint64_t size, uint64_t number, uint64_t pattern);

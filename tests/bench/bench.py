@@ -56,7 +56,7 @@ class Bench:
         return self.one_fio.file_bytes if self.one_fio else 0
 
     def flush_disk(self):
-        """What the disk holds in a volatile cache is written: none of it is left for the next slice to wait for."""
+        """Flushes a volatile cache of the disk, so that the next slice does not wait for it."""
         with open(self.work / "flushed", "wb") as file:
             file.write(b"x")
             file.flush()

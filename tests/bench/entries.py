@@ -32,7 +32,7 @@ class Store:
     def __init__(self, bench, entries, *arguments):
         self.path = bench.work / "entries"
         shutil.rmtree(self.path, ignore_errors=True)
-        # Of the ring's three entries a slot, 128 bytes each, all that is not sparse.
+        # The ring has three entries of 128 bytes per slot, and nothing else is not sparse.
         if shutil.disk_usage(bench.work).free < entries * 3 * 140 + GIB:
             raise Trouble("too little of the disk is free")
         self.path.mkdir(mode=0o700)

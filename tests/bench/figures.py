@@ -75,7 +75,7 @@ def count(by_size, worst, what):
 
 
 def measured(values, unit, what, notes=(), digits=3, **more):
-    """What has no yardstick: its own median, with bounds and spread as those of a ratio."""
+    """Returns a figure without a yardstick: its median, with bounds and spread like those of a ratio."""
     if not values:
         return missing("nothing was measured")
     low, high = median_bounds(values) if len(values) > 1 else (values[0], values[0])

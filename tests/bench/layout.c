@@ -17,7 +17,7 @@
 enum {
         LAYERS = 32,
         SLICES = 41,
-        MEMORY = 256 * 1024 * 1024, /* of blocks, and as much of chunks */
+        MEMORY = 256 * 1024 * 1024, /* for blocks, and as much for chunks */
 };
 
 struct bench_layout {

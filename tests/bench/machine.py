@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmark runs: the daemon on a store of its own, the load program, fio, spinners; and facts of the machine."""
+"""The processes and facts of the benchmark: the daemon on its own store, the load program, fio, spinners; and properties of the machine."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def read(path, default=""):
 
 
 def last_line(path):
-    """What a program said last, without the time."""
+    """Returns the last message of a program, without the time."""
     lines = read(path).splitlines() or ["it gave no reason"]
     return lines[-1].split(": error: ")[-1]
 
@@ -91,7 +91,7 @@ def facts(directory):
 
 
 def cpu_seconds(pid):
-    """Of all threads of a process, those that have ended too: its clock, which is exact."""
+    """Returns the processor time of all threads of a process, including ended ones, by its exact clock."""
     try:
         return time.clock_gettime(~pid << 3 | 2)
     except OSError:
@@ -99,7 +99,7 @@ def cpu_seconds(pid):
 
 
 def note_mode(report, daemon):
-    daemon.settle()  # what is registered is known when the pool is there
+    daemon.settle()  # the status is complete once the pool exists
     status = daemon.status()
     report["daemon"] = dict(status["io"], huge_pages=status["pool"].get("huge_pages"), version=status["version"],
                             spin=daemon.bench.settings["io.spin"])
@@ -207,7 +207,7 @@ class Daemon:
         return time.monotonic() - begin
 
     def memory_bytes(self):
-        """Its memory without the pool: anonymous, and shared."""
+        """Returns the daemon's anonymous and shared memory, excluding the pool."""
         fields = dict(line.split(":", 1) for line in read(f"/proc/{self.process.pid}/status").splitlines())
         resident = sum(int(fields[word].split()[0]) * 1024 for word in ("RssAnon", "RssShmem"))
         return resident - self.stats()["kvcache_pool_populated_bytes"]

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What memory allows: one core's memcpy() over a working set, one core's checksum over one; and
- * company that keeps the cores awake.
+/* Measures memory: one core's memcpy() over a working set, one core's checksum over one; and
+ * spinners that keep the cores awake.
  *
- * The copies go as the daemon's do: from a source of --source bytes (as large as the staging area
- * for a put) to a target that is the rest of the working set, piece by piece, both in turn, so that
- * neither end is in a cache. Memory of the process itself, in pages as the kernel gives them; all
- * of it was touched before. */
+ * Copies are made as the daemon makes them: from a source of --source bytes (as large as the
+ * staging area for a put) to a target that is the rest of the working set, piece by piece, both in
+ * turn, so that neither end is in a cache. The memory is private to the process, in pages as the
+ * kernel provides them, all touched before. */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>

@@ -175,7 +175,7 @@ def measure_hit(bench, report, daemon):
 # --- clients that begin, or do nothing ---
 
 def measure_touch(bench, report, daemon):
-    """What a client's first reads of hits cost, which find no page of the pool mapped."""
+    """Measures a client's first reads of hits, for which no page of the pool is mapped yet."""
     piece, n = SIZES["2MiB"], 64
     bench.say("first reads of hits")
     with daemon.load("put", "--steps", "--namespace", "touch", "--size", piece, "--batch", 1, "--outstanding", 4) as put:

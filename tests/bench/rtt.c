@@ -50,10 +50,10 @@ struct rtt {
         uint32_t *samples;
 };
 
-/* Of one side of a slice. */
+/* Results of one side in a slice. */
 struct side {
         uint32_t p50_ns, p99_ns;
-        double cpu_ns; /* of a round trip; negative: not known */
+        double cpu_ns; /* per round trip; negative: not known */
 };
 
 static int compare(const void *a, const void *b)

@@ -7,7 +7,7 @@ GIB = 2**30
 
 
 class Tally:
-    """What our side's slices of one figure came to, beyond what was wanted."""
+    """Counts the deviations in the slices of one figure."""
 
     WORDS = {"from_memory": "came from memory and do not count", "misses": "were missed", "exists": "were there already",
              "busy": "were answered BUSY", "failed": "failed"}
@@ -56,14 +56,14 @@ def in_pairs(n, ours, theirs, before=lambda: None):
 
 
 def difference(after, before):
-    """Of two stats, where they are numbers."""
+    """Returns the difference of two stats, where they are numbers."""
     if isinstance(after, dict):
         return {k: difference(v, before.get(k)) for k, v in after.items()}
     return after - before if isinstance(after, (int, float)) and isinstance(before, (int, float)) else after
 
 
 def put_details(counted):
-    """What puts cost the device, from counters of the daemon."""
+    """Returns the device's cost of puts, from counters of the daemon."""
     return {
         "puts": counted["kvcache_puts_total"],
         "put_bytes": counted["kvcache_put_bytes_total"],

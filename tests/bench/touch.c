@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a new client pays for the pool's mapping, by first reads of hits or, with --populate, when
- * it connects; and connections that do nothing.
+/* Measures the cost of the pool's mapping to a new client, by first reads of hits or, with
+ * --populate, when it connects; and idle connections.
  *
- * Each step of `touch` is a connection of its own: chunks --first and up are got, --count of them,
- * and each is read from its first byte to its last, once and once again. */
+ * Each step of `touch` is a new connection: --count chunks from --first on are got, and each is
+ * read from its first byte to its last, twice. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of `batch` keys, so many on their way that the daemon always has `outstanding` keys at
- * hand; one thread, one connection. What a request is, put.c and get.c say.
+/* Requests of `batch` keys, so many on their way that the daemon always has `outstanding` keys
+ * at hand; one thread, one connection. What a request is, put.c and get.c say.
  *
- * A slice begins before its first request and ends when its last one is drained, as a slice of fio
- * does: filling and emptying the queue count. Only what was meant to be measured counts as `bytes`:
- * chunks that a put brought in, chunks that a get brought from the disk. What came from memory, was
- * there already, was busy or failed is counted beside it, so that one is not taken for the other.
- */
+ * * A slice begins before its first request and ends when its last one is drained, as a slice of
+ * fio does: filling and emptying the queue count. Only what was meant to be measured counts as
+ * `bytes`: chunks that a put brought in, chunks that a get brought from the disk. What came from
+ * memory, was there already, was busy or failed is counted beside it, so that one is not taken
+ * for the other. */
 #pragma once
 
 #include "bench.h"
@@ -31,7 +31,7 @@ struct traffic {
         struct kvcache *kv;
         uint32_t namespace_handle;
         struct flight *flights;
-        uint32_t *idle; /* stack of flights that are not on their way */
+        uint32_t *idle; /* stack of flights that are not in flight */
         uint64_t n_flights, n_idle;
         struct counts counts;
 

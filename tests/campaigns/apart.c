@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a world knows of volumes that are used apart: some lives of a store go without some of them.
- * A purge or a removal is in force wherever a volume is up that was up as it was answered, or that
- * has been up with such a one since. What no volume that is up can know of may be found.
+/* The oracle's knowledge of volumes that are used separately: some lives of a store go without some
+ * of its volumes. A purge or a removal is in force wherever a volume is up that was up when it was
+ * answered, or that has been up together with such a volume since. Data that no volume which is up
+ * can know to be purged may be found.
  *
- * On the main thread. At the end of a life what is known goes to the volumes that are up then, and
- * at the begin of the next what the volumes that are up know of is put together. */
+ * On the main thread. At the end of a life, the knowledge is stored with the volumes that are up;
+ * at the beginning of the next, the knowledge of the volumes that are up is merged. */
 #include <string.h>
 
 #include "campaign.h"
@@ -29,7 +30,7 @@ unsigned world_volume_at(unsigned number)
         return CAMPAIGN_VOLUMES;
 }
 
-/* Of those in use, by bit. */
+/* Returns the volumes in use that are up, as bits. */
 static unsigned volumes_up(void)
 {
         unsigned up = 0;
@@ -63,7 +64,7 @@ static void learn_names(unsigned up)
         }
 }
 
-/* What they do not know of each other may have emptied them. */
+/* Releases chunks that volumes may have dropped because they did not know of each other. */
 static void release_musts(unsigned up)
 {
         for (uint32_t k = 0; k < CAMPAIGN_KEYS; k++) {
@@ -116,7 +117,7 @@ void world_end_life(void)
                 for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
                         const struct world_name name = world.namespaces[n];
 
-                        /* One that went offline meanwhile may list a name or not. */
+                        /* A volume that went offline meanwhile may list a name or not. */
                         its->names[n].asked =
                                 is_up ? name.asked : its->names[n].asked || name.asked;
                         its->names[n].answered = is_up && name.answered;

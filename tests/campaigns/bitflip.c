@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bitflip: every run turns one bit of a store and looks what became of its answers; then it is
- * turned back.
+/* bitflip: every run flips one bit of a store, checks its answers, and flips the bit back.
  *
- * Thirty-one runs of 32 turn a bit of the first data file, while the store is open, in an order
- * that comes to each bit once: with --count 8659209 all 8,388,608 have been turned. Under a chunk
- * the get is a miss, and the chunk is put anew; elsewhere no answer changes. The others turn a bit
- * of the table, the namespaces or the superblock of a closed store and open it: what a page of the
- * table held may be a miss, all else is there, byte for byte. */
+ * Thirty-one runs of 32 flip a bit of the first data file while the store is open, in an order that
+ * reaches each bit once: --count 8659209 flips all 8,388,608. Under a chunk the get must be a miss,
+ * and the chunk is put again; elsewhere no answer may change. The other runs flip a bit of the
+ * table, the namespaces or the superblock of a closed store and open it: entries of the damaged
+ * page of the table may be misses, everything else must be there, byte for byte. */
 #include <assert.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,8 +34,9 @@ static struct {
         uint64_t n;
 } images[FILES];
 
-static uint8_t page_of[CAMPAIGN_KEYS][512]; /* per key and table page: 1: an entry of it is there */
-static uint32_t live_page[CAMPAIGN_KEYS];   /* where the newest copy of the newest entry lies */
+static uint8_t page_of[CAMPAIGN_KEYS][512]; /* per key and table page: 1: the page has an entry
+                                               of the key */
+static uint32_t live_page[CAMPAIGN_KEYS];   /* page of the newest copy of the newest entry */
 static uint32_t before[CAMPAIGN_KEYS];
 static uint32_t flipped_page; /* UINT32_MAX: not in the table */
 
@@ -73,7 +73,7 @@ static void reopen(void)
 
 /* --- the data file --- */
 
-/* Chunks of a page at most lie one to a page, and say whose they are. */
+/* Chunks of at most a page occupy one page each, and contain their key's number. */
 static void flip_data(int fd, uint64_t bit)
 {
         uint64_t page = bit / 8 / DISK_PAGE, at = bit / 8 % DISK_PAGE, head;
@@ -109,9 +109,9 @@ static void flip_data(int fd, uint64_t bit)
         tally.elsewhere++;
 }
 
-/* --- what is read at startup --- */
+/* --- files that recovery reads --- */
 
-/* Which keys have something in which page of the table; from the format alone. */
+/* Finds which keys have entries in which page of the table, from the format alone. */
 static void read_table(void)
 {
         static struct {
@@ -189,7 +189,7 @@ static void compare(uint32_t k, uint32_t version)
         if (version == before[k])
                 return;
         if (before[k] == 0 && touched)
-                return; /* its tombstone, perhaps */
+                return; /* may have been its tombstone */
         if (before[k] && version == 0 && flipped_page != UINT32_MAX &&
             live_page[k] == flipped_page) {
                 tally.table_misses++;
@@ -200,7 +200,7 @@ static void compare(uint32_t k, uint32_t version)
                       version, flipped_page);
 }
 
-/* The store is open, and is again when this is done. */
+/* Closes the open store, flips a bit of its metadata, and opens it again. */
 static void flip_meta(uint64_t n)
 {
         world_settle();
@@ -210,7 +210,8 @@ static void flip_meta(uint64_t n)
         for (; n > 0; n--) {
                 unsigned file =
                         chance(2) ? 0
-                                  : 1 + (unsigned)draw(FILES - 1); /* half of them the table's */
+                                  : 1 + (unsigned)draw(FILES -
+                                                       1); /* half of the flips are in the table */
                 uint64_t bit;
 
                 bit = draw(images[file].n * 8);
@@ -233,13 +234,13 @@ static void flip_meta(uint64_t n)
         reopen();
 }
 
-/* --- all of it --- */
+/* --- the campaign --- */
 
 static void fill(void)
 {
         world_wipe();
         world.max_length = DISK_PAGE;
-        world.error_budget = UINT32_MAX; /* a volume of wrong bytes goes on here */
+        world.error_budget = UINT32_MAX; /* the volume must survive many wrong bytes */
         reopen();
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
                 world_open_namespace(n);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the campaigns against the store share: a store in a folder of its own, an oracle that knows
- * what may come back, and the verdict. One store at a time, driven by one thread, which is the
- * store's loop.
+/* Code shared by the campaigns against the store: a store in its own folder, an oracle that knows
+ * which answers are possible, and the verdict. One store at a time, driven by one thread, which is
+ * the store's loop.
  *
- * Keys are numbers; each belongs to one namespace and is put in versions, each with a length and
- * bytes of its own, so that whatever a get brings says which put it comes from, and a torn one is
- * no put's. Namespaces are of several tenants, and each sector says whose: nothing that is read, be
- * it a hit, a miss or not even checked yet, may bring a sector of a tenant to memory of another's
- * (R1). */
+ * Keys are numbers. Each belongs to one namespace and is put in versions, each with its own length
+ * and bytes, so that the bytes of a get reveal the put they come from, and a torn chunk matches no
+ * put. Namespaces belong to several tenants, and each sector contains a mark of its tenant: no
+ * read, whether a hit, a miss or not verified yet, may bring a sector of one tenant to memory of
+ * another (R1). */
 #pragma once
 
 #include <stdbool.h>
@@ -24,7 +24,7 @@ enum {
         CAMPAIGN_TENANTS = 3,
         CAMPAIGN_SLOTS = 24,
         CAMPAIGN_VOLUMES = 3,
-        CAMPAIGN_ROOM = 64 * 1024, /* of a buffer */
+        CAMPAIGN_ROOM = 64 * 1024, /* size of a buffer */
         CAMPAIGN_HANG_CPU_S = 60,
         CAMPAIGN_HANG_MS = 600000,
 };
@@ -33,71 +33,75 @@ enum {
 
 enum verdict { VERDICT_WRONG, VERDICT_LOST, VERDICT_HUNG };
 
-/* What the campaign runs with, set once; `seed` of the run that is on now, in *seed. */
+/* Sets the name and options of the campaign, once; `*seed` is the seed of the current run. */
 void campaign_begin(const char *name, const uint64_t *seed);
-void campaign_count(uint64_t runs); /* so many more are through */
-/* Says what, with the seed that shows it again, prints the last line, and ends the program with 1.
- */
+void campaign_count(uint64_t runs); /* counts completed runs */
+/* Reports a failure with the seed that reproduces it, prints the last line, and exits with status
+ * 1. */
 _Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
         __attribute__((format(printf, 2, 3)));
-uint64_t campaign_seed(void); /* of the run that is on now */
-int campaign_end(void);       /* prints the last line; the exit status */
+uint64_t campaign_seed(void); /* seed of the current run */
+int campaign_end(void);       /* prints the last line; returns the exit status */
 void campaign_note(const char *fmt, ...)
-        __attribute__((format(printf, 1, 2))); /* a line before the last */
+        __attribute__((format(printf, 1, 2))); /* prints a line before the last */
 
 /* --- the store --- */
 
 struct item {
-        uint32_t version; /* the last one submitted; 0: never put */
-        uint32_t purged;  /* up to here all are dead for good */
-        uint32_t shut;    /* up to here all are under a purge that is not answered yet, or is */
-        uint32_t lost;    /* up to here recovery has found none of them, so no later one may */
-        uint32_t stable;  /* this one was answered `durable`, or came back from the disk; 0: none */
-        uint32_t written; /* this one was answered `written` */
-        uint32_t must;    /* this one has to be there after the crash; 0: none has */
-        uint32_t failed;  /* this one was answered with an error, and its table page was never begun
-                           */
-        unsigned must_on; /* the volume that it lies on */
+        uint32_t version; /* last submitted version; 0: never put */
+        uint32_t purged;  /* all versions up to this one are purged */
+        uint32_t shut;    /* all versions up to this one are covered by a purge, answered or
+                             pending */
+        uint32_t lost;    /* recovery has found no version up to this one, so no later recovery
+                             may */
+        uint32_t stable;  /* this version was answered `durable`, or came back from the disk; 0:
+                             none */
+        uint32_t written; /* this version was answered `written` */
+        uint32_t must;    /* this version must be found after the crash; 0: none */
+        uint32_t failed;  /* this version was answered with an error, and its table page was
+                             never begun */
+        unsigned must_on; /* volume of the version that must be found */
 };
 
 struct world_name {
         bool asked, answered;
         uint32_t id;  /* 0: not seen yet */
-        bool removed; /* for good, and not asked for since */
+        bool removed; /* removed permanently, and not requested since */
 };
 
-/* Of what a volume cannot say that it does not know of it: see apart.c. */
+/* Changes that a volume may not know about: see apart.c. */
 struct world_known {
         uint32_t purged[CAMPAIGN_KEYS];
         struct world_name names[CAMPAIGN_NAMESPACES];
-        unsigned claimed; /* by these volumes it may be said to have missed something */
+        unsigned claimed; /* volumes that may report that this one has missed changes */
 };
 
 struct world {
         char dir[256];
-        /* Of the store, one of them `dir`. With several, what lies on one that is offline is a
-         * miss, and an older version of a key may come back with it. */
+        /* Directories of the store's volumes, one of them `dir`. With several, a chunk on an
+         * offline volume is a miss, and an older version of a key may return with the volume. */
         char dirs[CAMPAIGN_VOLUMES][280];
         unsigned volumes;
-        unsigned used;         /* those in the configuration, by bit */
-        bool part_ways, apart; /* not always all of them are to be used; are used from now on */
+        unsigned used;         /* volumes in the configuration, as bits */
+        bool part_ways, apart; /* volumes may be used separately; are used separately from now on */
         struct world_known known[CAMPAIGN_VOLUMES];
         const struct kio_backend *backend;
         uint64_t limit, random;
-        uint32_t max_length;   /* the longest chunk's */
-        uint32_t error_budget; /* each volume's; 0: the store's default */
+        uint32_t max_length;   /* length of the longest chunk */
+        uint32_t error_budget; /* budget of each volume; 0: the store's default */
         bool long_fingerprints;
-        bool on_disk; /* files where they are not in memory, if there is such a place */
+        bool on_disk; /* files on a real disk, if there is a suitable place */
         bool direct;
-        bool prewrite, lockstep; /* lockstep: on the sim, no operation ends but by world_step() */
+        bool prewrite, lockstep; /* lockstep: on the simulator, operations end only by
+                                    world_step() */
 
         struct kio *io;
         struct store *s;
         struct item items[CAMPAIGN_KEYS];
         struct world_name namespaces[CAMPAIGN_NAMESPACES];
-        bool in_doubt; /* what is read may be in the page cache alone */
+        bool in_doubt; /* data that is read may be in the page cache only */
         unsigned puts_busy, others_busy;
-        uint64_t removals; /* answered with 0 */
+        uint64_t removals; /* removals answered with 0 */
         uint64_t hits, misses;
 };
 extern struct world world;
@@ -105,79 +109,82 @@ extern struct world world;
 uint64_t draw(uint64_t n);
 bool chance(uint64_t one_in);
 
-/* A folder in memory, removed at the end of the program; world_init() makes it if need be. */
+/* Creates a folder in memory, which is removed at the end of the program; world_init() does so if
+ * necessary. */
 void world_make_folder(void);
 void world_init(const struct kio_backend *backend);
 void world_remove_folder(void);
-/* Of the namespace of that name. */
+/* Returns the fingerprint of the namespace with this name. */
 const char *world_fingerprint(const char *name);
-/* How many volumes the store has from now on, all of them in use; world_init() makes it one. */
+/* Sets the number of volumes, all of them in use; world_init() sets one. */
 void world_set_volumes(unsigned n);
-/* These, by bit, are in use: as of the next world_open(), whose volume i is world_volume_at(i). */
+/* Selects the volumes in use, as bits, for the next world_open(), whose volume i is
+ * world_volume_at(i). */
 void world_use(unsigned volumes);
-unsigned world_used(void); /* how many */
+unsigned world_used(void); /* number of volumes in use */
 unsigned world_volume_at(unsigned number);
-/* The store is open, with all of them, or is about to end: part of what follows. */
+/* Inform the oracle that the store has been opened with these volumes, or is about to end. Called
+ * by the functions below. */
 void world_begin_life(void);
 void world_end_life(void);
-void world_wipe(void); /* all files go, and all that the oracle knows */
-/* 0; -errno with a text. */
+void world_wipe(void); /* removes all files, and all knowledge of the oracle */
+/* Opens the store. Returns 0, or -errno with a message. */
 int world_open(char error[static 512]);
-void world_close(void); /* in peace: stops, waits, closes */
-/* Forgets what was asked and is not answered, and never will be. */
+void world_close(void); /* stops, waits, and closes in an orderly way */
+/* Forgets unanswered requests, which will never be answered. */
 void world_drop_requests(void);
 
-/* Turns until nothing goes on but what stands at the simulated device. */
+/* Iterates until only operations at the simulated device are pending. */
 void world_iterate(void);
-/* The same until nothing goes on at all; simulated operations are completed. */
+/* Iterates until nothing is pending; simulated operations are completed. */
 void world_settle(void);
-/* Waits for something to end as long as more requests than this are under way. */
+/* Waits until at most `pending` requests are pending. */
 void world_wait_for(uint64_t pending);
-/* One simulated operation ends, and what follows from it begins. False: none stands at the device.
- */
+/* Completes one simulated operation, and starts what follows from it. Returns false if none is at
+ * the device. */
 bool world_step(void);
 
 unsigned item_namespace(uint32_t k);
 uint32_t item_length(uint32_t k, uint32_t version);
 void item_payload(uint32_t k, uint32_t version, void *buf);
 
-/* Asks for it; the answer is noted when it comes. */
+/* Requests a namespace; the answer is recorded when it arrives. */
 void world_open_namespace(unsigned n);
-int world_put(uint32_t k,
-              bool durable); /* store_put()'s answer, or STORE_FULL while all slots are taken */
-/* One, or a few of neighbouring numbers below `keys` at once; each durable by one chance in so
- * many. */
+int world_put(uint32_t k, bool durable); /* returns store_put()'s result, or STORE_FULL while all
+                                            slots are taken */
+/* Puts one key, or a few with adjacent numbers below `keys`; each is durable with probability 1 /
+ * `durable_in`. */
 void world_put_some(uint32_t k, uint32_t keys, uint32_t durable_in);
 int world_drop(uint32_t k);
-bool world_purge(int n); /* -1: everything. False: one is under way */
+bool world_purge(int n); /* -1: everything. Returns false if a purge is pending */
 bool world_sync(void);
-/* Removes a namespace, which is not purged for it. False: one is under way, or it is not there. */
+/* Removes a namespace without purging it first. Returns false if a removal is pending, or there is
+ * no such namespace. */
 bool world_remove(unsigned n);
-/* Suspends or resumes a volume; false: one is under way. The answer counts for nothing. */
+/* Suspends or resumes a volume. Returns false if such a call is pending. The result is ignored. */
 bool world_device(unsigned volume, bool resume);
-/* The version whose record the store holds under the key, by length and CRC; 0: none. The other
- * says on which volume it lies. */
+/* Returns the version that the store has recorded under the key, by length and CRC; 0: none. The
+ * second function also returns its volume. */
 uint32_t world_version(uint32_t k);
 uint32_t world_version_on(uint32_t k, unsigned *ret_volume);
-/* Reads it and checks every byte. The version; 0: a miss. *ret_error (may be NULL): store_get()'s,
- * or the request's. */
+/* Gets a key and checks every byte. Returns the version; 0: a miss. `*ret_error` (may be NULL) is
+ * the error of store_get(), or of the request. */
 uint32_t world_get(uint32_t k, int *ret_error);
-/* Two at once, and so that both stand at the device before either is read. */
+/* Gets two keys so that both reads are at the device before either completes. */
 void world_get_pair(uint32_t a, uint32_t b, uint32_t *ret_a, uint32_t *ret_b);
-/* Reads all keys at once as far as that goes, and tells what came of each. */
+/* Gets all keys, as many at once as possible, and reports each result. */
 void world_get_all(void (*got)(uint32_t k, uint32_t version));
 
-/* What is stable, and not evicted or dropped since, must be there when the store is opened again.
- */
+/* Records which stable versions, neither evicted nor dropped since, must be found when the store is
+ * opened again. */
 void world_note_must(bool written_too);
 void world_release_must(void);
-/* Reads everything, and fails if a byte is wrong, something is lost, or something purged is back.
- */
+/* Reads everything, and fails if a byte is wrong, a chunk is lost, or a purged one is found. */
 void world_verify(void);
-/* Damage was done that may cost anything: what is found counts, what is not does not. */
+/* Accepts any loss after damage was done: chunks that are found are still checked. */
 void world_forgive(void);
 
-/* --- the campaigns: count runs from a seed --- */
+/* --- the campaigns: each performs `count` runs from a seed --- */
 
 int campaign_powerloss(uint64_t count, uint64_t *seed);
 int campaign_crashpoint(uint64_t count, uint64_t *seed);

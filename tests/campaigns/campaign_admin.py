@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""admin: purges, evicts, puts and gets of several users and tenants while volumes are suspended and resumed, files fail, the
-store is full, and the daemon is stopped or killed.
+"""admin: several users and tenants purge, evict, put and get while volumes are suspended and resumed, files fail, the store is full, and
+the daemon is stopped or killed.
 
-A run is a life of one daemon: some rounds of work, and an end. In a round each session has one request under way, so that
-they meet each other and the suspends, resumes and faults; what a session does is about namespaces of its own, so each
-answer has one meaning. In some runs a volume is left out of the configuration. Several runs share a store.
+A run is a life of one daemon: some rounds of work, and an end. In a round each session has one request in flight, so that requests overlap
+each other, suspends, resumes and faults. A session uses its own namespaces, so that each answer has one meaning. In some runs a volume is
+left out of the configuration. Several runs share a store.
 
-What must hold, by an oracle outside of the daemon:
+An oracle outside of the daemon checks:
 
-    a hit is the bytes of one put of that key, which was answered as stored, or not at all because the daemon died
-    what was evicted or purged, OK, is never a hit again until it is put again: no suspend, resume, fault, stop or kill
-      brings it back
-    what was answered `written` or `durable` is a hit once all volumes are up, unless it was evicted or purged, or a volume that
-      was offline has missed something and so came back empty; in a store that is full, unless there was no room
+  - A hit has the bytes of one put of that key that was answered as stored, or not answered because the daemon died.
+  - An evicted or purged key is never a hit before it is put again: no suspend, resume, fault, stop or kill restores it.
+  - A key answered `written` or `durable` is a hit once all volumes are up, unless it was evicted or purged, or a volume that was offline
+has
+    missed a change and came back empty; in a full store, unless there was no room.
+  - No memory that a client can see has bytes of another tenant: after each start, during faults, and once everything is settled.
 
-    no memory that a client can see has bytes of another tenant: after each start, amid faults, once all is settled
-
-Faults are those of tests/lib/faulty-files.c: errors, writes that are done though EIO is said, slow syncs.
-"""
+Faults are those of tests/lib/faulty-files.c: errors, writes that are done but report EIO, slow syncs."""
 
 import contextlib
 import itertools
@@ -48,15 +46,15 @@ ROOM = 4 * MIB
 
 
 def identify(tenant, key, data):
-    """Whose bytes are these? The version; 0 if they are too short to say; None if they are no version's."""
+    """Identifies the version of the bytes. Returns 0 if they are too short to identify it, None if they belong to no version."""
     if len(data) < 4:
         return 0 if len(data) in SIZES else None
     version, = struct.unpack_from("<I", data)
     return version if data == marks.stamped(tenant, oracle.value_of(key, version)) else None
 
 
-EVENTS = []                # of the life: what was done to volumes, files and the daemon
-CLOCK = itertools.count()  # the order of all that happens
+EVENTS = []                # changes to volumes, files and the daemon in this life
+CLOCK = itertools.count()  # the order of all events
 
 
 def event(what):
@@ -64,7 +62,7 @@ def event(what):
 
 
 class Record:
-    """One key. `may`: versions, and None, that may be found; `owed`: it must be found once all volumes are up."""
+    """One key. `may`: the versions, and None, that may be found; `owed`: the key must be found once all volumes are up."""
     __slots__ = ("may", "owed", "version", "story")
 
     def __init__(self):
@@ -74,14 +72,14 @@ class Record:
         self.story = self.story[-24:] + [(next(CLOCK), what)]
 
     def tale(self):
-        """What happened to it, amid what happened to all."""
+        """Returns the history of the key, merged with the events of the life."""
         began = self.story[0][0] if self.story else 0
         lines = sorted([(n, 1, what) for n, what in self.story] + [(n, 0, what) for n, what in EVENTS if n >= began])
         return "".join(f"\n    {'' if about_it else '  '}{what}" for _, about_it, what in lines)
 
 
 class Session:
-    """One client of one user, with namespaces of its own."""
+    """One client of one user, with its own namespaces."""
 
     def __init__(self, campaign, number, tenant, uid):
         self.campaign, self.number, self.tenant, self.uid = campaign, number, tenant, uid
@@ -94,7 +92,7 @@ class Session:
         self.client.staging(ROOM)
         self.ids = [None] * NAMESPACES
         for n in range(NAMESPACES):
-            with contextlib.suppress(kvwire.Refused):  # a fault: it is asked for again when it is needed
+            with contextlib.suppress(kvwire.Refused):  # a fault: the namespace is requested again when it is needed
                 self.ids[n] = self.client.namespace(f"s{self.number}/n{n}")
 
     def close(self):
@@ -108,7 +106,7 @@ class Session:
                 self.ids[n] = self.client.namespace(f"s{self.number}/n{n}")
         return self.ids[n]
 
-    # Each begins a request, and returns what takes its reply (None: the daemon died), or None.
+    # Each function sends a request, and returns the function that takes its reply (None: the daemon died), or None.
 
     def put(self, rng):
         n = rng.randrange(NAMESPACES)
@@ -178,7 +176,7 @@ class Session:
         return tag, done
 
     def forget_memory(self, rng):
-        """Out of memory only, so that what is found next is on a disk."""
+        """Evicts keys from memory only, so that they are next found on disk."""
         n = rng.randrange(NAMESPACES)
         number = self.namespace(n)
         if number is None:
@@ -203,8 +201,8 @@ class Session:
         return tag, done
 
     def open(self, rng):
-        """Another name, or one that is there with another chunk size. Not while a volume is left out: volumes that are used apart,
-        each with names of its own, are refused."""
+        """Opens another name, or an existing one with another chunk size. Not while a volume is left out, because volumes that were used
+        separately, each with its own names, are refused."""
         if not self.campaign.is_complete():
             return None
         name = f"s{self.number}/more{rng.randrange(20)}".encode()
@@ -239,19 +237,19 @@ class Session:
                     raise Finding("lost", f"{where}: a miss of what was stored: {key.hex()}{record.tale()}")
                 continue
             version = identify(self.tenant, key, result.data)
-            if version == 0:  # too short to say whose
+            if version == 0:  # too short to identify
                 if record.may == {None}:
                     raise Finding("wrong", f"{where}: a hit of a dropped key: {key.hex()}{record.tale()}")
             elif version not in record.may:
                 raise Finding("wrong", f"{where}: version {version}, allowed are {record.may}: {key.hex()}{record.tale()}")
             self.campaign.facts.add("hits")
         if leases:
-            with contextlib.suppress(kvwire.SessionEnded):  # the daemon may be stopping; if not, the next request says so
+            with contextlib.suppress(kvwire.SessionEnded):  # the daemon may be stopping; otherwise the next request reports the end
                 self.client.release(leases)
 
     def scan(self, where, everything=True):
         others = {tenant for tenant, _ in USERS} - {self.tenant}
-        if os.geteuid() == 0:  # else all are of one tenant
+        if os.geteuid() == 0:  # otherwise all sessions belong to one tenant
             marks.scan(self.client, self.tenant, others, (), everything, where, self.campaign.facts)
 
     def verify(self, where, whole):
@@ -276,8 +274,8 @@ class Campaign:
         self.names = [f"store-{'abc'[i]}" for i in range(self.n_paths)]
         self.faults = Faults(directory)
         self.sessions = [Session(self, i, *USERS[i]) for i in range(len(USERS))]
-        self.away = False     # some volume may be, or may have been since all were known to be up
-        self.missed = False   # ... and something that it may have held was purged or evicted
+        self.away = False     # a volume may be down, or may have been since all were known to be up
+        self.missed = False   # ... and data that the volume may have held was purged or evicted
         tenants = {t: [u for s, u in USERS if s == t] for t, _ in USERS}
         config = directory / "config.yaml"
         config.write_text("tenants:\n" + "".join(f"  - {{name: {t}, users: {u}, pool: 16MiB}}\n" for t, u in tenants.items())
@@ -319,7 +317,7 @@ class Campaign:
         return [p["state"] for p in json.loads(self.admin.report())["store"]["volumes"]]
 
     def whole(self):
-        """Must what is owed be found now?"""
+        """Returns whether owed keys must be found now."""
         return not self.away and not self.is_full
 
     def is_complete(self):
@@ -329,7 +327,7 @@ class Campaign:
         self.missed = self.missed or self.away
 
     def all_are_up(self):
-        """Whatever came back with them is there, or is lost by the rule."""
+        """Decides what a volume that came back has: its chunks, or nothing, according to the rules."""
         if self.missed:
             self.facts.add("excused")
             for session in self.sessions:
@@ -435,7 +433,7 @@ class Campaign:
         return 1
 
     def settle(self, devices):
-        """Until all that was asked of volumes is done, and all are up; then everything is as it must be."""
+        """Waits until all requests about volumes are answered and all volumes are up; then every expectation must hold."""
         self.faults.set([])
         for tag in devices:
             self.admin.wait(tag, check=False)
@@ -448,7 +446,7 @@ class Campaign:
         self.verify("once all volumes are up")
 
     def verify(self, where):
-        """All volumes that are configured are up."""
+        """Checks that all configured volumes are up."""
         try:
             if self.is_complete():
                 states = self.states()

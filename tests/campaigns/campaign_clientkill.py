@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""clientkill: client processes are killed at any moment, and all that they held is back in 100 ms.
+"""clientkill: kills client processes at any moment; all of their resources must be free within 100 ms.
 
-What "all" is: the sessions, leases, staging areas, registered buffers and the bytes of these, of the daemon's own report, and the
-descriptors that it has open, as /proc counts them. Half of the clients are killed in a state they have reached and stay
-in, half at any moment on their way there. A bystander reads and checks all the while.
+The resources are sessions, leases, staging areas, registered buffers and their bytes, from the daemon's own report, and its open
+descriptors, as counted by /proc. Half of the clients are killed in a state that they have reached and stay in, half at any moment before
+it. A bystander reads and checks all the time.
 
-The time that the daemon's threads were ready to run and had no CPU is not counted: it belongs to the machine. Nor may a
-disk's: what is in flight holds its client until the disk has answered (R11). So every other life has its store in memory,
-where the 100 ms are meant strictly; on a disk it is DISK_DEADLINE.
+Time in which the daemon's threads were runnable but had no CPU does not count, because it belongs to the machine. The time of a disk does
+not count either: I/O in flight holds its client until the disk has answered (R11). Every other life therefore has its store in memory,
+where the limit is strictly 100 ms; on a disk it is DISK_DEADLINE.
 
-After each kill a client of another tenant finds nothing of theirs in any memory that it can see (marks.py).
-"""
+After each kill, a client of another tenant must find none of the victims' bytes in any memory that it can see (marks.py)."""
 
 import contextlib
 import fcntl
@@ -40,14 +39,14 @@ TIMEOUT_S = 20
 
 
 def items(prefix, count, length):
-    """Chunks that say whose they are."""
+    """Returns chunks whose contents identify their owner."""
     return [(key, marks.value_of(key, length)) for key in (marks.key_of("clientkill", prefix, i) for i in range(count))]
 
 
 COMMON = items("common", 48, 32 * KIB)
 
 
-# --- what a client does until it is killed; each is given a session, and may return another thing to hold ---
+# --- states of a client that is killed; each function gets a session, and may return a further resource to hold ---
 
 def greeted(c, rng):
     pass
@@ -56,7 +55,7 @@ def greeted(c, rng):
 def staging(c, rng):
     c.staging(rng.choice([1, 4096, 100000, MIB, 64 * MIB]))
     if rng.random() < 0.5:
-        c.staging_write(0, bytes(c.staging_bytes))  # its memory is there
+        c.staging_write(0, bytes(c.staging_bytes))  # allocates its memory
 
 
 def leases(c, rng):
@@ -93,7 +92,7 @@ def mid_into(c, rng):
 
 
 def lend(c, size, on_shm=False):
-    """A registered buffer, all zeros: (its number, its mapping, a descriptor of it)."""
+    """Registers a buffer of zeros. Returns (its number, its mapping, a descriptor of it)."""
     if on_shm and os.access("/dev/shm", os.W_OK):
         fd = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
     else:
@@ -141,7 +140,7 @@ def unregistering(c, rng):
 
 
 def cut(c, rng):
-    """The memory that it has lent is cut amid it."""
+    """Truncates registered memory while the daemon uses it."""
     number, mapping, fd = lend(c, 2 * MIB, True)
     ns = c.namespace("victims")
     for i in range(20):
@@ -197,7 +196,7 @@ def half_closed(c, rng):
 
 
 def descriptors(c, rng):
-    """It sends some, which no client may do."""
+    """Sends descriptors, which no client may do."""
     staging(c, rng)
     c.send(harness.frame(Op.PING), fds=[0] * rng.randint(1, 3))
 
@@ -213,7 +212,7 @@ STATES = [greeted, staging, leases, put_with_leases, mid_put, mid_get, mid_into,
 
 
 def stand_by(daemon):
-    """The bystander: it holds no lease, so that the numbers are the victims' alone. Never ends by itself."""
+    """The bystander. It holds no lease, so that the reported numbers belong to the victims alone. Runs until it is killed."""
     with daemon.client(name="bystander", timeout=TIMEOUT_S * slow()) as c:
         ns = c.namespace("common")
         c.staging(2 * MIB)
@@ -252,8 +251,8 @@ class Campaign:
         self.before = self.at_rest(2)
 
     def give_cpu(self):
-        """Before all others, if it may be had: what is measured is the daemon, not how a machine with fewer cores than
-        processes shares them out."""
+        """Raises the priority of the daemon, if permitted: the campaign measures the daemon rather than a machine with fewer cores than
+        processes."""
         for task in pathlib.Path(f"/proc/{self.daemon.pid}/task").iterdir():
             try:
                 os.setpriority(os.PRIO_PROCESS, int(task.name), -20)
@@ -262,8 +261,8 @@ class Campaign:
                 return
 
     def fork(self, work, forever=False):
-        """A process that does work, says "!", and stays until it is killed, with what work returned. `forever`: work is
-        a generator to be iterated until then. Its id."""
+        """Starts a process that calls `work`, sends "!", and holds the result until it is killed. `forever`: `work` is a generator,
+        iterated until then. Returns the process id."""
         ready, tell = os.pipe()
         pid = os.fork()
         if pid:
@@ -288,7 +287,7 @@ class Campaign:
         return os.read(self.children[pid], 4096) if readable else b""
 
     def wait_for(self, pid):
-        """Until it has done its work."""
+        """Waits until the process has done its work."""
         said = self.says(pid, TIMEOUT_S * slow())
         if said != b"!":
             raise Finding("wrong" if said else "hung", f"a client did not get into its state: {said.decode()}")
@@ -309,7 +308,7 @@ class Campaign:
             raise Finding("wrong", f"the monitor: {e}: the daemon's status is {self.daemon.process.poll()}") from None
 
     def at_rest(self, connections):
-        """holdings() with so many connections, once nothing that earlier ones held is being closed any more."""
+        """Returns holdings() with this number of connections, once nothing of earlier ones is being closed."""
         def rests():
             fds = json.loads(self.ask(kvwire.Report.STATS))["kvcache_client_descriptors"]
             return fds["connection"] == connections and not fds["closing"]
@@ -317,16 +316,16 @@ class Campaign:
         return self.holdings()
 
     def is_back(self):
-        """What was held before is held again, no more and no less."""
+        """Returns whether the daemon holds exactly what it held before."""
         return self.holdings() == self.before
 
     def holdings(self):
         held = json.loads(self.ask(kvwire.Report.STATUS))["sessions"]
-        self.monitor.ping()  # the report's own descriptor is closed now
+        self.monitor.ping()  # closes the report's own descriptor
         return dict(held, fds=self.daemon._fd_count())
 
     def run_delays(self):
-        """Seconds that each thread of the daemon, and this process, could have run and had no CPU."""
+        """Returns the seconds for which each thread of the daemon, and this process, were runnable but had no CPU."""
         delays = {}
         for who in (self.daemon.pid, os.getpid()):
             for task in pathlib.Path(f"/proc/{who}/task").iterdir():
@@ -337,8 +336,8 @@ class Campaign:
         return delays
 
     def without_cpu(self, before):
-        """How much of the time since run_delays() said `before` may be owed to that: this process, the daemon's loop and
-        one of its workers wait for each other."""
+        """Returns how much of the time since run_delays() returned `before` the machine may be responsible for: this process, the daemon's
+        loop and one of its workers wait for each other."""
         spent = {task: delay - before.get(task, delay) for task, delay in self.run_delays().items()}
         return spent.pop(os.getpid(), 0) + spent.pop(self.daemon.pid, 0) + max(spent.values(), default=0)
 
@@ -380,12 +379,12 @@ class Campaign:
 
     def live(self, state, dice):
         if dice.random() < 0.03:
-            return self.daemon.raw()  # connected, and no word
+            return self.daemon.raw()  # connected, without any message
         c = self.daemon.client(name=state.__name__, timeout=TIMEOUT_S * slow())
         return c, state(c, dice)
 
     def end(self):
-        """What is not seen in the sessions' numbers."""
+        """Kills the children, and checks resources that the sessions' numbers do not include."""
         self.kill(list(self.children))
 
         def idle():

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cost: every operation at volume, by one user with many sessions that leave their replies unread, are idle, close one side,
-or are killed. What the daemon spends (memory, descriptors, CPU time) is bounded by what it says that it has charged; no user
-is over its limit; another user is served meanwhile; and all comes back.
+"""cost: one user performs every operation at volume, with many sessions that leave their replies unread, are idle, close one side, or are
+killed. The daemon's use of memory, descriptors and CPU time must be covered by what it has charged; no user may exceed its limits;
+another user must be served meanwhile; and everything must be freed.
 
-A run is one operation by one crowd of sessions. The limits are small, so that a crowd comes to them. The daemon's account is
-its metrics, all of one REPORT, which its loop makes at once:
+A run is one operation by one crowd of sessions. The limits are small, so that a crowd reaches them. The daemon's account is its metrics,
+all from one REPORT, which its loop makes at once:
 
-    descriptors  kvcache_open_descriptors is how many the kernel counts, kvcache_client_descriptors what each is for. What is
-                 left are the daemon's own, whose number does not change; amid the flood its threads may have IN_THREADS
-                 more. Each kind is covered by what is charged for it. Several times in a run the crowd is paused, and
-                 then no descriptor may be left that is not explained: one that leaks in a run is found.
-    memory       what the heap has allocated (tests/lib/heap-count.c): amid the flood at most what is charged for it; after
-                 the run all but HEAP_KEPT is freed, what is kept for the next ones (SLOTS_KEPT, STRETCHES_KEPT) apart. And what the daemon has of its own (RssAnon), with what the allocator
-                 adds.
-    keys, and all other resources: no user is over its limit.
-"""
+descriptors  kvcache_open_descriptors equals the kernel's count, kvcache_client_descriptors tells the purpose of each. The rest are
+             the daemon's own, whose number does not change; during the flood its threads may have IN_THREADS more. Each kind is covered by
+             a charge.
+             Several times in a run the crowd is paused, and then every descriptor must be explained, so that leaks are found.
+memory       The allocated heap (tests/lib/heap-count.c): during the flood at most what is charged for it; after the run everything is freed
+             except HEAP_KEPT and objects kept for reuse (SLOTS_KEPT, STRETCHES_KEPT). Also the daemon's private memory (RssAnon), with the
+             overhead of the allocator.
+keys         These and all other resources: no user exceeds its limit."""
 
 import contextlib
 import fcntl
@@ -38,39 +37,39 @@ from oracle import Finding
 
 EVIL, GOOD = 20001, 20002
 CROWD = 24
-VOLUME = 200          # messages of each session, if it can send as many
+VOLUME = 200          # messages per session, if it can send that many
 SETTINGS = {"limits.keys": 8192, "limits.request_memory": "8MiB", "limits.requests": 2048, "limits.unread_fds": 256,
             "limits.staging_bytes": "64MiB", "limits.registered": "64MiB", "limits.connections": 256}
-# RssAnon, for what is charged and beyond it: the allocator rounds up and keeps some.
+# Bounds of RssAnon in terms of charged bytes: the allocator rounds up and keeps some memory.
 A_CONNECTION = 24 << 10
 FACTOR, SLACK = 1.5, 4 << 20
 LENT_PLACES = 256
 HEAP_COUNT = harness.BUILD / "tests" / "campaigns" / "heap-count.so"
-# Of the heap, bytes: for each connection, region and descriptor being closed; of a chunk that is not written yet, which has a
-# slot of 4 KiB or more; and for what no client causes.
+# Heap bytes allowed for each connection, region and descriptor being closed; as a share of an unwritten chunk, which has a slot of 4 KiB or
+# more; and beside everything that clients cause.
 HEAP_OF = {"connections": 8 << 10, "stagings": 1 << 10, "regions": 1536, "descriptors_closing": 512, "pool_unwritten_bytes": 1 / 4}
-# What is kept: libevent has a table of 8 bytes for each descriptor number, which doubles once a connection's number is behind
-# its end, and never shrinks. When it is measured first it has 256 places; while many descriptors are being closed (REGISTER)
-# a connection gets a number from 512 to 1,023, and it has 1,024: 6,144 bytes more. The record of a tenant's lookup index has
-# 1,976 bytes (LOOKUP), and the page of the report that is made at the time some hundreds.
+# Memory that may be kept: libevent has a table of 8 bytes per descriptor number, which doubles when a connection's number exceeds it, and
+# never shrinks. At the first measurement it has 256 places; while many descriptors are being closed (REGISTER), a connection gets a number
+# from 512 to 1,023, and the table has 1,024 places, or 6,144 bytes more. The record of a tenant's lookup index has 1,976 bytes (LOOKUP),
+# and a page of the report some hundreds.
 HEAP_FACTOR, HEAP_SLACK, HEAP_KEPT = 1.125, 256 << 10, 8 << 10
-# Pool and store keep 8 bytes for each slot, and which sizes slots have follows from what is put or read.
+# Pool and store keep 8 bytes per slot, and the sizes of slots depend on the chunks put and read.
 SLOTS_KEPT = ((32 << 20) + (128 << 20)) // 4096 * 8
-# A tenant keeps 16 stretches of chains for the next ones.
+# A tenant keeps 16 range objects of chains for later ones.
 STRETCHES_KEPT = 16 * (20 << 10)
 MOVES_CHUNKS = ("PUT", "GET", "PREFETCH")
-# Descriptors that other threads may have open amid the flood and no metric has: the memfd with which region_open() asks which
-# device memfds lie on, of one REGISTER at a time; and a file of the store that its thread creates and the loop has not
-# entered yet, of one segment at a time. The loop has none itself while it makes a report.
+# Descriptors that other threads may have open during the flood without a metric: the memfd with which region_open() asks on which device
+# memfds lie, for one REGISTER at a time; and a file of the store that its thread has created and the loop has not entered yet, for one
+# segment at a time. The loop has none itself while it makes a report.
 IN_THREADS = 2
-# What request_bytes may be over the limit of a user, for each session: a reply that the socket did not take, or a deferred request.
+# Bytes by which request_bytes may exceed a user's limit, for each session: a reply that the socket did not accept, or a deferred request.
 ANYWAY = 65536
 CPU_A_REQUEST, CPU_A_KEY, CPU_SLACK = 2e-3, 50e-6, 1.0
-IDLE_SHARE = 0.2      # of a CPU, by sessions that nothing happens to
+IDLE_SHARE = 0.2      # share of a CPU that idle sessions may use
 
 
 def batch(op, ns, entries=(), pieces=b"", **how):
-    """A message of a batch as bytes."""
+    """Returns the bytes of a batch message."""
     flags = how.pop("flags", 0) | (Flag.PIECES if pieces else 0)
     body = kvwire.BATCH.pack(ns, len(entries), len(how.get("releases", ())), how.get("timeout_ms", 0), how.get("ack", 0),
                              how.get("tiers", 0), len(pieces) // kvwire.PIECE.size, how.get("parent", kvwire.ROOT))
@@ -82,8 +81,8 @@ def frame(op, body=b"", flags=0):
     return kvwire.HEADER.pack(kvwire.HEADER.size + len(body), op, flags, 7) + body
 
 
-# Each: (name, messages of a session: a function of (campaign, client, its namespace, rng) that yields messages, or pairs of
-# a message and descriptors).
+# Operations: (name, a function of (campaign, client, its namespace, rng) that yields the messages of a session, or pairs of a message and
+# descriptors).
 def pings(run, c, ns, rng):
     while True:
         yield frame(Op.PING, bytes(1024))
@@ -184,7 +183,7 @@ def lookups(run, c, ns, rng):
 
 
 def a_stretch(rng):
-    """Of the memory to lend: most are charged anew, some lie where one is that was lent already."""
+    """Returns a range of memory to register: usually new, sometimes registered already."""
     return struct.pack("<QQ", 4096 * rng.randrange(LENT_PLACES), MIB)
 
 
@@ -200,7 +199,7 @@ def takes_back(run, c, ns, rng):
 
 
 def puts_of_lent(run, c, ns, rng):
-    """Small chunks, each from a page of its own, with what is not a whole block: no byte of them is in the pool."""
+    """Puts small chunks, each from a page of its own and shorter than a block: none of their bytes is in the pool."""
     yield frame(Op.REGISTER, struct.pack("<QQ", 0, MIB)), [run.memory_fd]
     for i in range(1 << 30):
         yield batch(Op.PUT, ns, [kvwire.PUT_ENTRY.pack(key_of("lent", id(c), i, k), k << 12, 100, 1, 0) for k in range(64)],
@@ -236,7 +235,7 @@ ENDINGS = ("read", "close", "shut down", "kill")
 
 
 class Account:
-    """What one REPORT says. Two are equal if the same is held."""
+    """The account in one REPORT. Two are equal if the daemon holds the same resources."""
 
     def __init__(self, stats, pid, heap):
         self.heap = heap  # 0: not counted
@@ -248,7 +247,7 @@ class Account:
         self.fds = stats["kvcache_client_descriptors"]
         self.shared = {name: stats[f"kvcache_{name}"] for name in ("store_segments", "lookup_index_tables", "lookup_index_building")}
         open_fds = stats["kvcache_open_descriptors"]
-        # Where the kernel does not tell the daemon: as good if nothing happens meanwhile.
+        # If the kernel does not tell the daemon, count here, which is as good if nothing happens meanwhile.
         self.counted_by_loop = open_fds > 0
         open_fds = open_fds or len(os.listdir(f"/proc/{pid}/fd"))
         self.others = open_fds - sum(self.fds.values()) - sum(self.shared.values())
@@ -269,7 +268,7 @@ class Account:
         return ", ".join(f"{what} {n:.0f}, not {was[what]:.0f}" for what, n in of(self).items() if n != was[what])
 
     def check_charges(self, what):
-        """Descriptors against what is charged for them, and users against their limits."""
+        """Checks descriptors against charged resources, and users against their limits."""
         used, fds = self.used, self.fds
         exact = {"connection": "connections", "staging": "stagings", "deferred_request": "deferred_fds", "closing": "descriptors_closing"}
         bounded = {"registration": "regions", "unsent_reply": "unread_fds"}
@@ -288,9 +287,9 @@ class Campaign(campaign_clientkill.Campaign):
         self.facts, self.number, self.monitor, self.children, self.memory = facts, 0, None, {}, None
         settings = {"memory.pool": "32MiB", "store.limit": "128MiB", "log.level": "error", "listen.mode": "0666",
                     "limits.handshake": "10min", **SETTINGS}
-        # A sanitizer has an allocator of its own.
+        # A sanitizer has its own allocator.
         env = {"LD_PRELOAD": str(HEAP_COUNT)} if HEAP_COUNT.exists() and slow() == 1 else {}
-        # The allocator gives back at once what is freed, as far as it can: what is counted is what the daemon keeps.
+        # Makes the allocator return freed memory as soon as possible, so that only memory which the daemon keeps is counted.
         self.daemon = harness.Daemon(directory, campaign_clientkill.LEG, settings=known(settings),
                                      env={**env, "MALLOC_MMAP_THRESHOLD_": "16384", "MALLOC_TRIM_THRESHOLD_": "16384",
                                           "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:quarantine_size_mb=1:"
@@ -306,7 +305,7 @@ class Campaign(campaign_clientkill.Campaign):
         fcntl.fcntl(self.memory_fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)
         self.empties = {}
         self.checks = False
-        for name in "STAT", "PUT written", "REPORT", "chains":  # what is allocated once, and spares, are there now
+        for name in "STAT", "PUT written", "REPORT", "chains":  # allocates single and spare objects before measuring
             self.run_one(name, "read", random.Random(0))
         self.checks = True
         self.quiet()
@@ -317,7 +316,7 @@ class Campaign(campaign_clientkill.Campaign):
             c.staging(MIB)
             harness.put_all(c, c.namespace("common"), self.pairs, ack=Ack.WRITTEN)
 
-    # --- what is spent, and what is charged ---
+    # --- resources used, and resources charged ---
 
     def own_memory(self):
         with open(f"/proc/{self.daemon.pid}/status") as f:
@@ -334,7 +333,7 @@ class Campaign(campaign_clientkill.Campaign):
         return Account(json.loads(text), self.daemon.pid, int(re.search(r":kvcache-report(?::(\d+))?", name)[1] or 0))
 
     def wait_for_account(self, condition, wrong, timeout=20):
-        """The first account that fulfils it: what changes by itself does so until then."""
+        """Returns the first account that fulfils the condition, which some values reach only after a while."""
         until = time.monotonic() + timeout * slow()
         while not condition(account := self.account()):
             if time.monotonic() > until:
@@ -343,7 +342,7 @@ class Campaign(campaign_clientkill.Campaign):
         return account
 
     def quiet(self):
-        """The account without the crowd, as soon as nothing changes any more."""
+        """Returns the account without the crowd, as soon as nothing changes."""
         last = self.account()
         for _ in range(400):
             time.sleep(0.02)
@@ -354,7 +353,7 @@ class Campaign(campaign_clientkill.Campaign):
         raise Finding("hung", f"it never becomes quiet: {last}")
 
     def check(self, what, before):
-        """Amid the flood: is what is spent covered by what is charged? `before`: (account, memory)."""
+        """Checks during the flood that charged resources cover used ones. `before`: (account, memory)."""
         if not self.checks:
             return
         account, memory = before
@@ -382,7 +381,7 @@ class Campaign(campaign_clientkill.Campaign):
             now.check_charges(what)
 
     def check_paused(self, what, before):
-        """The crowd is paused, in whatever state it is: each descriptor is accounted for."""
+        """Pauses the crowd in its present state, and checks that every descriptor is explained."""
         if self.checks:
             account = before[0]
             self.wait_for_account(lambda now: now.others == account.others,
@@ -424,13 +423,13 @@ class Campaign(campaign_clientkill.Campaign):
             ns = c.namespace("common")
             self.empties[id(c)] = c.namespace("empty")
             if name not in ("STAGING",):
-                with contextlib.suppress(kvwire.Refused):  # some of them come to the limit
+                with contextlib.suppress(kvwire.Refused):  # some sessions reach the limit
                     c.staging(MIB)
             crowd.append((c, ns))
         return crowd
 
     def pump(self, name, crowd, rng, checks):
-        """Sends until the sockets take no more, or VOLUME is reached. `checks` is called now and then."""
+        """Sends until the sockets accept no more, or VOLUME is reached. `checks` is called now and then."""
         hello = kvwire.HEADER.pack(64, Op.HELLO, 0, 1) + kvwire.HELLO.pack(kvwire.MAGIC, 1, 1, 0, b"crowd")
         if name == "HELLO":
             for s in crowd:
@@ -460,7 +459,7 @@ class Campaign(campaign_clientkill.Campaign):
                     continue
                 if source[2] >= VOLUME:
                     sources.remove(source)
-            if time.monotonic() - checked > 0.2:  # it is paused meanwhile
+            if time.monotonic() - checked > 0.2:  # the crowd is paused meanwhile
                 checks()
                 checked = time.monotonic()
             if not sent and sources:
@@ -510,14 +509,14 @@ class Campaign(campaign_clientkill.Campaign):
                     os.close(fd)
                 if not data:
                     socks.remove(s)
-        if ending == "shut down":  # for a while they are there, with what they have not read
+        if ending == "shut down":  # sessions exist for a while, with unread data
             self.quiet()
         for c in crowd:
             c.close() if isinstance(c, socket.socket) else c[0].close()
         self.empties.clear()
 
     def state(self):
-        """Before a crowd comes: (account, memory)."""
+        """Returns (account, memory) before a crowd arrives."""
         return self.quiet(), self.own_memory()
 
     def run_one(self, name, ending, rng):
@@ -544,7 +543,7 @@ class Campaign(campaign_clientkill.Campaign):
         return before
 
     def idle(self, what):
-        """Sessions that are not read cost no time."""
+        """Checks that sessions which do not read cost no time."""
         for _ in range(40):
             cpu = self.daemon.cpu_seconds()
             time.sleep(0.2)
@@ -572,7 +571,7 @@ class Campaign(campaign_clientkill.Campaign):
             raise Finding("lost", f"{what}: {(self.own_memory() - self.memory_before) >> 10} KiB of memory do not come back")
 
     def run_killed(self, name, rng):
-        """The crowd is a process of its own, which is killed."""
+        """Runs the crowd in its own process, which is killed."""
         what, before = f"{name}, then kill", self.state()
         pid = os.fork()
         if pid == 0:
@@ -608,6 +607,6 @@ class Campaign(campaign_clientkill.Campaign):
 
 
 def known(settings):
-    """Without the keys that this daemon does not know: one from before is not to fail for them."""
+    """Removes keys that this daemon does not know, so that an older daemon can be tested."""
     keys = subprocess.run([harness.DAEMON, "--help"], capture_output=True, text=True, check=True).stdout
     return {k: v for k, v in settings.items() if f"  {k}=" in keys}

@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fairness: one user asks for one kind of operation at full tilt; another user hardly notices.
+"""fairness: one user performs one kind of operation at full rate; another user must hardly notice.
 
-A run is an operation, of OPERATIONS in turn: sixteen sessions of one user, eight requests in flight on each, in four
-processes. Another user's hits, one at a time: their p99 is at most five times that of an idle daemon and 2 ms more. The
-flood's own processes take the CPU as well, so the idle daemon is measured both alone and beside as many processes that
-are as busy and never connect (the upper bound of that p99), and the larger counts. These and the flood take turns of a tenth
-of a second, so that what else the machine does at the time is in both; there is one measurement, and no second try.
-No put of the other user is BUSY, whether it would wait or not: its share of the room is free all the time.
+A run is an operation, of OPERATIONS in turn: sixteen sessions of one user, eight requests in flight on each, in four processes. Another
+user's hits, one at a time, must have a p99 of at most five times that of an idle daemon, plus 2 ms. The flood's own processes use CPU as
+well. The idle daemon is therefore measured both alone and beside equally many busy processes that never connect (the upper bound of that
+p99), and the larger value counts. These processes and the flood alternate every tenth of a second, so that other load of the machine
+affects both; there is one measurement, and no second try. No put of the other user may be BUSY, whether it would wait or not: its share of
+the room is always free.
 
-The disk is the real one; for PUT the flood's chunks are many times what may be unwritten.
+The disk is a real one; for PUT the flood's chunks are many times the limit of unwritten ones.
 
-Reads from disk (cold.py): another user's get from disk takes at most twice that of an idle daemon, and what the device needs
-for three windows of reads, at the rate that it has meanwhile (median); and its prefetches are taken if there is room.
-"""
+Reads from disk (cold.py): another user's get from disk may take at most twice the time with an idle daemon, plus the device's time for
+three windows of reads at its current rate (median). The other user's prefetches must be accepted if there is room."""
 
 import contextlib
 import json
@@ -34,8 +33,8 @@ from oracle import Finding
 FLOOD, OTHER = 20001, 20002
 PROCESSES, SESSIONS, IN_FLIGHT = 4, 4, 8
 TIMES, NOISE = 5, 0.002
-SLICES, SECONDS, SETTLE = 10, 0.1, 0.03  # of a flood, and of the busy processes; each; for what a signal changes
-CHUNKS = 20000  # of the store, so that walking it takes time
+SLICES, SECONDS, SETTLE = 10, 0.1, 0.03  # slices of the flood and of the busy processes; length of each; time for a signal to take effect
+CHUNKS = 20000  # chunks in the store, so that listing it takes time
 OPERATIONS = ["PURGE", "LIST", "REPORT", "NAMESPACE", "PUT", "EXISTS", "GET", "EVICT", "PREFETCH", "MATCH", "TOUCH", "STAT", "PING",
               *cold.OPERATIONS]
 
@@ -59,9 +58,9 @@ def p99(times):
 
 
 def p99_at_most(times):
-    """Its upper 97.5 % bound, by rank: of a thousand times the third longest, not the tenth. Beside busy processes about one
-    hit in a hundred waits for a time slice, 4 ms and ten times what the others take; whether it is a little more than one or a
-    little less is chance, and must not decide."""
+    """Returns the upper 97.5 % bound of the p99, by rank: of a thousand values the third longest instead of the tenth. Beside busy
+    processes about one hit in a hundred waits for a time slice of 4 ms, ten times the normal time. Whether it is slightly more or less
+    than one in a hundred is chance, and must not decide."""
     n = len(times)
     return sorted(times)[min(n - 1, math.ceil(n * 0.99 + 1.96 * math.sqrt(n * 0.99 * 0.01)))]
 
@@ -96,7 +95,7 @@ class Campaign:
     # --- the flood ---
 
     def message(self, op, c, ns, i):
-        """The body of one request, and its flags; `i` is another each time."""
+        """Returns the body of one request, and its flags; `i` differs for each request."""
         keys = b"".join(key_of("full", (i * 64 + j) % CHUNKS) for j in range(64))
         batch = {"EXISTS": Op.EXISTS, "MATCH": Op.MATCH, "TOUCH": Op.TOUCH, "STAT": Op.STAT, "EVICT": Op.EVICT,
                  "PREFETCH": Op.PREFETCH}
@@ -143,7 +142,7 @@ class Campaign:
                 b"".join(kvwire.GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k in keys)
 
     def spawn(self, work):
-        """So many processes that do it, when all are ready."""
+        """Starts a number of processes, and returns when all are ready."""
         pids, (said, ready) = [], os.pipe()
         for _ in range(PROCESSES):
             pid = os.fork()
@@ -174,7 +173,7 @@ class Campaign:
     # --- the other user ---
 
     def hits(self, seconds):
-        """Seconds that each took; now and then a put, which must be taken."""
+        """Returns the seconds of each hit; occasionally puts a chunk, which must be accepted."""
         times, until = [], time.monotonic() + seconds
         while time.monotonic() < until or len(times) < 50:
             began = time.perf_counter()
@@ -200,13 +199,13 @@ class Campaign:
         return 1
 
     def judge(self, op, took, bound, finding):
-        """Its share of the bound is a fact of its own: how near each operation comes."""
+        """Records how near each operation comes to its bound."""
         self.facts.add(f"most_percent_of_bound_{op.replace(' ', '_')}", 100 * took / bound)
         if took > bound:
             raise Finding("hung", finding)
 
     def measure(self, op):
-        """Hits and puts of the other user beside a flood of it."""
+        """Measures hits and puts of the other user beside a flood of one operation."""
         before = self.puts
         alone, beside, amid = self.hits(4 * SECONDS), [], []
         quiet = self.spawn(self.busy)
@@ -264,7 +263,7 @@ class Campaign:
         return json.loads(self.monitor.report(kvwire.Report.STATS))["kvcache_store_read_bytes_total"]
 
     def measure_cold(self, op):
-        """Gets from disk and prefetches of the other user beside a flood of reads from disk."""
+        """Measures gets from disk and prefetches of the other user beside a flood of reads from disk."""
         if self.cold_daemon is None:
             self.start_cold()
         alone = statistics.median(self.cold_other.gets(cold.AT_ONCE))

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""filesystems: the same job on stores that lie on different file systems, and the same answers.
+"""filesystems: performs the same job on stores on different file systems, which must give the same answers.
 
-ext4, xfs and btrfs on loop devices, with sectors of 512 bytes and of 4 KiB, against a store in memory; and one that is
-nearly full, where puts may fail but no byte may be wrong and the daemon stays up. Needs root; what cannot be made or
-mounted here is named with its reason and counts for nothing. One run is one seed on one file system.
-"""
+ext4, xfs and btrfs on loop devices, with sectors of 512 bytes and of 4 KiB, are compared with a store in memory. On one that is nearly
+full, puts may fail, but no byte may be wrong and the daemon must stay up. Needs root; file systems that cannot be created or mounted here
+are named with the reason and do not count. One run is one seed on one file system."""
 
 import os
 import shutil
@@ -16,7 +15,7 @@ from job import SETTINGS, Job, differences
 from oracle import Finding
 
 LEG = harness.Leg("filesystems", deprive=[harness.die_with_parent])
-# name, mkfs command, bytes a sector, MiB, MiB that are left (None: all)
+# Name, mkfs command, bytes per sector, MiB, MiB left free (None: all).
 SYSTEMS = [
     ("ext4-512", ["mkfs.ext4", "-q", "-F", "-b", "4096"], 512, 512, None),
     ("ext4-4096", ["mkfs.ext4", "-q", "-F", "-b", "4096"], 4096, 512, None),
@@ -95,7 +94,7 @@ class Campaign:
         return seen
 
     def run(self, rng, left):
-        """0 runs where this one cannot be had; a life without any ends the campaign."""
+        """Performs no run on a file system that is not available; a life without any file system ends the campaign."""
         if self.number == 0:
             self.done = 0
             self.right = self.on("plain", self.directory / "plain" / "store")

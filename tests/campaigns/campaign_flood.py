@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flood: very many connections at once, some of them busy. Only quotas may refuse; a polite client waits little longer
-inside the daemon than beside as many processes that are as busy and never connect; when all are killed, all is back.
+"""flood: opens very many connections at once, some of them busy. Only quotas may refuse requests. A polite client must wait little longer
+in the daemon than beside equally many busy processes that never connect. After all are killed, all resources must be free.
 
-A run is a connection; one life opens as many as are asked for, at most MOST. One in sixteen, at most 256, is busy: its
-process sends a batch and reads the reply, for ever. The wait is the daemon's own measure, from when a request could be
-read to its reply: the polite client uses one operation beside the flood and another, of the same cost, beside the
-processes that do not connect, each in slices that alternate, so that the daemon's histograms keep them apart.
-"""
+A run is a connection; one life opens as many as requested, at most MOST. One in sixteen, at most 256, is busy: its process repeatedly sends
+a batch and reads the reply. The wait is the daemon's own measurement, from when a request could be read to its reply. The polite client
+uses one operation beside the flood and another of equal cost beside the processes that do not connect, in alternating slices, so that the
+daemon's histograms separate the two."""
 
 import json
 import os
@@ -27,8 +26,8 @@ from oracle import Finding
 MOST = 4096
 BUSY_MOST, PROCESSES_MOST = 256, 16
 ALLOWED = 1.5
-NOISE = 0.001  # seconds: less is not told from a process that was not given the CPU
-FEW = 1000     # connections: with fewer the shares of a p99 are the machine's, and only NOISE and TEN times count
+NOISE = 0.001  # seconds; smaller differences may be scheduling
+FEW = 1000     # connections; with fewer, the shares of a p99 depend on the machine, and only NOISE and TEN times count
 
 
 class Campaign(campaign_clientkill.Campaign):
@@ -39,7 +38,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.directory, self.daemon = directory, None
 
     def start(self, connections):
-        """The quotas refuse the last one in sixteen."""
+        """Sets the quotas to refuse the last sixteenth of the connections."""
         self.allowed = connections - connections // 16
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         if hard < 4 * connections:
@@ -61,7 +60,7 @@ class Campaign(campaign_clientkill.Campaign):
     # --- the processes ---
 
     def flood(self, connections, busy, seed):
-        """Opens its share and says how many were refused; then goes on for ever. A generator."""
+        """A generator that opens its share of connections, reports how many were refused, and then continues forever."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         rng = random.Random(seed)
@@ -97,7 +96,7 @@ class Campaign(campaign_clientkill.Campaign):
             f.write(str(refused))
 
     def busy(self, seed):
-        """What such a process does but for the daemon: messages through a socket, packed and unpacked."""
+        """Does the same work as a busy process of the flood, without the daemon: messages through a socket, packed and unpacked."""
         rng = random.Random(seed)
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         while True:
@@ -114,7 +113,7 @@ class Campaign(campaign_clientkill.Campaign):
     # --- the polite client ---
 
     def slice(self, op, seconds):
-        """Asks now and then, as an engine does; returns how often."""
+        """Sends requests at intervals, as an engine does. Returns how many."""
         rng, n, until = random.Random(n := 0), 0, time.monotonic() + seconds
         while time.monotonic() < until:
             keys = [k for k, _ in rng.sample(COMMON, 4)]

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hostile: clients that know the protocol and mean harm: forged numbers, seals, descriptors, broken frames, memory of
-theirs, registered or not, that changes or goes while it is read or written. The daemon stays up, a bystander gets its
-bytes, and no byte or name of another tenant reaches the attacker.
+"""hostile: clients that know the protocol attack: forged numbers, seals, descriptors, malformed frames, and memory, registered or not,
+that changes or disappears while it is read or written. The daemon must stay up, a bystander must get its bytes, and no byte or name of
+another tenant may reach the attacker.
 
-Where the campaign may become other users, attacker and victim are of two tenants, and the victim's chunks carry a mark
-that is looked for in everything the attacker can see: its pool, its staging area, what it has registered, amid the attack and after
-it; then by a new session in the lookup index and reports, too (marks.py).
-"""
+If the campaign may become other users, attacker and victim belong to two tenants, and the victim's chunks carry a mark. The mark is
+searched for in everything that the attacker can see: its pool, its staging area and its registered memory, during the attack and after it;
+then by a new session in the lookup index and reports, too (marks.py)."""
 
 import contextlib
 import ctypes
@@ -51,7 +50,7 @@ def fallocate(fd, mode, offset, length):
 
 
 def until_ended(c):
-    """The daemon must have ended the session; its replies until then are the caller's own."""
+    """Waits until the daemon ends the session, which it must; replies until then are ignored."""
     try:
         while True:
             c.receive(20 * slow())
@@ -62,19 +61,19 @@ def until_ended(c):
 
 
 def anything(c, op, body=b"", flags=0):
-    """Sends it; any answer is fine, and so is the end."""
+    """Sends a request; any answer is acceptable, and so is the end of the session."""
     try:
         return c.call(op, body, flags, check=False)
     except (kvwire.SessionEnded, kvwire.ProtocolError):
         return None
 
 
-# --- the attacks; each is given a session that has said HELLO ---
+# --- the attacks; each gets a session that has sent HELLO ---
 
 def write_to_the_pool(c, rng):
     fd = c.pool_fd
     for opened in (fd, None):
-        if opened is None:  # root may open it anew whatever its mode; the seals hold all the same
+        if opened is None:  # root may open the file again whatever its mode; the seals still protect it
             try:
                 opened = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
             except OSError:
@@ -219,7 +218,7 @@ def broken_frames(c, rng):
 
 
 def noise(c, rng):
-    """Frames that are right in some parts."""
+    """Sends frames that are partly valid."""
     for _ in range(rng.randint(1, 30)):
         body = rng.randbytes(rng.choice([0, 8, 16, 24, 48, 104, 1000]))
         if anything(c, rng.choice(list(Op)), body, rng.choice([0, 0, 1, 2, 4, 64])) is None:
@@ -239,7 +238,7 @@ def descriptors(c, rng):
 
 
 def a_staging_that_changes(c, rng):
-    """While it is copied: what is stored is one thing, whatever."""
+    """Changes memory while the daemon copies it: the stored chunk must still be consistent."""
     ns = c.namespace("mine")
     c.staging(2 * MIB)
     keys = [rng.randbytes(32) for _ in range(8)]
@@ -278,7 +277,7 @@ def holes_under_the_staging(c, rng):
 
 
 def descriptors_to_register(c, rng):
-    """Of all kinds, none of them good."""
+    """Registers descriptors of all kinds, none of them valid."""
     def memfd(size, seals, present):
         fd = os.memfd_create("evil", os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, size)
@@ -315,7 +314,7 @@ def descriptors_to_register(c, rng):
 
 
 def more_buffers_than_allowed(c, rng):
-    """Numbers, sizes, and the same memory over and over; half of it stays when the session ends."""
+    """Registers invalid ranges and sizes, and the same memory repeatedly; half of the regions stay until the session ends."""
     number, mapping, fd = campaign_clientkill.lend(c, 8 * MIB)
     regions = [number]
     for _ in range(rng.randint(1, 100)):
@@ -338,7 +337,7 @@ def more_buffers_than_allowed(c, rng):
 
 
 def regions_of_others(c, rng):
-    """Every number and place; and what was the client's until it unregistered it."""
+    """Unregisters every number, and uses memory after its unregistration."""
     ns = c.namespace("mine")
     number, mapping, fd = campaign_clientkill.lend(c, MIB)
     key = rng.randbytes(32)
@@ -360,7 +359,7 @@ def regions_of_others(c, rng):
 
 
 def tormented(c, rng, on_shm, harm):
-    """Puts and gets of all kinds from and to memory that suffers meanwhile. Each is answered."""
+    """Puts and gets in all ways from and to memory that is changed meanwhile. Each request must be answered."""
     ns, common = c.namespace("mine"), c.namespace("common")
     size = 2 * MIB
     number, mapping, fd = campaign_clientkill.lend(c, size, on_shm)
@@ -409,7 +408,7 @@ def holes_in_registered_memory(c, rng):
 
 def registered_files_that_are_cut(c, rng):
     def harm(fd, mapping, size):
-        with contextlib.suppress(OSError):  # where it is sealed after all
+        with contextlib.suppress(OSError):  # the memfd may be sealed
             os.ftruncate(fd, rng.choice([0, 4096, MIB, 100]))
             if rng.random() < 0.6:
                 os.ftruncate(fd, size)
@@ -417,8 +416,8 @@ def registered_files_that_are_cut(c, rng):
 
 
 def a_tally_that_lies(c, rng):
-    """What it has looked up by itself: anything, in all places, and with holes under it. Another's counts stay right:
-    see check_counts()."""
+    """Overwrites the session's counters of lookups: with any values, in all places, and with holes. Other sessions' counters must stay
+    right: see check_counts()."""
     numbers = [c.namespace(name) for name in ("mine", "common")]
     fd = c.tally()
     try:
@@ -445,7 +444,7 @@ def never_ending_chains(c, rng):
 
 
 def more_than_its_share(c, rng):
-    """Everything it can get of: leases, keys in flight, chunks, namespaces."""
+    """Takes all it can: leases, keys in flight, chunks, namespaces."""
     ns = c.namespace("mine")
     pairs = items(("share", rng.random()), 40, 100 * KIB)
     harness.put_all(c, ns, pairs, ack=Ack.WRITTEN, timeout_ms=5000)
@@ -483,7 +482,7 @@ class Campaign(campaign_clientkill.Campaign):
         self.ns = self.victim.namespace("secrets")
         harness.put_all(self.victim, self.ns, SECRET, ack=Ack.WRITTEN)
         with user(MALLORY), self.daemon.client() as c, contextlib.closing(c.lookup()):
-            pass  # its tenant's index, which stays
+            pass  # the index of its tenant, which stays
         self.daemon.populated_status()
         self.monitor = self.daemon.client(name="monitor", timeout=60 * slow())
         harness.wait_until(lambda: self.holdings()["connections"] == 2, "the first clients have closed", 20)
@@ -492,13 +491,13 @@ class Campaign(campaign_clientkill.Campaign):
 
     def look_for_the_mark(self, c):
         if os.geteuid() != 0:
-            return  # attacker and victim are of one tenant
+            return  # attacker and victim belong to one tenant
         memory = [c.pool, c.staging_map, *getattr(c, "lent", [])]
         if any(m is not None and marks.find(m, ["victim"]) for m in memory):
             raise Finding("wrong", "the victim's bytes are where the attacker sees them")
 
     def scan_anew(self, where):
-        """What a session that begins now sees, first and after it has asked for what is the victim's."""
+        """Checks what a new session sees, at first and after it has requested the victim's data."""
         if os.geteuid() != 0:
             return
         with user(MALLORY):
@@ -511,7 +510,7 @@ class Campaign(campaign_clientkill.Campaign):
             marks.scan(c, "mallory", ["victim"], (), False, where, self.facts)
 
     def check_victim(self):
-        """All of its chunks are there, byte for byte."""
+        """Checks that all chunks are stored, byte for byte."""
         for i in range(0, len(SECRET), 16):
             part = SECRET[i:i + 16]
             for (key, value), result in zip(part, self.victim.get_into(self.ns, [k for k, _ in part], 20000)):
@@ -524,9 +523,9 @@ class Campaign(campaign_clientkill.Campaign):
                 raise Finding("lost", "the victim's chunks left the disk")
 
     def check_counts(self):
-        """The victim's lookups are counted as the victim made them."""
+        """Checks that the victim's lookups are counted as the victim made them."""
         if os.geteuid() != 0:
-            return  # attacker and victim are of one tenant
+            return  # attacker and victim belong to one tenant
         samples = harness.parse_metrics(self.monitor.report(kvwire.Report.METRICS))
         for name in ("lookup_keys", "lookup_found_keys"):
             said = samples[f'kvcache_tenant_{name}_total{{tenant="victim"}}']
@@ -544,7 +543,7 @@ class Campaign(campaign_clientkill.Campaign):
             try:
                 attack(c, rng)
                 self.look_for_the_mark(c)
-                self.check_victim()  # its gets, too, leave nothing where the attacker sees it
+                self.check_victim()  # the victim's own gets must leave nothing visible to the attacker either
                 self.look_for_the_mark(c)
             finally:
                 c.close()

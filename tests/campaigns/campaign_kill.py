@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill: several client processes at once, the daemon killed amid it, everything compared with the oracle afterwards.
+"""kill: kills the daemon while several client processes use it, and compares everything with the oracle afterwards.
 
-A client process owns some namespaces and is the only one to change them, with up to 8 requests in flight; it reads
-everybody's. It puts from its staging area and from memory that it has registered, in whole pages or at odd places, in one piece or
-several, and gets into both. It checks every answer as it comes, and when the daemon is dead it hands over its book. The
-parent kills, starts again, and asks for every key.
+A client process owns some namespaces, which only it changes, with up to 8 requests in flight; it also reads those of others. It puts from
+its staging area and from registered memory, in whole pages or at odd places, in one piece or several, and gets into both. It checks every
+answer on arrival, and passes on its book when the daemon is dead. The parent kills, starts again, and asks for every key.
 
-Every second run is one of several tenants in a store that is too small for them, on a daemon of its own: see tenants.py.
-"""
+Every second run has several tenants in a store that is too small for them, on a daemon of its own: see tenants.py."""
 
 import fcntl
 import mmap
@@ -29,14 +27,14 @@ from tenants import Tenants
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 CLIENTS, NAMESPACES, KEYS = 4, 3, 20
-ROOM = 2 * MIB  # of the staging area, and of registered memory, for one request
+ROOM = 2 * MIB  # size of the staging area, and of registered memory, for one request
 FINGERPRINT = kvwire.fingerprint(dtype="fp8", model="campaign")
-LIMIT = 2.0     # seconds until a daemon that was killed is ready again
-TIMEOUT_S = 20   # seconds until something hangs
+LIMIT = 2.0     # seconds until a killed daemon is ready again
+TIMEOUT_S = 20   # seconds until a request counts as hung
 
 
 def new_books():
-    """A book a client: namespace -> key -> Record."""
+    """Returns a book for each client: namespace -> key -> Record."""
     return [{f"c{c}/n{n}": {key_of("kill", c, n, k): Record() for k in range(KEYS)} for n in range(NAMESPACES)}
             for c in range(CLIENTS)]
 
@@ -46,7 +44,7 @@ class Actor:
 
     def __init__(self, daemon, books, number, rng, soft, trigger):
         self.daemon, self.books, self.book, self.rng, self.soft = daemon, books, books[number], rng, soft
-        self.trigger = trigger  # (kind of request, which, delay): kill the daemon after it, or None
+        self.trigger = trigger  # (kind of request, which, delay): kill the daemon after it; or None
         self.client = daemon.client(name=f"actor {number}", timeout=TIMEOUT_S * slow())
         self.client.staging(8 * ROOM)
         fd = os.memfd_create("actor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -101,10 +99,11 @@ class Actor:
             if key in watch:
                 watch[key] |= record.expected()
 
-    # --- requests, and what becomes of them ---
+    # --- requests and their results ---
 
     def some(self, most, idle):
-        """A namespace of mine and keys of it; `idle`: to be changed, so nothing else may be under way."""
+        """Returns one of the client's namespaces and some of its keys; `idle`: keys without a request in flight, because they are to be
+        changed."""
         name = self.rng.choice(list(self.book))
         keys = self.rng.sample(list(self.book[name]), self.rng.randint(1, most))
         if idle:
@@ -112,7 +111,7 @@ class Actor:
         return name, keys
 
     def lend(self, values, step):
-        """Copies them to registered memory: (entries, pieces) of a put."""
+        """Copies bytes to registered memory. Returns (entries, pieces) of a put."""
         at, places = self.free[-1], []
         split = self.rng.random() < 0.2
         for value in values:
@@ -169,7 +168,7 @@ class Actor:
 
     def get(self, into):
         name, keys = self.some(10, False)
-        if self.rng.random() < 0.2:  # another client's
+        if self.rng.random() < 0.2:  # key of another client
             book = self.rng.choice(self.books)
             name = self.rng.choice(list(book))
             keys = self.rng.sample(list(book[name]), len(keys))
@@ -214,7 +213,7 @@ class Actor:
                 self.leases.append((key, result.lease, result.offset, version))
 
     def end_lease(self, held):
-        """Are the bytes still what they were? The lease, to be released."""
+        """Checks that the bytes under a lease are unchanged. Returns the lease, to be released."""
         key, lease, offset, version = held
         if version and identify(key, self.client.pool_read(offset, size_of(key, version))) not in (0, version):
             raise Finding("wrong", f"leased bytes of version {version} changed: {key.hex()}")
@@ -269,7 +268,7 @@ class Actor:
             record.purge_answered(key in overlapped)
             self.changed(key, record)
 
-    # --- all of it ---
+    # --- the client ---
 
     def act(self):
         what = self.rng.choices([self.put, lambda: self.get(False), lambda: self.get(True), self.look, self.evict,
@@ -287,7 +286,7 @@ class Actor:
                     self.answer()
         except kvwire.SessionEnded:
             pass
-        for _ in range(2):  # the first end may be a reset, with answers behind it
+        for _ in range(2):  # the first end may be a reset, with answers after it
             try:
                 while True:
                     self.answer(TIMEOUT_S * slow())
@@ -300,7 +299,7 @@ class Actor:
 
 
 class Child:
-    """A process that runs an Actor and hands back what it knows, or what it found."""
+    """A process that runs an Actor and returns its knowledge, or its finding."""
 
     def __init__(self, make, gate):
         self.reading, writing = os.pipe()
@@ -380,7 +379,7 @@ class Campaign:
         self.ready()
 
     def ready(self):
-        """Starts it; how long it takes is judged if it was killed before."""
+        """Starts the daemon. If it was killed before, checks the time that this takes."""
         began = time.monotonic()
         self.daemon.spawn()
         try:
@@ -393,7 +392,7 @@ class Campaign:
             raise Finding("hung", f"{took:.2f} s until the daemon answered")
 
     def reap(self):
-        """It is killed, or was killed by a client; nothing else may have ended it."""
+        """Kills the daemon, or confirms that a client killed it; nothing else may have ended it."""
         process = self.daemon.process
         process.kill()
         self.daemon._reap()
@@ -437,12 +436,12 @@ class Campaign:
             while time.monotonic() < ends and self.lives():
                 time.sleep(min(0.002, max(ends - time.monotonic(), 0)))
             self.reap()
-            if rng.random() < 0.3:  # again, while it recovers
+            if rng.random() < 0.3:  # again, during recovery
                 self.daemon.spawn()
                 time.sleep(rng.uniform(0, 0.04) * slow())
                 self.reap()
                 self.facts.add("killed_while_starting")
-            self.ready()  # at once: what the dead one has in flight may still land
+            self.ready()  # at once: I/O of the dead daemon may still be in flight
             for c, child in enumerate(children):
                 self.books[c], facts = child.result()
                 self.facts.merge(facts)
@@ -466,7 +465,7 @@ class Campaign:
         return (r for book in self.books for records in book.values() for r in records.values())
 
     def purge_all(self, delay):
-        """When it was sent and (None: not) answered."""
+        """Returns when the purge was sent and when it was answered; None: it was not."""
         time.sleep(delay)
         sent = time.monotonic()
         try:
@@ -480,7 +479,7 @@ class Campaign:
             raise Finding("hung", "a purge of everything is not answered") from None
 
     def verify(self):
-        """Everything that is there is right, everything that must be there is. What is found is what the next run has."""
+        """Verifies that everything found is right, and everything owed is found. The next run starts from the result."""
         try:
             with self.daemon.client(name="verify", timeout=TIMEOUT_S * slow()) as c:
                 for book in self.books:
@@ -522,7 +521,7 @@ class Campaign:
             client.release([r.lease for r in results if r.lease])
 
     def end(self):
-        """A clean stop at the end of a life, and everything is still there."""
+        """Stops the daemon at the end of a life, and verifies that everything is still there."""
         self.daemon.stop()
         self.ready()
         self.verify()

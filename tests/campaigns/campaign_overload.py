@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""overload: clients want ten times what the pool takes, all the time. The daemon's memory stays bounded, every request
-is answered, BUSY is an answer that it counts, and what is read is right.
+"""overload: clients constantly demand ten times the capacity of the pool. The daemon's memory must stay bounded, every request must be
+answered, BUSY answers must be counted, and reads must be right.
 
-A run is a second of it; a life is a minute. Each of CLIENTS processes keeps puts of TEN / CLIENTS pools in flight and
-reads back, some without waiting for room, some for longer than there is.
-"""
+A run is a second of this; a life is a minute. Each of CLIENTS processes keeps puts of TEN / CLIENTS pools in flight and reads chunks back,
+some without waiting for room, some waiting longer than the run."""
 
 import hashlib
 import json
@@ -21,7 +20,7 @@ from oracle import Finding
 
 POOL, CLIENTS, TEN = 16 * MIB, 8, 10
 CHUNK = 256 * KIB
-MEMORY = 64 << 10  # KiB that the daemon may take besides pool, staging areas and what an idle one has
+MEMORY = 64 << 10  # KiB that the daemon may use beside pool, staging areas and its idle size
 FINE = {Status.OK, Status.EXISTS, Status.BUSY, Status.QUOTA, Status.MISS, Status.NO_SPACE, Status.TOO_LARGE}
 
 
@@ -55,7 +54,7 @@ class Campaign(campaign_clientkill.Campaign):
         return int(fields["RssAnon"].split()[0])
 
     def work(self, who):
-        """A generator: one round of puts and gets each. What became of the keys is written to a file."""
+        """A generator that makes one round of puts and gets each time. The results of the keys are written to a file."""
         rng = random.Random(f"{self.seed}:{who}")
         c = self.daemon.client(name=f"worker {who}", timeout=120 * slow())
         ns, counts, number, own = c.namespace("n"), {}, 0, []
@@ -108,7 +107,7 @@ class Campaign(campaign_clientkill.Campaign):
             if said := self.says(pid, 0):
                 raise Finding("wrong", f"a client: {said.decode()}")
         self.facts.add("most_mib_of_memory", (self.most_kib - self.idle_kib) / 1024)
-        # The thread sanitizer keeps several times what is touched.
+        # The thread sanitizer uses several times the memory that is touched.
         if self.most_kib - self.idle_kib > MEMORY * slow() and not harness.is_thread_sanitized():
             raise Finding("wrong", f"{self.most_kib - self.idle_kib} KiB of memory more than an idle daemon has")
         self.ask(kvwire.Report.STATUS)

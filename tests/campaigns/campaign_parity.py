@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""parity: the same job on every way to do I/O, and the same answers (rule R5).
+"""parity: performs the same job with every I/O method, which must give the same answers (rule R5).
 
-The legs are those of the daemon tests, and io_uring without restrictions, then also without DEFER_TASKRUN and
-SINGLE_ISSUER: strace makes the first calls of io_uring_setup() of each thread fail there. A leg that this host does not have is named with its reason and counts for
-nothing. One run is one seed on all of them. After it, a client of another tenant finds nothing of the job's in any memory
-that it can see (marks.py).
-"""
+The legs are those of the daemon tests, and io_uring without restrictions, also without DEFER_TASKRUN and SINGLE_ISSUER: strace makes the
+first calls of io_uring_setup() in each thread fail for that. A leg that is not available on this host is named with the reason and does not
+count. One run is one seed on all legs. Afterwards, a client of another tenant must find none of the job's bytes in any memory that it can
+see (marks.py)."""
 
 import shutil
 
@@ -14,7 +13,7 @@ import marks
 from job import SETTINGS, Job, differences
 from oracle import Finding
 
-# What the ring must not have, and how many calls fail.
+# Features that the ring must not have, and number of failing calls.
 FEWER = {harness.Leg("unrestricted ring", settings={"io.backend": "io_uring"}): ("RESTRICTED", 1),
          harness.Leg("plain ring", settings={"io.backend": "io_uring"}): ("DEFER_TASKRUN", 2)}
 
@@ -38,7 +37,7 @@ class Campaign:
         if leg in FEWER:
             daemon.prefix = ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=io_uring_setup", "-e",
                              f"inject=io_uring_setup:error=EINVAL:when=1..{FEWER[leg][1]}"]
-            # LeakSanitizer cannot look at what is being traced.
+            # LeakSanitizer does not work in a traced process.
             daemon.env["ASAN_OPTIONS"] = "exitcode=99:detect_leaks=0"
         daemon.start()
         io = daemon.populated_status()["io"]

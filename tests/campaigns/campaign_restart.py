@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""restart: a store of many entries, five million by default, is ready in two seconds after kill -9.
+"""restart: a store of many entries, five million by default, must be ready two seconds after kill -9.
 
-many-entries makes the store: its tables are real, its segments are sparse. Each life of three has tables of another
-age: with the entries of what is there, with as many that they have superseded, and with twice as many, which is what a
-table has room for. One run kills the daemon amid gets and puts and starts it again. Printed are the seconds until it
-answers, the most by age, the least of all, and the daemon's memory for each entry, the pool apart.
-KVCACHE_RESTART_ENTRIES changes the number; the limit of two seconds is for five million on two cores that have nothing
-else to do, and five million that are superseded, 660 MB of table each, may take another second; KVCACHE_TEST_SLOW
-stretches it. Fewer entries are held to their share of it in processor time, which other programs on the machine do not
-change much: what startup takes beside the entries is allowed on top.
-"""
+many-entries creates the store: its tables are real, its segments are sparse. Each of three lives has tables of another age: with the live
+entries only, with as many superseded ones, and with twice as many, the most for which a table has room. One run kills the daemon during
+gets and puts and starts it again. The output has the seconds until it answers, the maximum by age, the minimum of all, and the daemon's
+memory per entry, excluding the pool. KVCACHE_RESTART_ENTRIES changes the number. The limit of two seconds is for five million entries on
+two idle cores; five million superseded ones, 660 MB of table each, may take another second; KVCACHE_TEST_SLOW scales it. Fewer entries get
+a proportional limit of processor time, which other programs hardly affect, plus the time of startup without entries."""
 
 import json
 import os
@@ -27,8 +24,8 @@ ENTRIES = int(os.environ.get("KVCACHE_RESTART_ENTRIES", "5000000"))
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 LIMIT = 2.0
 LIMIT_SUPERSEDED = 1.0
-START_CPU = 0.3  # of startup without entries
-CORES = 2  # that read tables, so their seconds count once each
+START_CPU = 0.3  # startup without entries
+CORES = 2  # threads that read tables; their processor time is divided by this number
 POOL = 64 * MIB
 
 
@@ -37,7 +34,7 @@ def key_number(i):
 
 
 class Campaign:
-    LIFE = 8  # the store takes long to make
+    LIFE = 8  # creating the store takes long
 
     def __init__(self, directory, life, facts):
         self.facts, self.number, self.age = facts, 0, (life - 1) % 3
@@ -76,7 +73,7 @@ class Campaign:
                 raise Finding("hung", f"ready with {cpu:.2f} s of processor time, more than {ENTRIES} entries may take")
 
     def cpu_seconds(self):
-        """Of all threads of the daemon, since it was started."""
+        """Returns the processor time of all threads of the daemon since it was started."""
         with open(f"/proc/{self.daemon.pid}/stat") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""settled: the daemon is killed amid gets into staging areas and registered buffers, and client memory is watched afterwards (rule
-R17).
+"""settled: kills the daemon during gets into staging areas and registered buffers, and watches client memory afterwards (rule R17).
 
-The store holds more than the pool, so the gets read the disk. The daemon is killed, or stopped and then killed, at any
-moment. From when flock(LOCK_SH | LOCK_NB) on the liveness file succeeds, not one byte of client memory may change:
+The store is larger than the pool, so the gets read the disk. The daemon is killed, or stopped and then killed, at any moment. Once
+flock(LOCK_SH | LOCK_NB) on the liveness file succeeds, no byte of client memory may change:
 
-    answered      holds what was answered, from its reply on
-    not answered  is the client's again: it is overwritten at once, as a client would reuse it, and must stay so
-    the rest      of staging area and region was never touched
-    pool          is mapped by clients too and is what the disk's reads land in: it stays as it was at the lock
+answered      has the bytes of the answer, from its reply on
+not answered  belongs to the client again: it is overwritten at once, as a client would reuse it, and must stay so
+the rest      of staging area and region was never touched
+pool          is mapped by clients and receives the disk's reads: it must stay as it was at the lock
 
-Into a registered buffer the disk's reads land by themselves, where the places are whole pages: as most of them are here.
+Reads from disk go directly to a registered buffer if the places are whole pages, as most of them are here.
 
-The store's own LOCK file promises the same to the next daemon (rule R3), so a part of the sessions waits for that one
-instead. While the daemon lives, stopped or not, the lock must not be had. How often memory did change between the end of the
-session and the lock is among the facts (`changed_after_the_end` of the pool, `lent_changed_after_the_end` of registered
-memory): without such runs the campaign would prove little.
-"""
+The store's own LOCK file gives the same guarantee to the next daemon (rule R3), so some of the sessions wait for that one instead. While
+the daemon lives, stopped or not, the lock must not be available. The facts count how often memory changed between the end of the session
+and the lock (`changed_after_the_end` for the pool, `lent_changed_after_the_end` for registered memory): without such runs the campaign
+would prove little."""
 
 import contextlib
 import fcntl
@@ -33,13 +31,13 @@ from oracle import Finding
 
 LEG = harness.Leg("campaign", deprive=[harness.die_with_parent])
 TIMEOUT_S = 10
-WATCH = 0.3  # seconds for which settled memory is looked at
+WATCH = 0.3  # seconds for which settled memory is watched
 POOL, STAGING = 32 * MIB, 24 * MIB
-REST, REUSED = b"\xa5" * MIB, b"\x5a" * MIB  # what the client itself writes to its memory
+REST, REUSED = b"\xa5" * MIB, b"\x5a" * MIB  # bytes that the client itself writes to its memory
 
 
 class Memory:
-    """A staging area or a registered buffer: where gets are to land, one after the other."""
+    """A staging area or a registered buffer, filled by gets from its start to its end."""
 
     def __init__(self, name, number, mapping, size):
         self.name, self.number, self.map, self.size = name, number, mapping, size
@@ -52,7 +50,7 @@ class Memory:
             self.map[i:min(i + len(what), at + length)] = what[:at + length - i]
 
     def differs(self, what, at, end):
-        """The first stretch from `at` to `end` that does not hold this pattern, or None."""
+        """Returns the first range from `at` to `end` that does not hold this pattern, or None."""
         for i in range(at, end, len(what)):
             stop = min(i + len(what), end)
             if self.map[i:stop] != what[:stop - i]:
@@ -60,7 +58,7 @@ class Memory:
         return None
 
     def take(self, length, whole_pages):
-        """A place, or None if there is no room left."""
+        """Returns a place, or None if there is no room left."""
         at = (self.at + 4095) & ~4095 if whole_pages else self.at
         if at + length > self.size:
             return None
@@ -77,7 +75,7 @@ class Memory:
 
 
 def lend(client, rng, size):
-    """A registered buffer: a sealed memfd or a file in /dev/shm that has no name any more."""
+    """Registers a buffer: a sealed memfd, or a file in /dev/shm whose name has been removed."""
     if rng.random() < 0.7:
         fd = os.memfd_create("settled", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
@@ -103,7 +101,7 @@ def is_free(path):
 
 
 class Session:
-    """One client with its memory, full of gets in flight."""
+    """One client with its memory, filled with gets in flight."""
 
     def __init__(self, daemon, rng, chunks):
         self.rng, self.chunks = rng, chunks
@@ -121,7 +119,7 @@ class Session:
         self.tag = 0
 
     def places(self, length, pieces):
-        """Room for so much: one place, or several pieces. None: there is none left."""
+        """Returns room for `length` bytes, in one place or several pieces, or None if there is none left."""
         memory = self.rng.choice(self.memories)
         whole = memory.number != 0 and self.rng.random() < 0.8
         cuts = sorted(self.rng.sample(range(1, length), pieces - 1))
@@ -134,7 +132,7 @@ class Session:
         return found
 
     def submit(self):
-        """Gets for all of the memory: the daemon takes them as it likes."""
+        """Sends gets for all of the memory; the daemon serves them in any order."""
         while len(self.flight) < 60:
             keys, items, in_pieces = [], [], self.rng.random() < 0.15
             for key, value in self.rng.sample(self.chunks, self.rng.randint(1, 6)):
@@ -155,7 +153,7 @@ class Session:
             memory.map.close()
 
     def take(self, most):
-        """Takes answers, until there are enough or no more are to come; SessionEnded at the end."""
+        """Takes answers, up to a number or until there are no more; raises SessionEnded at the end."""
         while most > 0 and self.flight:
             try:
                 reply = self.client.receive()
@@ -170,8 +168,8 @@ class Session:
             most -= 1
 
     def drain(self):
-        """All that was answered, up to the end of the session, and at once what memory holds then: I/O may go on."""
-        for _ in range(2):  # the first end may be a reset, with answers behind it
+        """Takes all answers up to the end of the session, and copies the memory at once, because I/O may continue."""
+        for _ in range(2):  # the first end may be a reset, with answers after it
             try:
                 self.take(len(self.flight))
             except kvwire.SessionEnded:
@@ -189,8 +187,7 @@ class Session:
                 start += length
 
     def settle(self, lock):
-        """Waits for the lock: of the liveness file, or of this file. (Seconds, did pool and registered memory change on the
-        way?)"""
+        """Waits for the lock of the liveness file, or of `lock`. Returns (seconds, whether pool and registered memory changed meanwhile)."""
         self.waited_for = lock.name if lock else "liveness file"
         began = time.monotonic()
         while not (is_free(lock) if lock else self.client.settled()):
@@ -207,7 +204,7 @@ class Session:
         return took, *changed
 
     def look(self):
-        """Is everything as it was when it was settled?"""
+        """Checks that memory is unchanged since it was settled."""
         self.check_done("after it was settled")
         for memory, at, length in self.reused:
             where = memory.differs(REUSED, at, at + length)
@@ -292,7 +289,7 @@ class Campaign:
             raise Finding("wrong", str(e)) from None
 
     def look(self, all_of_them):
-        """At those that have been settled for long enough: meanwhile other daemons come and go."""
+        """Checks sessions that have been settled for long enough; other daemons have run meanwhile."""
         while self.sessions:
             s = self.sessions[0]
             left = s.settled_at + WATCH * slow() - time.monotonic()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""slow: clients that never read, trickle, or say nothing at all, on the socket and over HTTP. A good client's p99 is at
-most ALLOWED times what it is without them, they hold bounded memory, and all is back when they have closed.
+"""slow: clients that never read, send a trickle, or send nothing, on the socket and over HTTP. A good client's p99 may be at most ALLOWED
+times the value without them; they must use bounded memory, and all of it must be free after they have closed.
 
-A run is a slow client; they come in crowds. The good client's wait is the daemon's own measure, with one operation
-while they are there and another, of the same cost, while they are not, so that its histograms keep the two apart.
-"""
+A run is a slow client; they come in crowds. The good client's wait is the daemon's own measurement, with one operation while they are
+connected and another of equal cost while they are not, so that the daemon's histograms separate the two."""
 
 import json
 import random
@@ -21,13 +20,13 @@ from kvwire import Ack, Op, Status
 from oracle import Finding
 
 ALLOWED = 1.2
-NOISE = 0.0005     # seconds: less is not told from a process that was not given the CPU
-FEW = 200          # runs: with fewer a p99 is the machine's, and more is allowed
-MEMORY_EACH = 256 << 10  # what such a client may cost: the replies that one session may be owed, and sockets
+NOISE = 0.0005     # seconds; smaller differences may be scheduling
+FEW = 200          # runs; with fewer, a p99 depends on the machine, and more is allowed
+MEMORY_EACH = 256 << 10  # permitted cost of such a client: the pending replies of one session, and sockets
 CROWD = 20
 
 
-# --- slow clients: each is given the daemon and returns what is held open ---
+# --- slow clients; each function gets the daemon and returns what stays open ---
 
 def never_reads(daemon, rng):
     c = daemon.client(name="never reads")
@@ -121,12 +120,12 @@ class Campaign(campaign_clientkill.Campaign):
         self.ns = self.good.namespace("common")
         self.good.staging(1 << 20)
         self.done = 0
-        with_reports = [never_reads_descriptors(self.daemon, random)]  # sizes of the daemon's own buffers are there now
+        with_reports = [never_reads_descriptors(self.daemon, random)]  # lets the daemon grow its own buffers before measuring
         with_reports.pop().close()
         self.before = self.at_rest(2)
 
     def memory_kib(self):
-        """Of its own: what it shares with clients, pool and staging areas, is not counted."""
+        """Returns the daemon's private memory; pool and staging areas, which it shares with clients, are not counted."""
         with open(f"/proc/{self.daemon.pid}/status") as f:
             fields = dict(line.split(":", 1) for line in f)
         return int(fields["RssAnon"].split()[0])

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads from disk, for the campaign fairness: sixteen sessions of one user have far more of them under way than the device
-is to be asked for at once; another user has one.
+"""Reads from disk, for the campaign fairness: sixteen sessions of one user have far more reads in flight than the device may have; another
+user has one.
 
-What the other user's get may take follows from the device: behind what the store was asked for before it, and that again,
-as its turn comes when one of these ends; each is a window. With what the daemon reads a second, counted by the daemon
-itself while the flood goes on, that is a time. The flood asks for sixteen windows at once.
-"""
+The time allowed for the other user's get follows from the device: the reads submitted before it, and as many again, because its turn comes
+when one of these ends; each is a window. The daemon's own count of bytes read per second during the flood turns windows into a time. The
+flood requests sixteen windows at once."""
 
 import fcntl
 import os
@@ -17,13 +16,13 @@ from harness import KIB, MIB, key_of, slow, value_of
 from kvwire import Ack, Op, Status, Tier
 from oracle import Finding
 
-WINDOW = 16 * MIB     # of reads that the store is asked for at once
+WINDOW = 16 * MIB     # size of the reads submitted to the store at once
 CHUNK, KEYS = 256 * KIB, 8
-CHUNKS, GETS = 1200, 24   # of the flood, more than the pool has room for; of the other user, in turn
-AT_ONCE = 12          # gets of the other user, of which half may be late
+CHUNKS, GETS = 1200, 24   # chunks of the flood, more than the pool holds; gets of the other user, one after the other
+AT_ONCE = 12          # gets of the other user, half of which may be late
 WINDOWS, NOISE = 3, 0.01
 OPERATIONS = ["cold GET into lent memory", "cold GET into the staging area", "cold GET", "cold PREFETCH"]
-# The room that others leave is not all taken, so that prefetches, which do not wait for any, are taken.
+# In these floods others leave some room free, so that prefetches, which do not wait for room, are accepted.
 LEAVE_ROOM = ["cold GET into lent memory", "cold PREFETCH"]
 SETTINGS = {"memory.pool": "128MiB", "store.limit": "640MiB", "memory.staging": "32MiB", "log.level": "error", "listen.mode": "0666",
             "limits.staging_bytes": "1GiB", "store.prewrite": "off"}
@@ -47,7 +46,7 @@ def fill(daemon):
 
 
 class Flood:
-    """A session that has so many requests of the operation under way all the time; step() goes on with the oldest."""
+    """A session that always has this number of requests of the operation in flight; step() completes the oldest and sends another."""
 
     def __init__(self, daemon, op, in_flight):
         self.op, self.in_flight, self.tags = op, in_flight, []
@@ -78,7 +77,7 @@ class Flood:
             self.tags.append((tag, place))
             i += 1
         reply = self.c.wait(self.tags.pop(0)[0], check=False)
-        if self.op == "cold PREFETCH":  # what has come is read anew the next time
+        if self.op == "cold PREFETCH":  # the prefetched chunk is read again next time
             return
         results = self.c.get_results(reply, KEYS, None if self.op == "cold GET" else [0] * KEYS)
         if self.op == "cold GET":
@@ -91,7 +90,7 @@ class Other:
         self.ns = client.namespace("cold", chunk_bytes=CHUNK)
 
     def gets(self, n):
-        """Seconds that each of so many gets from disk took."""
+        """Returns the seconds of each of `n` gets from disk."""
         times = []
         for _ in range(n):
             self.number += 1
@@ -109,7 +108,7 @@ class Other:
         return times
 
     def prefetches(self, n):
-        """How many of so many were taken."""
+        """Returns how many of `n` prefetches were accepted."""
         taken = 0
         for _ in range(n):
             self.number += 1

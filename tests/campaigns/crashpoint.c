@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* crashpoint: the program dies, as by kill -9, at every named place: before and after each change
  * that a store makes to its files. The store has no hooks for that: the simulated disk sees every
- * change, and a place is named by it, as in "grow/allocate:table:before": phase, operation, file,
- * side. What was completed is there afterwards; what stood at the device is there, is not, or is in
- * whole sectors.
+ * change, and names the place after it, as in "grow/allocate:table:before": phase, operation, file,
+ * side. Completed operations are on the disk afterwards; operations at the device are complete,
+ * absent, or present in whole sectors.
  *
- * A pass lets a store live once without harm, through all phases, which finds the places and how
- * often each is come to. Then it lives once more for each place and dies there; the first pass
- * takes the first time, the second the last one, later ones any. Each death is recovered from, and
- * then, from the same image, once more for each change that this start makes, dying there, and
- * started again; in the first pass for one of them. One run is one death. Every pass has a seed of
- * its own.
+ * A pass first lets a store live undisturbed through all phases, which finds the places and how
+ * often each is reached. Then the store lives once more for each place and dies there: in the first
+ * pass at the first time, in the second at the last, in later ones at any. Each death is recovered
+ * from. Then, from the same image, recovery is repeated for each change that it makes, dying there,
+ * and started again; in the first pass for one of them. One run is one death. Every pass has its
+ * own seed.
  *
- * Wrong: a byte that was never put, a purged version. Lost: what was answered `written`, and
- * neither evicted nor dropped since; a namespace that was open; a store that does not open; a place
- * of the table below that no pass came to. */
+ * Wrong: a byte that was never put, a purged version. Lost: a chunk answered `written`, and neither
+ * evicted nor dropped since; a namespace that was open; a store that does not open; a place of the
+ * table below that no pass reached. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,7 +35,8 @@ enum phase { MAKE, WORK, GROW, PURGE, STOP, START, SHRINK, RECOVERY };
 static const char *const phase_names[] = { "make", "work",  "grow",   "purge",
                                            "stop", "start", "shrink", "recovery" };
 
-/* Each with :before and :after; a star is any phase. What is not come to has not been tried. */
+/* Places that must be reached, each with :before and :after; a star is any phase. A place that is
+ * not reached has not been tested. */
 static const char *const must_occur[] = {
         "make/open:LOCK",
         "make/open:superblock.new",
@@ -98,15 +99,16 @@ static const char *const must_occur[] = {
 
 static struct place {
         char name[PLACE_NAME];
-        uint64_t times; /* in the life that is on */
-        uint64_t total; /* in the one without harm */
+        uint64_t times; /* in the current life */
+        uint64_t total; /* in the undisturbed life */
         uint64_t deaths;
 } places[PLACES];
 static unsigned n_places;
 static enum phase phase;
 static struct place *target; /* NULL: none */
 static uint64_t target_nth;
-static uint64_t seen, seen_end; /* places of this start; the one to die at, 0: none */
+static uint64_t seen, seen_end; /* places reached during this recovery; the one to die at, 0:
+                                   none */
 
 static struct image {
         char name[64];
@@ -138,7 +140,7 @@ static struct place *place_get(const char *operation, const char *file, bool aft
         return &places[n_places++];
 }
 
-/* Any thread of the store's may come here, one at a time. */
+/* Called by any thread of the store, one at a time. */
 static bool on_place(const char *operation, const char *file, bool after)
 {
         struct place *p = place_get(operation, file, after);
@@ -168,7 +170,7 @@ static void begin(void)
                 campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
 }
 
-/* False: it died. */
+/* Opens the store. Returns false if it died. */
 static bool open_store(enum phase as)
 {
         char error[512] = "";
@@ -185,7 +187,7 @@ static bool open_store(enum phase as)
         return true;
 }
 
-/* Operations that end now; a few stay at the device. */
+/* Completes operations, except a few that stay at the device. Returns false if the store died. */
 static bool some_end(unsigned lag)
 {
         world_iterate();
@@ -218,8 +220,9 @@ static bool work(unsigned steps)
         return true;
 }
 
-/* Enough chunks of a page that more segments are cut, and the ring must grow for them; then large
- * ones take the segments over, so that startup with a lower limit can make it smaller again. */
+/* Puts enough chunks of a page that more segments are cut, and the ring must grow for them. Then
+ * large chunks take the segments over, so that startup with a lower limit can shrink the ring
+ * again. */
 static bool grow(void)
 {
         for (uint32_t n = 0; n < 2 * KEYS; n++) {
@@ -260,7 +263,8 @@ static bool stop(void)
         return !sim_is_dead();
 }
 
-/* True: it lived to its end. The oracle knows what must be there either way. */
+/* Lives once. Returns true if the life was not ended by a death. In both cases the oracle knows
+ * what must be found. */
 static bool live(uint64_t seed)
 {
         world.random = seed;
@@ -355,7 +359,7 @@ static void images_take(void)
                 closedir(d);
 }
 
-/* No simulation is on. */
+/* Restores an image. No simulation is active. */
 static void images_restore(void)
 {
         int dir = open(world.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -390,7 +394,7 @@ static void folder_empty(void)
 
 /* --- deaths --- */
 
-/* A start that nothing disturbs; how many places it came to. */
+/* Recovers undisturbed. Returns the number of places reached. */
 static uint64_t recovery_and_verify(void)
 {
         uint64_t n;
@@ -413,7 +417,7 @@ static uint64_t recovery_and_verify(void)
         return n;
 }
 
-/* Dies at the target; then dies in the start that follows, at each place of it. */
+/* Dies at the target; then dies during the recovery that follows, at each of its places. */
 static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
 {
         static struct item items[CAMPAIGN_KEYS];
@@ -438,7 +442,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
         places_of_start = recovery_and_verify();
         sim_stop();
         for (uint64_t i = 1; i <= places_of_start && *done < count; i++) {
-                /* The first pass comes to every place soon. */
+                /* The first pass visits every place early. */
                 uint64_t at = tally.passes == 0 ? 1 + draw(places_of_start) : i;
 
                 folder_empty();
@@ -459,7 +463,7 @@ static void die_everywhere(uint64_t seed, uint64_t count, uint64_t *done)
                 recovery_and_verify();
                 sim_stop();
                 if (tally.passes == 0)
-                        break; /* the first pass comes to every place soon */
+                        break; /* the first pass visits every place early */
         }
         images_forget();
 }
@@ -473,7 +477,8 @@ static bool is_place(const struct place *p, const char *wanted, bool after)
                               : strcmp(p->name, name) == 0;
 }
 
-/* Does the life without harm come to all that must occur before the next startup? */
+/* Returns whether the undisturbed life reaches all places that must occur before the next
+ * startup. */
 static bool comes_everywhere(void)
 {
         for (unsigned i = 0; i < ARRAY_SIZE(must_occur); i++) {
@@ -523,7 +528,7 @@ int campaign_crashpoint(uint64_t count, uint64_t *seed)
                 done++;
                 recovery_and_verify();
                 sim_stop();
-                /* In some lives the ring has no pages too many. */
+                /* In some lives the ring has no surplus pages. */
                 if (tally.passes == 0 && passed_over++ < 16 && !comes_everywhere())
                         continue;
                 for (unsigned i = 0; i < n && done < count; i++) {

@@ -1,33 +1,34 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Campaigns against the daemon as a process: it, or its clients, are killed again and again.
+"""Campaigns against the daemon as a process: the daemon, or its clients, are killed repeatedly.
 
     daemon_campaigns.py NAME [--count N] [--seed S] [--build DIR]
 
-kill        kill -9 of the daemon at any moment under mixed load, and sometimes again while it starts; an oracle outside
-            of it (oracle.py) knows what it answered. No wrong byte, nothing lost, no purged key back, ready in 2 s.
-admin       purges, evicts, puts and gets while volumes are suspended and resumed, files fail, the store is full, and the daemon
-            is stopped or killed: what was dropped stays dropped, what was written is there, bytes are right.
-clientkill  clients killed at any moment with leases, staging areas and requests in flight: all they held is back in 100 ms.
-settled     the daemon killed, or stopped and then killed, amid gets into staging areas: once the liveness file's lock says so,
-            client memory does not change any more.
-parity      the same job on every way to do I/O gives the same answers.
-filesystems the same job on stores on several file systems, on loop devices.
-hostile     clients that mean harm, in every way the protocol and shared memory offer: no foreign byte, nothing ends.
-flood       as many connections as runs, some of them busy: only quotas refuse, and a polite client waits little longer.
-fairness    each operation at full tilt, by sixteen sessions of one user: another user's hits and puts hardly notice.
-slow        clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
-overload    ten times what the pool takes, for a second a run: bounded memory, every request answered, busy ones counted.
-cost        each operation at volume, unread, idle, half closed and killed: what is spent is covered by what is charged.
-restart     a store of five million entries is ready two seconds after kill -9.
+kill         kill -9 of the daemon at any moment under mixed load, sometimes again during recovery; an oracle outside of it (oracle.py)
+records
+             its answers. No wrong byte, nothing lost, no purged key back, ready in 2 s.
+admin        purges, evicts, puts and gets while volumes are suspended and resumed, files fail, the store is full, and the daemon is stopped
+             or killed: dropped keys stay dropped, written ones are there, bytes are right.
+clientkill   clients killed at any moment with leases, staging areas and requests in flight: all of it is free within 100 ms.
+settled      the daemon killed, or stopped and then killed, during gets into staging areas: once the lock of the liveness file is free,
+client
+             memory no longer changes.
+parity       the same job with every I/O method gives the same answers.
+filesystems  the same job on stores on several file systems, on loop devices.
+hostile      clients that attack in every way that the protocol and shared memory offer: no foreign byte, nothing ends.
+flood        as many connections as runs, some of them busy: only quotas refuse, and a polite client waits little longer.
+fairness     each operation at full rate, by sixteen sessions of one user: another user's hits and puts hardly notice.
+slow         clients that trickle or never read, on the socket and over HTTP: a good client hardly notices.
+overload     ten times the pool's capacity, for a second per run: bounded memory, every request answered, busy ones counted.
+cost         each operation at volume, unread, idle, half closed and killed: charges cover the resources used.
+restart      a store of five million entries is ready two seconds after kill -9.
 
-The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first
-finding ends a campaign: what was found and the seed are printed, and the daemon's folder is kept. Moments are times,
-so a seed brings back the same requests and the same kind of moment, not the same microsecond.
+The last line is "campaign NAME: N runs, N wrong, N lost, N hung"; the exit status is 0 if nothing was found. The first finding ends a
+campaign: the finding and the seed are printed, and the daemon's folder is kept. Moments are times, so a seed reproduces the requests and
+the kind of moment, but not the microsecond.
 
-Several runs share a store, a *life*: what one run finds depends on what the earlier ones left. Life n of a campaign has
-the seed S + n, and the command that repeats a life with a finding is printed.
-"""
+Several runs share a store, a *life*: the findings of a run depend on what the earlier ones left. Life n of a campaign has the seed S + n,
+and the command that repeats a life with a finding is printed."""
 
 import argparse
 
@@ -49,7 +50,7 @@ NAMES = {name: f"campaign_{name}" for name in ("kill", "admin", "clientkill", "s
 
 
 class Facts(dict):
-    """Numbers to print at the end: counts are summed, `most_` ones are maxima."""
+    """Numbers to print at the end: counts are summed, for `most_` the maximum is kept."""
 
     def add(self, name, value=1):
         self[name] = max(self.get(name, 0), value) if name.startswith("most_") else self.get(name, 0) + value
@@ -83,7 +84,7 @@ def main():
     facts, found, runs = Facts(), {"wrong": 0, "lost": 0, "hung": 0}, 0
     base = pathlib.Path(tempfile.mkdtemp(prefix="kvcache-test-", dir=os.environ.get("KVCACHE_TEST_DIR", "/var/tmp")))
     os.chmod(base, 0o755)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # as after an interrupt: nothing is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # clean up as after an interrupt
     began = reported = time.monotonic()
     life, made = arguments.seed, None
     try:

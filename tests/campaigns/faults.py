@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of files under a daemon: the rules that tests/lib/faulty-files.c follows, in memory that it shares."""
+"""Faults of files under a daemon: the rules of tests/lib/faulty-files.c, in shared memory."""
 
 import mmap
 import struct
@@ -20,12 +20,12 @@ class Faults:
             self.map = mmap.mmap(f.fileno(), 0)
 
     def environment(self):
-        """What a daemon needs to be under them."""
+        """Returns the environment that subjects a daemon to the faults."""
         return {"LD_PRELOAD": str(SHIM), "FAULTY_FILES": str(self.path),
                 "ASAN_OPTIONS": "exitcode=99:detect_leaks=1:verify_asan_link_order=0"}
 
     def set(self, rules):
-        """`rules`: (end of the path, kind, how often, ms)."""
+        """Sets the rules: (end of the path, kind, number of times, ms)."""
         self.map[:] = bytes(len(self.map))
         for i, (suffix, kind, count, ms) in enumerate(rules):
             self.map[i * RULE.size:(i + 1) * RULE.size] = RULE.pack(suffix.encode(), kind, count, ms)

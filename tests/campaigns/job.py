@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A seeded job of one client whose answers do not depend on how the daemon does its I/O, or where its store lies.
+"""A seeded job of one client whose answers depend neither on the daemon's I/O method nor on its file system.
 
-run() does the same requests each time and returns what can be seen of the answers. All chunks fit into the pool and the
-store, one request is under way at a time, and what is compared says nothing about time. The daemon is stopped, or
-killed, in the middle: what was answered `written` is there afterwards.
-"""
+run() sends the same requests each time and returns the comparable parts of the answers. All chunks fit into the pool and the store, one
+request is in flight at a time, and times are not compared. The daemon is stopped, or killed, in the middle: chunks answered `written` must
+be there afterwards."""
 
 import hashlib
 import random
@@ -24,8 +23,8 @@ def digest(data):
 
 
 class Job:
-    """`durable`: does the file system keep what is synced? If not, DURABLE is answered NOT_DURABLE. `roomy`: is there
-    room for everything? If not, puts may fail and chunks be missing, and only bytes are checked."""
+    """`durable`: the file system keeps what is synced; otherwise DURABLE is answered NOT_DURABLE. `roomy`: there is room for everything;
+    otherwise puts may fail and chunks be missing, and only bytes are checked."""
 
     def __init__(self, seed, durable=True, roomy=True):
         self.rng, self.durable, self.roomy = random.Random(f"job {seed}"), durable, roomy
@@ -57,10 +56,10 @@ class Job:
             if ack == Ack.DURABLE and self.roomy and not all(
                     r.status in (wanted, Status.EXISTS, Status.OK) for r in results):
                 self.bad.append(f"durable put: {results}")
-            # Where nothing is durable, a durable put says so and not whether the chunk was there.
+            # On a file system without durability, a durable put reports that instead of whether the chunk existed.
             same = {Status.NOT_DURABLE: Status.OK, **({Status.EXISTS: Status.OK} if ack == Ack.DURABLE else {})}
             answers = [same.get(r.status, r.status) for r in results]
-            # What is `accepted` comes to the disk at some time: that it is there is what counts.
+            # The time at which `accepted` chunks reach the disk varies, so wait until they are there.
             if ack == Ack.ACCEPTED:
                 self.settle(c, n, keys)
             self.note(what, number, answers)
@@ -95,7 +94,7 @@ class Job:
             self.note(what, number)
 
     def settle(self, c, n, keys):
-        """Waits until the disk has what it is to have of these: a durable put that finds the chunk waits for it."""
+        """Waits until the disk has its copies of the keys: a durable put of an existing chunk waits for that."""
         there = [i for i, t in zip(keys, c.exists(n, [self.key(i) for i in keys])) if t]
         if there:
             c.put(n, [(self.key(i), self.value(i)) for i in there], ack=Ack.WRITTEN)
@@ -129,7 +128,7 @@ class Job:
 
 
 def differences(a, b):
-    """The first request whose answer differs, or None."""
+    """Returns the first request whose answers differ, or None."""
     for number, (x, y) in enumerate(zip(a, b)):
         if x != y:
             return f"request {number}: {x} here, {y} there"

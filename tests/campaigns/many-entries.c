@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a store of many entries without their bytes: many-entries DIR ENTRIES [--history N]
+/* Creates a store of many entries without their bytes: many-entries DIR ENTRIES [--history N]
  * [--slot BYTES].
  *
- * Superblock and namespace are made by the store itself; then the table ring is written as years of
- * puts would have left it: each slot's entry once, and before these N rounds of entries that later
- * ones superseded (0 to 2: a ring has room for three a slot). A chunk is as long as its slot, 2 MiB
- * unless --slot says otherwise (a power of two). Segments are files of the right size
- * with nothing in them, so that a chunk reads as zeros, whose CRC its entry has. Key number i is i
- * in its first eight bytes, little-endian, and 0xa5 in the others. Prints the limit that the store
- * must be opened with. */
+ * The store itself creates superblock and namespace. Then the table ring is written as after years
+ * of puts: each slot's entry once, preceded by N rounds of superseded entries (0 to 2: a ring has
+ * room for three per slot). A chunk is as long as its slot, 2 MiB unless --slot gives another power
+ * of two. Segments are sparse files of the right size, so that a chunk reads as zeros, whose CRC is
+ * in its entry. Key number i has i in its first eight bytes, little-endian, and 0xa5 in the others.
+ * Prints the limit with which the store must be opened. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -52,7 +51,7 @@ static void finish(struct store *s, struct kio *io)
         }
 }
 
-/* An empty store with one namespace, whose number it returns. */
+/* Creates an empty store with one namespace. Returns the namespace's number. */
 static uint32_t make_store(const char *dir, uint64_t limit)
 {
         const char *paths[] = { dir };
@@ -132,7 +131,7 @@ static void write_table(int dir, const struct disk_superblock *sb, uint32_t name
                         p->run_sequence = 1;
                         for (; p->count < DISK_PAGE_ENTRIES && at < total; p->count++, at++) {
                                 struct disk_entry *e = &p->entries[p->count];
-                                /* Not in the order of the slots. */
+                                /* The order differs from that of the slots. */
                                 uint64_t slot = at % entries * 7919 % entries;
 
                                 *e = (struct disk_entry){
@@ -147,7 +146,7 @@ static void write_table(int dir, const struct disk_superblock *sb, uint32_t name
                                         .created_ms = UINT64_C(1700000000000) + at / 4,
                                         .segment_epoch = slot / slots + 1,
                                 };
-                                /* Of each slot only the last round's key is there. */
+                                /* Each slot has only the key of the last round. */
                                 key_number(slot + (history - at / entries) * entries, &e->key);
                                 e->crc = disk_entry_crc(e, sb->uuid);
                         }

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payloads whose every sector says which tenant it belongs to, and a scan of all the memory that a client can see for the
-marks of other tenants (rule R1): its pool, its staging area, all of each region that it has registered, its lookup index, and
-the files of its reports, whatever the daemon has said of the lengths that are in use.
-"""
+"""Payloads in which every sector identifies its tenant, and a scan of all memory that a client can see for the marks of other tenants
+(rule R1): its pool, its staging area, each of its registered regions as a whole, its lookup index, and the files of its reports,
+regardless of the lengths that the daemon states."""
 
 import contextlib
 import fcntl
@@ -20,7 +19,7 @@ SECTOR, MARK = 512, 16
 
 @contextlib.contextmanager
 def user(uid):
-    """This process connects as that user, if it may become it."""
+    """Lets this process connect as the user, if it may."""
     if os.geteuid() != 0:
         yield
         return
@@ -41,18 +40,18 @@ def mark_of(tenant):
 
 
 def key_of(tenant, *name):
-    """A key that carries the mark itself."""
+    """Returns a key that contains the mark."""
     return mark_of(tenant) + hashlib.sha256(repr(name).encode()).digest()[:32 - MARK]
 
 
 def value_of(key, length):
-    """A payload for a key of key_of(): 64 bytes of it are enough to see the mark, and no two sectors are alike."""
+    """Returns a payload for a key of key_of(): any 64 bytes of it show the mark, and no two sectors are equal."""
     unit = key + hashlib.sha256(key).digest()[:24]
     return b"".join((unit + n.to_bytes(8, "little")) * (SECTOR // 64) for n in range(-(-length // SECTOR)))[:length]
 
 
 def stamped(tenant, data):
-    """Another payload, with the mark in each sector that has room for it. The first bytes stay as they are."""
+    """Returns a payload with the mark in each sector that has room for it. The first bytes are unchanged."""
     mark, stamped = mark_of(tenant), bytearray(data)
     for at in range(SECTOR // 2, len(stamped) - MARK + 1, SECTOR):
         stamped[at:at + MARK] = mark
@@ -60,7 +59,7 @@ def stamped(tenant, data):
 
 
 def report_files(client):
-    """(name, content) of each report that this client is given: the whole file, not only the text."""
+    """Yields (name, content) of each report that the client may read: the whole file, not only the text."""
     for what in Report:
         reply = client.call(Op.REPORT, struct.pack("<II", what, 0), check=False, n_fds=1)
         if reply.status == Status.OK:
@@ -72,7 +71,7 @@ def report_files(client):
 
 
 def memory_of(client, regions=(), everything=True):
-    """(name, content) of what a client can see. Without `everything`: only what gets are answered in."""
+    """Yields (name, content) of all that the client can see. Without `everything`: only memory that receives the results of gets."""
     yield "the pool", client.pool
     if client.staging_map is not None:
         yield "the staging area", client.staging_map
@@ -88,8 +87,8 @@ def memory_of(client, regions=(), everything=True):
 
 
 def find(memory, others):
-    """(tenant, offset) of the first mark of one of these tenants, or None."""
-    content = memory[:] if isinstance(memory, mmap.mmap) else memory  # find() of a mapping is slow
+    """Returns (tenant, offset) of the first mark of one of these tenants, or None."""
+    content = memory[:] if isinstance(memory, mmap.mmap) else memory  # find() on a mapping is slow
     for tenant in others:
         at = content.find(mark_of(tenant))
         if at >= 0:
@@ -98,7 +97,7 @@ def find(memory, others):
 
 
 def scan(client, tenant, others, regions=(), everything=True, where="", facts=None):
-    """Nothing of the others is in what this client of `tenant` can see."""
+    """Checks that the client of `tenant` sees no mark of the others."""
     for name, memory in memory_of(client, regions, everything):
         found = find(memory, others)
         if found:
@@ -115,7 +114,7 @@ ONLOOKERS_TENANT = f"tenants:\n  - {{name: onlooker, users: [{ONLOOKER}], pool: 
 
 
 def onlooker_config(directory):
-    """A configuration with a tenant besides the default one; None where this process cannot become its user."""
+    """Returns a configuration with a tenant besides the default one, or None if this process cannot become its user."""
     if os.geteuid() != 0:
         return None
     path = directory / "onlooker.yaml"
@@ -125,8 +124,8 @@ def onlooker_config(directory):
 
 
 def look_on(daemon, others, keys, where, facts):
-    """A client of the onlooker's: it puts and gets in each kind of memory there is, asks for others' `keys` too, and scans
-    all that it sees before and after."""
+    """Runs a client of the onlooker: it puts and gets with each kind of memory, also requests others' `keys`, and scans all that it sees
+    before and after."""
     fd = os.memfd_create("onlooker", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.pwrite(fd, bytes(1 << 20), 0)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, kvwire.F_SEAL_SHRINK)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* misdirect: a disk that brings the bytes of another place, of two reads each other's, of before
- * the last write, or with bits turned. One run is one get, or, once a store, one start, of such
- * reads. A get that is served so twice, as it is tried twice, is a miss and the chunk is dropped;
- * one that is served so once is a hit; recovery from such a table finds what it finds, but of wrong
- * bytes nothing and of what was purged nothing. */
+/* misdirect: a disk that returns the bytes of another place, exchanges those of two reads, returns
+ * old bytes, or flips bits. One run is one get or, once per store, one recovery, with such reads. A
+ * get is tried twice: if both reads are wrong, it is a miss and the chunk is dropped; if one is, it
+ * is a hit. Recovery from such a table may find fewer chunks, but never wrong bytes or purged
+ * chunks. */
 #include <stdlib.h>
 
 #include "campaign.h"
@@ -22,7 +22,7 @@ static void put_and_wait(uint32_t k)
         world_settle();
 }
 
-/* Slots are written more than once, so that there is something old in them. */
+/* Writes slots more than once, so that they have old contents. */
 static void fill(void)
 {
         char error[512] = "";
@@ -31,7 +31,7 @@ static void fill(void)
         if (sim_start(world.dir, sim_draw(&world.random)) < 0)
                 campaign_fail(VERDICT_HUNG, "%s cannot be simulated", world.dir);
         world.max_length = chance(2) ? 4096 : 16384;
-        world.error_budget = UINT32_MAX; /* a volume of wrong bytes goes on here */
+        world.error_budget = UINT32_MAX; /* the volume must survive many wrong bytes */
         if (world_open(error) < 0)
                 campaign_fail(VERDICT_LOST, "the store does not open: %s", error);
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++)
@@ -61,7 +61,7 @@ static uint32_t some_key(void)
 
 static const char *const fault_names[] = { "right", "misdirected", "stale", "swapped", "flipped" };
 
-/* Each says whether it was a run: the fault must have been one. */
+/* Each function returns whether a fault occurred, which makes it a run. */
 static bool one_pair(void)
 {
         uint32_t a = some_key(), b, va, vb;
@@ -98,7 +98,7 @@ static bool one_get(enum sim_read_fault fault, bool once)
         faults = sim_read_faults();
         sim_set_reads(SIM_READ_RIGHT, 0);
         if (faults == 0) {
-                /* Nothing older lies there. */
+                /* This place has no older contents. */
                 if (version != before)
                         campaign_fail(VERDICT_LOST, "key %u: a miss, though all reads were right",
                                       k);
@@ -135,7 +135,7 @@ static void one_start(void)
         for (unsigned i = 0; i < 100; i++)
                 world_put((uint32_t)draw(CAMPAIGN_KEYS), false);
         world_settle();
-        world_forgive(); /* what such a recovery did not find may be found by another */
+        world_forgive(); /* chunks that such a recovery missed may be found by another */
         world_note_must(true);
         world_close();
         if (world_open(error) < 0)

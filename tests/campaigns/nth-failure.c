@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* nth-failure: a store works while the N-th read, write or sync of its device, or the N-th system
- * call of startup, fails: with an errno or short, once or for ever, on both backends. One run is
- * one such store. What is tried comes in turn, N is drawn.
+ * call of startup, fails: with an errno or short, once or permanently, on both backends. One run is
+ * one such store. Kinds of failure take turns; N is random.
  *
- * Every request ends, with a result that it may have; a put that failed is not there, neither now
- * nor after a restart; what the store still holds at its end is there after the next start, which
- * has no faults; what passes (EINTR, EAGAIN, a short transfer, once) is not seen at all; no
- * descriptor is left open. */
+ * Every request ends with an allowed result. A failed put is not found, neither now nor after a
+ * restart. Chunks that the store has at its end are found after the next start, which has no
+ * faults. Transient failures (EINTR, EAGAIN, a short transfer, once) are invisible. No descriptor
+ * leaks. */
 #include <dirent.h>
 #include <errno.h>
 #include <string.h>
@@ -81,7 +81,7 @@ static void ignore(uint32_t k, uint32_t version)
 static void fill(const struct kio_backend *inner)
 {
         world_wipe();
-        world.io = kio_stop(world.io); /* its threads look at what fault_wrap() writes */
+        world.io = kio_stop(world.io); /* threads of the I/O layer read what fault_wrap() writes */
         world_init(fault_wrap(inner));
         reopen("when it is made");
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)
@@ -111,8 +111,8 @@ static void at_work(const struct fault_plan *plan, bool passes)
         reopen("after faults");
 }
 
-/* The N-th call of startup fails. Refused: nothing has happened. Not refused: once costs nothing.
- */
+/* The N-th call of startup fails. If startup fails, nothing has happened. If it succeeds, a single
+ * failure has cost nothing. */
 static void at_start(uint64_t nth, uint64_t times, int error)
 {
         char text[512] = "";
@@ -136,8 +136,7 @@ static void at_start(uint64_t nth, uint64_t times, int error)
         }
         if (times == 1)
                 return;
-        /* What could not be read may be there again next time, but not what has been purged
-         * meanwhile. */
+        /* Chunks that could not be read may be found next time, but not those purged meanwhile. */
         world_forgive();
         world_verify();
         world_purge(chance(2) ? -1 : (int)draw(CAMPAIGN_NAMESPACES));
@@ -157,8 +156,8 @@ static void one(uint64_t number, const struct kio_backend *const *backends, unsi
         uint64_t nth = 1 + draw(chance(2) ? 8 : 80);
         unsigned fds;
 
-        /* The calls of startup are tried again after EINTR for as long as it takes: there is no
-         * such file. */
+        /* Startup retries a call after EINTR until it succeeds. A permanent EINTR, which no file
+         * system returns, would hang it. */
         if (place == PLACE_START && error == EINTR)
                 once = true;
         fill(inner);

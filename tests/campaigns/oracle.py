@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a daemon has answered, kept outside of it, and so what it must answer after it was killed.
+"""Records a daemon's answers outside of it, and derives the answers that are allowed after it was killed.
 
-Each key has a Record. One process changes it, so that the order of its changes is known; anybody reads it. What is
-under a key is a *version*: a number, or None for nothing. Each put offers a version that was never offered before, so
-that old bytes show. A record holds two sets of versions:
+Each key has a Record. One process changes it, so that the order of its changes is known; any process reads it. The content of a key is a
+*version*: a number, or None for nothing. Each put offers a new version, so that old bytes are recognized. A record holds two sets of
+versions:
 
-    live    what a get may find now
-    after   what may be there after the daemon is killed now and started again
+live     versions that a get may find now
+after    versions that may be found if the daemon is killed now and started again
 
-A change that is not answered yet adds to `maybe` what it could lead to. The rules are those of proto/README.md: put
-`accepted` may be lost, `written` and `durable` may not; what an answered evict or purge dropped is not back after a
-kill; first put wins. Nothing is evicted by itself: the store is larger than all keys together.
-"""
+A change that is not answered yet adds to `maybe` the versions that it may lead to. The rules are those of proto/README.md: an `accepted`
+put may be lost, `written` and `durable` puts may not; keys dropped by an answered evict or purge do not return after a kill; the first put
+wins. The daemon evicts nothing on its own, because the store is larger than all keys together."""
 
 import hashlib
 import pathlib
@@ -29,7 +28,7 @@ NOISE = random.Random("noise").randbytes(8 << 20) * 2
 
 
 class Finding(Exception):
-    """Something that must not be. `kind` is wrong, lost or hung."""
+    """A violation. `kind` is wrong, lost or hung."""
 
     def __init__(self, kind, text):
         super().__init__(f"{kind}: {text}")
@@ -41,7 +40,7 @@ def size_of(key, version):
 
 
 def value_of(key, version):
-    """The bytes of one version. No two versions and no two pages of one share bytes; the version is the first four."""
+    """Returns the bytes of one version. No two versions and no two pages share bytes; the first four are the version."""
     digest = hashlib.sha256(key + struct.pack("<I", version)).digest()
     at, = struct.unpack_from("<I", digest)
     at %= len(NOISE) // 2
@@ -50,7 +49,7 @@ def value_of(key, version):
 
 
 def identify(key, data):
-    """Whose bytes are these? The version; 0 if they are too short to say; None if they are of no put."""
+    """Identifies the version of the bytes. Returns 0 if they are too short to identify it, None if no put had them."""
     if len(data) < 4:
         return 0 if len(data) in SIZES else None
     version, = struct.unpack_from("<I", data)
@@ -62,22 +61,22 @@ class Record:
 
     def __init__(self):
         self.live, self.after, self.maybe = {None}, {None}, set()
-        self.version = 0      # the last one offered
-        self.pending = None   # "put" or "evict", while it is not answered
+        self.version = 0      # last version offered
+        self.pending = None   # "put" or "evict", until it is answered
         self.overlap = False  # ... and a purge was sent since
-        self.sent = self.answered = 0.0  # the last put that may have stored something; answered None: not yet
-        self.earlier = 0.0, 0.0          # ... before the one that is under way
+        self.sent = self.answered = 0.0  # last put that may have stored something; answered None: not yet
+        self.earlier = 0.0, 0.0          # ... before the one in flight
         self.story = []
 
     def tell(self, what):
-        """The last things that happened to the key, for a finding."""
+        """Returns the last events of the key, for a finding."""
         self.story = self.story[-15:] + [f"{time.monotonic():.4f} {what}"]
 
     def tale(self):
         return "".join("\n    " + line for line in self.story)
 
     def found(self, version):
-        """It is known what is there, and it was read from the disk."""
+        """Sets the content, which has been read from the disk."""
         self.live, self.after, self.maybe = {version}, {version}, set()
         self.pending, self.overlap = None, False
         self.story = [f"found {version}"]
@@ -87,7 +86,7 @@ class Record:
         return self.live | self.maybe
 
     def check(self, key, data, allowed, where):
-        """A get's answer, data or None, against what it may be. The version."""
+        """Checks a get's answer, data or None, against the allowed versions. Returns the version."""
         if data is None:
             if None not in allowed:
                 raise Finding("lost", f"{where}: a miss; the key holds version {sorted(allowed)}: {key.hex()}{self.tale()}")
@@ -100,7 +99,7 @@ class Record:
                       f"{'of no version' if version is None else f'of version {version}'}, allowed are "
                       f"{sorted(allowed, key=str)}: {key.hex()}{self.tale()}")
 
-    # --- changes: when they are sent, when they are answered, when they never will be ---
+    # --- changes: sent, answered, or never to be answered ---
 
     def put_sent(self, now):
         self.version += 1
@@ -113,7 +112,7 @@ class Record:
         return self.version
 
     def put_answered(self, key, version, status, ack, now, soft):
-        """`soft`: what may be there because another client may have dropped it: {None} or nothing."""
+        """`soft`: contents that are possible because another client may have dropped the key: {None} or nothing."""
         self.tell(f"put {version} {ack.name} answered {status.name}")
         if status in (Status.OK, Status.NOT_DURABLE):
             if None not in self.live and not self.overlap:
@@ -154,12 +153,12 @@ class Record:
         self.tell("purge sent")
         self.maybe.add(None)
         if self.pending == "put":
-            self.maybe.add(self.version)  # it may come after the purge, whatever was there
+            self.maybe.add(self.version)  # the put may be applied after the purge, whatever the key held before
         if self.pending:
             self.overlap = True
 
     def purge_answered(self, overlapped):
-        """`overlapped`: a put or evict was under way when the purge was sent: either may have come first."""
+        """`overlapped`: a put or evict was in flight when the purge was sent; either may have come first."""
         self.tell("purge answered")
         if overlapped:
             self.live, self.after = self.live | {None}, self.after | {None}
@@ -167,7 +166,7 @@ class Record:
             self.live, self.after, self.maybe = {None}, {None}, set()
 
     def purged_by_another(self, sent, answered):
-        """A purge of everything, sent and (None: not) answered at these times."""
+        """Records a purge of everything, sent and (None: not) answered at these times."""
         under_way = self.pending == "put" and self.answered is None
         put_sent, put_answered = self.earlier if under_way else (self.sent, self.answered)
         if answered is not None and put_answered < sent:
@@ -176,6 +175,6 @@ class Record:
             self.after = self.after | {None}
 
     def never_answered(self):
-        """The daemon is dead: what was under way may have happened."""
+        """Records the daemon's death: changes in flight may have happened."""
         self.after = self.after | self.maybe
         self.pending, self.overlap = None, False

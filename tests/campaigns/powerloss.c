@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* powerloss: a store on the simulated disk works until the power fails, in the middle of anything,
- * and is opened on what may be left; over and over. One run is one such state. Every few dozen
- * states a new store is made, from the next seed.
+/* powerloss: a store on the simulated disk works until the power fails, at any moment, and is
+ * opened on a possible remaining state; repeatedly. One run is one such state. After a few dozen
+ * states a new store is created, from the next seed.
  *
- * Wrong: a byte that was never put, or a purged version. Lost: what was answered `durable`, or has
- * come through a power loss before, and was neither evicted nor dropped since; a namespace that was
- * open; a store that does not open. */
+ * Wrong: a byte that was never put, or a purged version. Lost: a chunk that was answered `durable`,
+ * or has survived a power loss before, and was neither evicted nor dropped since; a namespace that
+ * was open; a store that does not open. */
 #include <string.h>
 
 #include "campaign.h"
@@ -21,7 +21,7 @@ static struct {
 static void work(void)
 {
         uint64_t steps = chance(16) ? 600 : 1 + draw(chance(4) ? 200 : 50);
-        unsigned lag = (unsigned)draw(CAMPAIGN_SLOTS); /* operations left standing at the device */
+        unsigned lag = (unsigned)draw(CAMPAIGN_SLOTS); /* operations left at the device */
         uint32_t hot = (uint32_t)(1 + draw(CAMPAIGN_KEYS)), durable_in = (uint32_t)(1 + draw(6));
 
         for (uint64_t i = 0; i < steps; i++) {
@@ -61,7 +61,7 @@ static void lose_power(void)
         campaign_count(1);
 }
 
-/* Dead already, or about to be: takes the store down, and what is left is the disk. */
+/* Takes down the store, which is dead already or about to die; only the disk is left. */
 static void crash(void)
 {
         sim_die();
@@ -93,7 +93,7 @@ static void one_state(void)
         sim_hold(1u << KIO_WRITE | 1u << KIO_SYNC);
         world_verify();
         if (chance(12)) {
-                /* A shutdown in peace, which itself may be cut off. */
+                /* An orderly shutdown, which may itself be interrupted. */
                 world_settle();
                 world_note_must(true);
                 tally.clean++;

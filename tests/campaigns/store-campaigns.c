@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Campaigns against the store: store-campaigns NAME [--count N] [--seed S]. What each does and
- * proves is at its file's head. Ends with 0 if every run was right; else with 1, and says the seed
- * that shows it again. */
+/* Campaigns against the store: store-campaigns NAME [--count N] [--seed S]. The head of each file
+ * describes its campaign. Exits with 0 if every run was right; otherwise with 1, and prints the
+ * seed that reproduces the failure. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 static const struct {
         const char *name;
         int (*run)(uint64_t count, uint64_t *seed);
-        uint64_t count; /* where none is given: what CI runs */
-        bool real_io;   /* is about what io.c does, or a real disk: store-campaigns-threads */
+        uint64_t count; /* default, which CI runs */
+        bool real_io;   /* tests io.c, or a real disk: store-campaigns-threads */
 } campaigns[] = {
         { "powerloss", campaign_powerloss, 10000 },
         { "crashpoint", campaign_crashpoint, 4000 },

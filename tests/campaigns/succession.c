@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* succession: operations on files and names fail one after the other, over several lives of a store
- * of one, two or three volumes: nothing done, some sectors written, or all done though an error is
- * said; writes, syncs, files made, renamed, shortened, removed; of the superblock, the namespaces,
- * the table, the directory, now and then a data file. Between the faults is ordinary work: names
- * opened and removed, puts, purges, evictions, volumes suspended and resumed. A life ends with a
- * stop, a kill or a power loss, with whatever stood at the device torn. One run is one such life.
- * Every other store of several has lives of some of its volumes, which are used apart.
+ * of one, two or three volumes. A failing operation does nothing, writes some sectors, or succeeds
+ * but reports an error. Operations are writes, syncs, creation, renaming, truncation and removal of
+ * files; files are the superblock, the namespaces, the table, the directory and occasionally a data
+ * file. Between faults the store does ordinary work: names opened and removed, puts, purges,
+ * evictions, volumes suspended and resumed. A life ends with a stop, a kill or a power loss, with
+ * operations at the device torn. One run is one such life. Every other store with several volumes
+ * has lives with some of its volumes only, which are used separately.
  *
- * The same on a real disk (succession-disk), with the library's threads and backends: there a life
- * is a process, that ends with a stop or by SIGKILL, of itself, at some step or in the middle of a
- * change of a file. What a power loss takes away cannot be had there.
+ * succession-disk does the same on a real disk, with the library's threads and backends. There a
+ * life is a process that ends with a stop or by killing itself, at some step or during a change of
+ * a file. Power loss cannot be simulated there.
  *
- * Wrong: a byte that was never put, a purged version, a removed name. Lost: what was answered
- * `durable` (with a kill or a stop, `written`) and was neither evicted nor dropped since; a
- * namespace that was open; a store that does not open once nothing fails any more. */
+ * Wrong: a byte that was never put, a purged version, a removed name. Lost: a chunk answered
+ * `durable` (after a kill or a stop, `written`) and neither evicted nor dropped since; a namespace
+ * that was open; a store that does not open after the faults have ended. */
 #include <errno.h>
 #include <limits.h>
 #include <signal.h>
@@ -31,34 +32,35 @@
 
 enum { STATES_OF_A_STORE = 24, KEYS = 320 };
 
-/* What is to fail, and how soon. */
+/* The operations that fail, and how soon. */
 static struct {
         uint64_t random;
-        const char *file; /* names that begin so; "": any but data files */
+        const char *file; /* names with this prefix; "": any but data files */
         unsigned left, one_in;
-        int dir; /* of this one alone; -1: of any */
+        int dir; /* only in this directory; -1: any */
         bool as_done;
         char last[96];
 } faults;
 
 static struct tally {
         uint64_t starts_refused, starts_without, starts_cut, stops, kills, losses, faults, resumes;
-        uint64_t lives_apart; /* of some of the volumes */
+        uint64_t lives_apart; /* lives with some of the volumes */
 } tally;
 
-/* Counted by the threads whose calls fail; tally.faults is what the campaign has seen of it. */
+/* Incremented by the threads whose calls fail; tally.faults is the number that the campaign has
+ * seen. */
 static _Atomic uint64_t faults_made;
 
-/* On the real disk: what is left of a life that was a process. */
+/* On the real disk: results of a life in a process. */
 static struct {
         struct world world;
         struct tally tally;
 } * left;
 
-/* Of a process: what has to be there is known, as it has been looked at. */
+/* In a process: the chunks that must be found are known, because they have been verified. */
 static bool verified;
 
-/* What has to be there counts on the page cache. */
+/* Chunks that must be found may be in the page cache only. */
 static bool fragile;
 
 static enum sim_fault fail_some(const char *operation, unsigned dir, const char *file,
@@ -82,7 +84,7 @@ static enum sim_fault fail_some(const char *operation, unsigned dir, const char 
         return faults.as_done ? SIM_FAULT_DONE : kinds[x / 4 % ARRAY_SIZE(kinds)];
 }
 
-/* No thread is in fail_some() after this, or will be. */
+/* Afterwards no thread is in fail_some(), or enters it. */
 static void disarm(void)
 {
         sim_set_faults(NULL);
@@ -112,7 +114,8 @@ static void work(void)
         uint64_t steps = 1 + draw(chance(4) ? 160 : 40);
         unsigned lag = (unsigned)draw(chance(2) ? 3 : CAMPAIGN_SLOTS);
         uint32_t durable_in = (uint32_t)(1 + draw(4));
-        uint64_t range = chance(3) ? 340 : 1000; /* of what is done; first the names and purges */
+        uint64_t range = chance(3) ? 340 : 1000; /* range of random actions; names and purges
+                                                    come first */
 
         for (uint64_t i = 0; i < steps; i++) {
                 uint32_t k = (uint32_t)draw(KEYS);
@@ -122,8 +125,8 @@ static void work(void)
                 if (i % 16 == 15 && chance(3))
                         arm();
                 if (x < 120) {
-                        /* While a volume is offline the others may give a name an id that it
-                         * gives to another when it is used without them. */
+                        /* While a volume is offline, the others may give a name an id that the
+                         * offline volume gives to another name. */
                         if (store_volumes_up(world.s) == world.volumes)
                                 world_open_namespace(n);
                 } else if (x < 180) {
@@ -174,7 +177,7 @@ _Noreturn static void end_process(void)
                 kill(getpid(), SIGKILL);
 }
 
-/* In the middle of a change. */
+/* Called in the middle of a change. */
 static void ended(void)
 {
         if (verified)
@@ -184,7 +187,7 @@ static void ended(void)
         end_process();
 }
 
-/* The store is taken down without a word reaching the disk; what is left is the disk. */
+/* Takes down the store without further writes; only the disk is left. */
 static void die(bool by_kill)
 {
         int r;
@@ -229,7 +232,7 @@ static void start_again(const char *when)
         }
 }
 
-/* Opened, with all its volumes. */
+/* Opens the store with all of its volumes. */
 static void start(void)
 {
         char error[512] = "";
@@ -270,7 +273,7 @@ static void start(void)
         start_again(faults_made > before ? "after faults" : "though nothing has failed");
 }
 
-/* All, or some: these are used without the others from now on. */
+/* Chooses all volumes, or some, which are used without the others from now on. */
 static void choose_volumes(void)
 {
         world_use(UINT_MAX);
@@ -289,14 +292,14 @@ static void one_life(void)
         start();
         sim_hold(1u << KIO_WRITE | 1u << KIO_SYNC);
         world_verify();
-        /* No sync can be had any more of what one has lost. */
+        /* Bytes that a failed sync has dropped can no longer be synced. */
         for (uint32_t k = 0; sim_has_dropped() && k < CAMPAIGN_KEYS; k++)
                 world.items[k].written = 0;
         fragile = false;
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES / 2; n++)
                 if (chance(2) && world_used() == world.volumes)
                         world_open_namespace(n);
-        /* Now that there is one. */
+        /* The store exists now. */
         world.apart = world.part_ways;
         world_iterate();
         if (chance(2))
@@ -307,8 +310,8 @@ static void one_life(void)
         if (left && chance(2))
                 sim_die_after(1 + draw(100));
         work();
-        /* A volume that was resumed may have the record of a chunk whose slot another one has taken
-         * meanwhile: it is found, and a miss. */
+        /* A resumed volume may have the record of a chunk whose slot has been reused: the record is
+         * found, and the get is a miss. */
         if (tally.resumes > resumes) {
                 world_settle();
                 world_get_all(ignore);
@@ -354,7 +357,7 @@ int campaign_succession(uint64_t count, uint64_t *seed)
         for (uint64_t done = 0; done < count; ++*seed) {
                 world.random = *seed;
                 fragile = world.in_doubt = false;
-                world_init(sim_backend()); /* nothing is left of the store before */
+                world_init(sim_backend()); /* nothing is left of the previous store */
                 world_set_volumes((unsigned)(1 + *seed % CAMPAIGN_VOLUMES));
                 world_wipe();
                 world.part_ways = world.volumes > 1 && *seed / CAMPAIGN_VOLUMES % 2;
@@ -379,7 +382,7 @@ int campaign_succession(uint64_t count, uint64_t *seed)
 
 /* --- on a real disk --- */
 
-/* Any thread. */
+/* Called by any thread. */
 static bool choose_fault(const struct kio_request *req, struct fault_plan *plan)
 {
         switch (sim_fault_of(req, &plan->error)) {
@@ -415,7 +418,7 @@ static const struct kio_backend *draw_backend(void)
         return &kio_backend_posix;
 }
 
-/* In a process of its own, which ends by the life's death, or here. */
+/* Runs a life in its own process, which ends with the life's death, or here. */
 static void live(void)
 {
         const char *dirs[CAMPAIGN_VOLUMES] = { world.dirs[0], world.dirs[1], world.dirs[2] };
@@ -450,7 +453,7 @@ static void next_life(void)
         if (pid < 0 || waitpid(pid, &status, 0) < 0)
                 campaign_fail(VERDICT_HUNG, "no process can be made: %s", strerror(errno));
         if (WIFEXITED(status) && WEXITSTATUS(status) == 1)
-                _exit(1); /* it has said why */
+                _exit(1); /* the reason has been reported */
         if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) &&
             !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
                 campaign_fail(VERDICT_HUNG, "the process ends with status %x", (unsigned)status);

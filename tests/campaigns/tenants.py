@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tenants whose pools and store are so small that data files pass from one to another all the time, and a daemon that is
-killed, or whose table cannot be written, amid it. What the campaign kill does in every second of its runs.
+"""Tenants whose pools and store are so small that data files constantly pass from one to another, and a daemon that is killed, or whose
+table cannot be written, meanwhile. Every second run of the campaign kill does this.
 
-Each tenant puts chunks that say whose they are (marks.py), asks for all that it has put lately, in all the ways there
-are, and scans all the memory that it can see for bytes of the others: while it works, after each death of the daemon,
-after each fault, and after startup on files whose content has been exchanged or cut. A hit is the right bytes.
-"""
+Each tenant puts chunks that identify it (marks.py), gets what it has recently put in all possible ways, and scans all memory that it can
+see for bytes of the others: while it works, after each death of the daemon, after each fault, and after startup on files whose contents
+have been exchanged or cut. A hit must be the right bytes."""
 
 import contextlib
 import fcntl
@@ -28,8 +27,8 @@ from oracle import Finding
 
 USERS = {"red": 20021, "green": 20022, "blue": 20023}
 SIZES = [(1, 4096, 5000), (16 * KIB - 1, 16 * KIB), (62900, 64 * KIB), (64 * KIB, 200001), (700000,), (5000, 62900, 300 * KIB)]
-ROOM = 4 * MIB   # of the staging area, and of the registered region
-RECENT = 16 * MIB  # of what a tenant has put last is asked for again, and at most 600 keys
+ROOM = 4 * MIB   # size of the staging area, and of the registered region
+RECENT = 16 * MIB  # bytes that a tenant gets again, the last ones put, and at most 600 keys
 TIMEOUT_S = 20
 ENDS = ["kill", "kill", "kill at a write", "kill at a write", "kill after a write", "fault", "fault", "device", "stop",
         "exchange", "cut"]
@@ -71,7 +70,7 @@ class Tenant:
     # --- work ---
 
     def offers(self, rng):
-        """New keys, as many as lie in the room of a request: (key, length, place)."""
+        """Returns new keys, at most as many as fit into the room of a request: (key, length, place)."""
         at, offers = 0, []
         for _ in range(rng.randint(1, 24 if max(self.life.sizes) > 16 * KIB else 240)):
             length = rng.choice(self.life.sizes)
@@ -83,7 +82,7 @@ class Tenant:
         return offers
 
     def put(self, rng):
-        """Sends a put. (its tag, the bytes offered)"""
+        """Sends a put. Returns (its tag, the bytes offered)."""
         offers, from_region = self.offers(rng), rng.random() < 0.5
         for key, length, at in offers:
             (self.region if from_region else self.client.staging_map)[at:at + length] = marks.value_of(key, length)
@@ -99,7 +98,7 @@ class Tenant:
                 sum(length for _, length, _ in offers))
 
     def some(self, rng):
-        """Keys that were put one after the other, which often lie so, or any."""
+        """Returns keys that were put in sequence, which often lie in sequence, or any keys."""
         n = min(rng.randint(1, 20), len(self.keys))
         if rng.random() < 0.6:
             first = rng.randrange(len(self.keys) - n + 1)
@@ -107,14 +106,14 @@ class Tenant:
         return rng.sample(self.keys, n)
 
     def span(self, rng, length):
-        """A range of a chunk: all of it, or some."""
+        """Returns a range of a chunk: all of it, or some."""
         if length < 2 or rng.random() < 0.6:
             return 0, length
         at = rng.randrange(length)
         return at, rng.randint(1, length - at)
 
     def get(self, rng, keys):
-        """Asks for these in some way, and checks each hit."""
+        """Gets the keys in some way, and checks each hit."""
         how = rng.choice(["map", "map", "prefetch", "staging", "region", "region", "odd", "pieces"])
         asked = [(key, *self.span(rng, length), length) for key, length in keys]
         if rng.random() < 0.3:
@@ -145,7 +144,7 @@ class Tenant:
             self.life.facts.add("hits" if found is not None else "misses")
 
     def places(self, rng, asked, how):
-        """Where each may be written: one behind the other, or with room to spare."""
+        """Returns a target for each key: one after the other, or with gaps."""
         spare = rng.choice([0, 0, 4096, 64 * KIB])
         at, kept, places = (rng.randrange(1, 4096) if how == "odd" else 0), [], []
         for one in asked:
@@ -167,7 +166,7 @@ class Tenant:
         return [(at + a, b - a, number) for a, b in zip([0] + cuts, cuts + [room])]
 
     def ask_for_all(self, rng, where):
-        """Everything put lately, and a scan of what the answers may have left behind before the next ones cover it."""
+        """Gets everything put recently, and scans for what the answers may have left behind before the next ones cover it."""
         keys, at, unseen = self.keys, 0, 0
         while at < len(keys):
             part = keys[at:at + rng.randint(1, 24)]
@@ -225,7 +224,7 @@ class Tenants:
             self.admin = None
 
     def died(self):
-        """It was killed, and nothing else may have ended it."""
+        """Confirms that the daemon was killed; nothing else may have ended it."""
         process = self.daemon.process
         if process.poll() is None:
             process.kill()
@@ -243,7 +242,7 @@ class Tenants:
     # --- a run ---
 
     def arm(self, rng, end):
-        """What is to happen while files pass to the next tenant."""
+        """Arms the faults that occur while files pass to the next tenant."""
         volume = rng.choice(self.volumes)
         if end in ("kill at a write", "kill after a write"):
             name = rng.choice(["table", "table", "table", f"segment-{rng.randrange(12):04x}"])
@@ -255,7 +254,7 @@ class Tenants:
             self.faults.set([(f"{volume}/{name}", kind, rng.choice([1, 1, 2, 20]), 0)])
 
     def work(self, rng, end):
-        """Each tenant in turn fills a good part of the store, while the others ask for what they have."""
+        """Lets each tenant in turn fill a good part of the store, while the others get what they have."""
         order = rng.sample(self.tenants, len(self.tenants)) * 2
         armed, pid, timer = rng.randrange(1, len(order)), self.daemon.pid, None
         devices = []
@@ -293,7 +292,7 @@ class Tenants:
             tenant.ask_for_all(rng, where)
 
     def resume(self):
-        """Until all volumes are up."""
+        """Waits until all volumes are up."""
         self.faults.set([])
         deadline = time.monotonic() + TIMEOUT_S * slow()
         while True:
@@ -310,7 +309,7 @@ class Tenants:
         return sorted(p for v in self.volumes for p in (self.directory / v).glob("segment-*"))
 
     def damage(self, rng, end):
-        """Files as a broken disk might give them back: contents of others', or too little."""
+        """Damages files as a broken disk might: contents of other files, or too few bytes."""
         files = self.segments()
         for _ in range(rng.randint(1, 4)):
             a, b = rng.sample(files, 2) if len(files) > 1 else files * 2

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a campaign says of its runs: how many there were, what failed with which seed, and the last
- * line, by which CI knows. The main thread; a watchdog signal ends the program when a run takes a
- * minute of CPU time, which a slow machine does not change, or waits for ten minutes. */
+/* The report of a campaign: the number of runs, failures with their seeds, and the last line, which
+ * CI evaluates. The main thread; a watchdog signal ends the program if a run takes a minute of CPU
+ * time, which does not depend on the machine's load, or waits for ten minutes. */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,13 +61,13 @@ _Noreturn void campaign_fail(enum verdict verdict, const char *fmt, ...)
 
 static void hung(int number)
 {
-        /* Nothing here is safe in a signal's handler, but nothing else goes on either. */
+        /* These calls are not async-signal-safe, but nothing else runs at this point. */
         if (number == SIGPROF)
                 campaign_fail(VERDICT_HUNG, "no end after %d s of CPU time", CAMPAIGN_HANG_CPU_S);
         campaign_fail(VERDICT_HUNG, "no end after %d s", test_timeout_ms(CAMPAIGN_HANG_MS) / 1000);
 }
 
-/* Starts the watchdog again, or ends it: `on` is false. */
+/* Restarts the watchdog, or stops it if `on` is false. */
 static void watch(bool on)
 {
         struct itimerval cpu = { .it_value.tv_sec = on ? CAMPAIGN_HANG_CPU_S : 0 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets of a campaign, each checked: every byte is of one put, what was purged is not back, and no
- * sector of another tenant's comes to the memory, be it for a while only. On the main thread; reads
- * are seen on any (note_marks()). */
+/* Gets of a campaign, all checked: every byte belongs to one put, purged chunks do not return, and
+ * no sector of another tenant reaches the memory, even temporarily. On the main thread; reads are
+ * observed on any (note_marks()). */
 #include <string.h>
 
 #include "checked.h"
@@ -9,13 +9,13 @@
 #include "store/volume/volume.h"
 #include "world-internal.h"
 
-/* The tenant whose memory the slot's get_buf is at present, and 1. */
+/* One more than the tenant that currently owns the slot's get_buf. */
 static unsigned reading_for[CAMPAIGN_SLOTS];
 
-/* 1 + the mark that was seen where it must not be. */
+/* One more than the foreign mark that was seen. */
 static _Atomic uint64_t foreign_mark;
 
-/* Memory that a tenant sees: any thread. */
+/* Checks memory that a tenant can see. Any thread. */
 static void note_marks(const void *memory, uint64_t bytes)
 {
         uint64_t at =
@@ -23,7 +23,7 @@ static void note_marks(const void *memory, uint64_t bytes)
         const uint64_t *words = memory;
 
         if ((const char *)memory < world_pool || at >= CAMPAIGN_SLOTS || reading_for[at] == 0)
-                return; /* the store's own */
+                return; /* memory of the store itself */
         for (uint64_t i = 1; i < bytes / sizeof(*words); i += 64)
                 for (unsigned n = 0; n < CAMPAIGN_TENANTS; n++)
                         if (words[i] == item_tenant_mark(n) && n != reading_for[at] - 1)
@@ -103,7 +103,7 @@ static int get_begin(struct slot *p, uint32_t k)
         return r;
 }
 
-/* A hit: of which put is it? */
+/* Determines the put that a hit belongs to. */
 static uint32_t get_check(const struct slot *p)
 {
         static char right[CAMPAIGN_ROOM];

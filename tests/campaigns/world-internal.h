@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the world share, and no campaign needs: see campaign.h. */
+/* Declarations shared by the files of the world and not needed by campaigns: see campaign.h. */
 #pragma once
 
 #include "campaign.h"
 
-/* The memory of all slots: those of puts, and behind them those of gets. */
+/* The memory of all slots: those of puts, followed by those of gets. */
 extern char *world_pool;
 
 struct slot {
@@ -16,11 +16,11 @@ struct slot {
 };
 extern struct slot world_slots[CAMPAIGN_SLOTS];
 
-void world_wait_io(void); /* until an operation has ended, or waits at the simulated device */
-void world_forget_requests(void); /* none is under way: a store is about to be opened */
+void world_wait_io(void); /* waits until an operation has ended, or waits at the simulated device */
+void world_forget_requests(void); /* forgets all requests before a store is opened */
 
 unsigned item_tenant(uint32_t k);
-uint64_t item_tenant_mark(unsigned tenant); /* what each sector of its says */
+uint64_t item_tenant_mark(unsigned tenant); /* mark in each sector of the tenant */
 struct key item_key(uint32_t k);
-/* The version of the key with that length and CRC; 0: none. */
+/* Returns the version of the key with that length and CRC; 0: none. */
 uint32_t item_version_with(uint32_t k, uint32_t length, uint32_t crc);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the keys of a campaign are: numbers, each of one namespace and so of one tenant, with a
- * length and bytes for each version, and the mark of its tenant in each sector. */
+/* The keys of a campaign: numbers, each of one namespace and thus one tenant, with a length and
+ * bytes for each version, and the mark of its tenant in each sector. */
 #include <string.h>
 
 #include "checked.h"
@@ -19,7 +19,7 @@ static uint64_t mix(uint64_t a, uint64_t b)
         return sim_draw(&state);
 }
 
-/* Mostly of one size, for world_slots that are taken over; some smaller, a few of any size. */
+/* Mostly one size, so that world_slots are reused; some smaller, a few of any size. */
 uint32_t item_length(uint32_t k, uint32_t version)
 {
         uint64_t x = mix(k, version), y = x >> 8;
@@ -41,13 +41,13 @@ unsigned item_tenant(uint32_t k)
         return item_namespace(k) % CAMPAIGN_TENANTS;
 }
 
-/* No bit that is turned makes one of another. */
+/* No flipped bit turns one mark into another. */
 uint64_t item_tenant_mark(unsigned tenant)
 {
         return UINT64_C(0x6b72616d73746e61) * (tenant + 1);
 }
 
-/* Each sector is of this put and this place alone, and says whose. */
+/* Each sector belongs to this put and place alone, and contains the tenant's mark. */
 void item_payload(uint32_t k, uint32_t version, void *buf)
 {
         uint32_t length = item_length(k, version), words = (length + 7) / 8;
@@ -61,7 +61,7 @@ void item_payload(uint32_t k, uint32_t version, void *buf)
                 p[i] = i % 64 == 1 ? item_tenant_mark(item_tenant(k)) : (x += step);
         }
         p[0] = (uint64_t)version << 32 |
-               k; /* says who it is; a byte may be all that is kept of it */
+               k; /* identifies the key; a chunk may be as short as one byte */
 }
 
 struct key item_key(uint32_t k)
@@ -73,7 +73,7 @@ struct key item_key(uint32_t k)
         return key;
 }
 
-/* The newest is what is looked for most. */
+/* Searches from the newest version, which is the most likely. */
 uint32_t item_version_with(uint32_t k, uint32_t length, uint32_t crc)
 {
         static char buf[CAMPAIGN_ROOM];

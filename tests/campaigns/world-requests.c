@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a campaign asks of the store, but for gets: namespaces, puts, drops, purges, syncs,
- * removals, volumes. What is answered is noted where world-verify.c looks for it. On the main
- * thread, one request of each kind at a time, puts up to the slots there are. */
+/* Requests of a campaign other than gets: namespaces, puts, drops, purges, syncs, removals,
+ * volumes. Answers are recorded for world-verify.c. On the main thread, one request of each kind at
+ * a time, puts up to the number of slots. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static struct {
         bool busy;
 } device;
 
-/* Raised when requests are forgotten: their answers count for nothing any more. */
+/* Set when requests are forgotten: their answers are ignored. */
 static bool deaf;
 
 void world_drop_requests(void)
@@ -65,7 +65,7 @@ void world_forget_requests(void)
 
 /* --- namespaces --- */
 
-/* Of the name, and so long that a list of all takes several sectors. */
+/* Derived from the name, and so long that a list of all takes several sectors. */
 const char *world_fingerprint(const char *name)
 {
         static char text[512];
@@ -86,7 +86,7 @@ static void opened(struct store_namespace_open *req)
         if (deaf)
                 return;
         world.others_busy--;
-        /* With its volume bypassed the store has it in memory alone. */
+        /* While its volume is bypassed, the store has the namespace in memory only. */
         if (req->result != 0 || store_volumes_up(world.s) == 0)
                 return;
         if (world.namespaces[n].id && world.namespaces[n].id != req->namespace->id)
@@ -165,7 +165,7 @@ int world_put(uint32_t k, bool durable)
         p->version = item->version + 1;
         p->durable = durable;
         memset(p->put_buf, 0,
-               round_up(world.max_length, 4096)); /* a tenant's own, as the daemon's */
+               round_up(world.max_length, 4096)); /* one pool per tenant, as in the daemon */
         item_payload(k, p->version, p->put_buf);
         p->put = (struct store_put){
                 .namespace_id = id,
@@ -241,7 +241,7 @@ static void removed(struct store_namespace_remove *req)
         if (deaf)
                 return;
         world.others_busy--;
-        if (req->result > 0) { /* it was left as it is */
+        if (req->result > 0) { /* the namespace was left unchanged */
                 world.namespaces[n].answered = removal.answered;
                 return;
         }
@@ -249,7 +249,7 @@ static void removed(struct store_namespace_remove *req)
         if (req->result != 0)
                 return;
         world.removals++;
-        /* Unless it is being opened anew. */
+        /* Unless it is being opened again. */
         world.namespaces[n].asked = openings[n].busy;
         world.namespaces[n].removed = !openings[n].busy;
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
@@ -264,7 +264,7 @@ bool world_remove(unsigned n)
         removal.n = n;
         removal.answered = world.namespaces[n].answered;
         world.others_busy++;
-        /* Until it is answered it may be there or not. */
+        /* Until the answer arrives, it may exist or not. */
         world.namespaces[n].answered = false;
         for (uint32_t k = n; k < CAMPAIGN_KEYS; k += CAMPAIGN_NAMESPACES)
                 removal.shut[k] = world.items[k].version;

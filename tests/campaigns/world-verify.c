@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle: what has to be there after a life, and what may not. Main thread, store open. */
+/* The oracle: decides what must be found after a life, and what must not. Main thread, with the
+ * store open. */
 #include <stdio.h>
 #include <string.h>
 
 #include "campaign.h"
 #include "checked.h"
 
-/* Who was answered is there, with the same id. */
+/* A namespace whose opening was answered exists, with the same id. */
 static void verify_namespaces(void)
 {
         for (unsigned n = 0; n < CAMPAIGN_NAMESPACES; n++) {
@@ -85,8 +86,8 @@ static uint64_t evictions(void)
         return stats.evictions;
 }
 
-/* All must be there once the store is open. One that finds more slots than its ring has room for
- * evicts as soon as it turns: so many are forgiven, and none that goes later. */
+/* All chunks must be found once the store is open. A store that finds more slots than its ring has
+ * room for evicts at its first iteration: that many losses are accepted, and none later. */
 static void verify_index(void)
 {
         uint64_t before = evictions(), last, gone = 0;
@@ -110,8 +111,8 @@ static void verify_one(uint32_t k, uint32_t version)
 {
         struct item *item = &world.items[k];
 
-        /* The volume that was asked may have an entry of which a failed write left no more; then
-         * it is dropped, and the next lookup asks the others. */
+        /* The volume that was asked may have an entry whose chunk a failed write has destroyed; the
+         * chunk is then dropped, and the next lookup asks the other volumes. */
         for (unsigned i = 1; i < world.volumes && item->must && version == 0; i++)
                 version = world_get(k, NULL);
         if (item->must && version == 0)
@@ -126,7 +127,7 @@ static void verify_one(uint32_t k, uint32_t version)
                 campaign_fail(VERDICT_WRONG,
                               "key %u: version %u, which an earlier start did not find", k,
                               version);
-        /* What says so may be in the page cache alone. */
+        /* The evidence may be in the page cache only. */
         if (!world.in_doubt)
                 item->lost = version ? version - 1 : item->version;
         if (version)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store under test, and what is asked of it: see campaign.h. Runs on the main thread, which is
- * the store's loop. What is asked of it is in world-requests.c and world-gets.c, the bytes in
- * world-items.c, what has to come of it in world-verify.c and apart.c; an answer that is wrong ends
- * the program (verdict.c). */
+/* The store under test, and requests to it: see campaign.h. Runs on the main thread, which is the
+ * store's loop. world-requests.c and world-gets.c make the requests, world-items.c has the bytes,
+ * world-verify.c and apart.c the expectations; a wrong answer ends the program (verdict.c). */
 #include <dirent.h>
 #include <limits.h>
 #include <poll.h>
@@ -62,7 +61,7 @@ void world_set_volumes(unsigned n)
 
 /* --- opening --- */
 
-/* In lockstep only one thread runs at a time, and hands over more cheaply on one processor. */
+/* In lockstep only one thread runs at a time, so handing over is cheaper on a single processor. */
 static void stay_on_one_processor(void)
 {
         cpu_set_t set;
@@ -180,8 +179,8 @@ void world_wait_io(void)
                 return;
 }
 
-/* In lockstep nothing is submitted but to a worker that waits: or what goes to the device as one
- * would be a matter of who is faster. */
+/* In lockstep, requests are submitted only to a waiting worker; otherwise merging of requests would
+ * depend on timing. */
 static void flush_io(void)
 {
         kio_flush(world.io);

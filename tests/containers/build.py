@@ -46,7 +46,7 @@ def run_in(root, shell, environment):
 
 
 def copy(sources, source_root, to, root):
-    """As COPY does: of a folder its content, of several files each by its name; all of it is root's."""
+    """Copies as COPY does: a folder's content, or several files by name; root owns everything."""
     target = root / to.lstrip("/")
     for source in sources:
         path = source_root / source.lstrip("/")

@@ -165,7 +165,7 @@ def pods_share_the_daemon(world):
 
     token = world.directory / "token/token"
     token.write_text("a-token-for-this-test-alone")
-    os.chown(token, 0, 9750)  # as fsGroup and defaultMode make it
+    os.chown(token, 0, 9750)  # set by fsGroup and defaultMode
     token.chmod(0o440)
     config = yaml.safe_load(world.kubernetes["configmap"]["data"]["kvcache.yaml"])
     config["store"]["limit"], config["memory"]["pool"], config["listen"]["http"] = "256MiB", "32MiB", "0.0.0.0:0"

@@ -119,7 +119,7 @@ class Browser:
         return result["result"].get("value")
 
     def screenshot(self, path):
-        """Of the whole page, however long."""
+        """Takes a picture of the whole page, however long it is."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True,
                          clip={"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of registered buffers share: memory of every kind that may be registered, and regions of it."""
+"""Helpers of the tests of registered buffers: memory of every kind that may be registered, and regions of it."""
 
 import contextlib
 import ctypes
@@ -74,11 +74,11 @@ def huge_pages_now():
 
 @contextlib.contextmanager
 def huge_pages(count):
-    """So many huge pages are free. Those that are not are reserved for as long, where we may.
+    """Makes a number of huge pages free, by reserving missing ones for the time if that is permitted.
 
-    They are the machine's: tests that use them (unit/test-region.c, too) take turns, by a lock on what says how many there
-    are. A turn ends when all that were taken in it are free again, since a daemon gives back what a session had registered
-    a moment after that has ended."""
+    Huge pages belong to the machine. Tests that use them (also unit/test-region.c) take turns, with a lock on the file that has their
+    number. A turn ends when all pages taken in it are free again, because a daemon releases a session's buffers a moment after the session
+    has ended."""
     path = pathlib.Path("/proc/sys/vm/nr_hugepages")
     with open(path, encoding="ascii") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the users of the library for pytest share: lines on stdin, an answer to each on stdout. */
+/* Code shared by the programs with which pytest uses the library: they read lines on stdin, and
+ * answer each on stdout. */
 #pragma once
 
 #include <stddef.h>

@@ -24,7 +24,7 @@ FLUSH, INIT, OPENDIR, READDIR, RELEASEDIR, ACCESS, INTERRUPT, DESTROY, BATCH_FOR
 ROOT, DISK = 1, 2
 LATER = "later"
 MAX_WRITE = 1 << 20
-DIRECT_IO = 1                     # of an open file: no page cache between the loop device and us
+DIRECT_IO = 1                     # flag of an open file: no page cache between the loop device and us
 BIG_WRITES, MAX_PAGES = 1 << 5, 1 << 22
 
 
@@ -47,7 +47,7 @@ class Disk:
             return False
 
     def answer(self, op, node, body):
-        """What is sent back; an int is an errno, None no answer at all."""
+        """Returns the reply; an int is an errno, None means no reply."""
         size = self.size if node == DISK else 0
         if op == INIT:
             return struct.pack("<IIIIHHIIHHIIHHHHHHHHHHHH", 7, 31, 1 << 20, BIG_WRITES | MAX_PAGES, 16, 12, MAX_WRITE, 1,
@@ -125,7 +125,7 @@ def main(mount_point, backing, switch):
         try:
             request = os.read(fd, MAX_WRITE + 65536)
         except OSError as e:
-            if e.errno == errno.ENODEV:  # it was unmounted
+            if e.errno == errno.ENODEV:  # the file system was unmounted
                 return
             if e.errno in (errno.ENOENT, errno.EINTR, errno.EAGAIN):
                 continue

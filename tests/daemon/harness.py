@@ -91,7 +91,7 @@ def key_of(*name):
 
 
 def value_of(key, length):
-    """What a test puts under a key: no two keys share it, no two pages of it are alike."""
+    """Returns the bytes that a test puts under a key: no two keys share them, and no two pages are equal."""
     return hashlib.shake_128(key).digest(length)
 
 
@@ -99,7 +99,7 @@ def items(prefix, count, length):
     return [(k, value_of(k, length)) for k in (key_of(prefix, i) for i in range(count))]
 
 
-# --- what a daemon may be deprived of; called in the child between fork and exec ---
+# --- restrictions of a daemon; called in the child between fork and exec ---
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -340,7 +340,7 @@ class Daemon:
         return "\n".join(lines)
 
     def wait_exit(self, timeout=40):
-        """Its exit status, when it ends by itself."""
+        """Waits until the daemon ends without being stopped. Returns its exit status."""
         code = self._reap(timeout)
         self.exit_checked = True
         self.check_log()
@@ -440,7 +440,7 @@ class Daemon:
         return samples
 
     def note_metrics(self):
-        """What this daemon has moved until now, if it can say so at once."""
+        """Records what this daemon has moved so far, if it can answer at once."""
         try:
             if self.process is not None and self.process.poll() is None:
                 with self.client(name="metrics", timeout=2) as c:
@@ -473,7 +473,7 @@ class Daemon:
         return count
 
     def cpu_seconds(self):
-        """What the process has used so far, all threads."""
+        """Returns the CPU time that the process has used so far, in all threads."""
         with open(f"/proc/{self.pid}/stat") as f:
             fields = f.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -487,7 +487,7 @@ class Daemon:
         wait_until(lambda: used() < 0.3 * seconds, "the daemon becomes idle", 5)
 
     def holdings(self):
-        """What clients hold, and what they cost: to compare before and after. The asking client is in it."""
+        """Returns the resources that clients hold, and their cost, for comparison. The asking client is included."""
         with self.client(name="holdings") as c:
             sessions = json.loads(c.report(kvwire.Report.STATUS))["sessions"]
             c.ping()  # the report's own descriptor is closed now
@@ -505,7 +505,7 @@ class Daemon:
         return seen[-1]
 
     def wait_for_holdings(self, wanted):
-        """What was held before is held again, no more and no less."""
+        """Waits until clients hold exactly the resources of `wanted`."""
         wait_until(lambda: self.holdings() == wanted, lambda: f"{wanted} again; it is {self.holdings()}")
 
     def disk_usage(self):

@@ -37,7 +37,7 @@ static struct kvcache_entry entries[MOST];
 static struct kvcache_result results[MOST];
 static uint8_t room[MOST][ROOM];
 
-/* What was got under a lease, as it was then. */
+/* Chunks under leases, with copies of their bytes at the time of the get. */
 static struct {
         struct kvcache_lease lease;
         const void *data;

@@ -128,7 +128,7 @@ static void let_go(unsigned i, const char *how)
         kept[i].data = NULL;
 }
 
-/* Of those that were drawn. */
+/* Puts the chunks whose numbers were drawn. */
 static void put_drawn(unsigned n)
 {
         struct kvcache_request r;
@@ -212,7 +212,7 @@ static void get_into(unsigned n)
                               "copied");
 }
 
-/* The same ones again and again, but for those that were not there. */
+/* Gets the same keys repeatedly, leaving out those that were missing. */
 static void get(void)
 {
         unsigned most = draw() % 4 ? 4 : BATCH, n = 1 + (unsigned)(draw() % most);

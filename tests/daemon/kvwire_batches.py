@@ -96,7 +96,7 @@ class Batches:
         return self.get_results(reply, len(entries))
 
     def borrow(self, namespace, keys, *, more=False, **how):
-        """As get(), but what is on disk only is lent where that may be (6.25): `loan` of the result."""
+        """Gets like get(), but borrows chunks that are only on disk if permitted (6.25): `loan` of the result."""
         entries = [GET_ENTRY.pack(k, 0, 0, 0, 0, 0) for k in keys]
         flags = Flag.LEND | (Flag.MORE if more else 0)
         return self.get_results(self.wait(self.submit_batch(Op.GET, namespace, entries, flags=flags, **how)), len(keys))
@@ -144,7 +144,7 @@ class Batches:
         return self.put_results(self.wait(self.submit_put_from(namespace, items, **how)), len(items))
 
     def submit_get_to(self, namespace, items, *, ranges=None, nowait=False, more=False, lease=False, **how):
-        """The same for gets: rooms. Returns a tag; its reply's results have no data: look at the region."""
+        """Submits a get with targets. Returns a tag; the reply's results have no data, which is in the region."""
         items, pieces = list(items), b""
         spans = ranges or [(0, 0)] * len(items)
         if items and isinstance(items[0][1], list):

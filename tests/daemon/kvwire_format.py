@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is in proto/README.md's tables: numbers, flags, statuses, structures, and the errors and results that a client makes of
-them. Part of kvwire, which has all of these names."""
+"""The tables of proto/README.md: numbers, flags, statuses, structures, and the errors and results that a client derives from them. Part of
+kvwire, which exports all names."""
 
 import collections
 import enum
@@ -33,7 +33,7 @@ FEATURE_REMOTE = 262144
 FEATURE_NO_REPLY = 524288
 MATCH_SEARCHING = 1 << 63
 
-TALLY = struct.Struct("<QQ")  # of a namespace: keys found, keys missing
+TALLY = struct.Struct("<QQ")  # counters of a namespace: keys found, keys missing
 TALLY_BYTES = 2 * 256 * TALLY.size  # and again for each namespace: keys declined, nothing
 TALLY_LOADS = TALLY_BYTES // 2
 TRANSFERS_BYTES = 16384

@@ -171,7 +171,7 @@ class Messages:
                 return
 
     def namespace_stat(self, name, tenant=b"", check=True):
-        """One by its name, with its fingerprint."""
+        """Returns one namespace by its name, with its fingerprint."""
         page = self.namespaces_page(count=1, name=name, tenant=tenant, check=check)
         return page if isinstance(page, Reply) else page[0][0]
 

@@ -52,7 +52,7 @@ class PoolIndex:
     written = property(lambda self: self.page[_WRITTEN], lambda self, words: self.page.__setitem__(_WRITTEN, words))
 
     def tag(self, number):
-        """Of the session's namespace; 0: the daemon is to be asked."""
+        """Returns the tag of the session's namespace; 0: ask the daemon."""
         return self.page[_TAGS + number - 1]
 
     def find(self, number, key):
@@ -89,7 +89,7 @@ class PoolIndex:
             pass
 
     def hold_record(self, record, length):
-        """Whatever it has. (bucket, way), for let_go()."""
+        """Holds a record, whatever chunk it has. Returns (bucket, way), for let_go()."""
         bucket = record % POOL_PAGE_BUCKETS
         at = _HOLDS + POOL_PAGE_WAYS * bucket
         way = next(way for way in range(POOL_PAGE_WAYS) if self.page[at + way] == 0)
@@ -123,7 +123,7 @@ class PoolIndex:
             self.page[at + i] = self.page[at + i] + by & U64
 
     def touch(self, *touches):
-        """What a request used: pairs of record and generation."""
+        """Reports the accesses of a request: pairs of record and generation."""
         at = self.page[_WRITTEN]
         for word in (0xFFFFFFFF << 32 | len(touches), *(record << 32 | generation for record, generation in touches)):
             self.page[_RING + at % POOL_PAGE_RING] = word

@@ -88,7 +88,7 @@ static void get(uint32_t flags)
         CHECK(kvcache_submit_and_wait(kv, &q, NULL) == 0);
 }
 
-/* They were got as ever. */
+/* Checks that the chunks were not lent but returned as usual, and releases them. */
 static void check_and_release(uint32_t not_lent)
 {
         for (size_t i = 0; i < KEYS; i++) {

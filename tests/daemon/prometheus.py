@@ -26,7 +26,7 @@ def scale(text, factor):
 
 
 def free_port():
-    """One that was free just now."""
+    """Returns a port that was free a moment ago."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
@@ -88,14 +88,14 @@ class Prometheus:
         return (self.directory / "log").read_text()[-4000:]
 
     def query(self, expression):
-        """What an instant query brings: a list of (labels, value). Nothing while it cannot be reached."""
+        """Returns the result of an instant query: a list of (labels, value). Empty while Prometheus cannot be reached."""
         assert self.process.poll() is None, f"prometheus ended with {self.process.returncode}:\n{self.said()}"
         url = f"http://127.0.0.1:{self.port}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
         try:
             with urllib.request.urlopen(url, timeout=30) as reply:
                 result = json.load(reply)["data"]["result"]
         except urllib.error.HTTPError as e:
-            if e.code == 503:  # it is starting
+            if e.code == 503:  # Prometheus is starting
                 return []
             raise AssertionError(f"{expression}: {e.read().decode()}") from None
         except urllib.error.URLError:
@@ -103,7 +103,7 @@ class Prometheus:
         return [(r["metric"], float(r["value"][1])) for r in result]
 
     def value(self, expression):
-        """Of a query that has one result, or None."""
+        """Returns the value of a query that has one result, or None."""
         found = self.query(expression)
         return found[0][1] if len(found) == 1 else None
 

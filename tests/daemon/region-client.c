@@ -357,7 +357,7 @@ static void settled(void)
                         };
 
                         if (kvcache_submit(kv, &q) < 0) {
-                                lost++; /* it has ended already */
+                                lost++; /* the daemon has ended already */
                                 break;
                         }
                 }
@@ -371,7 +371,8 @@ static void settled(void)
                 CHECK(seconds() - began < 30);
                 usleep(200);
         }
-        /* What was answered is there, the rest is the caller's again, and both stay so. */
+        /* Answered memory has the chunk, the rest belongs to the caller again, and both must stay
+         * so. */
         for (unsigned i = 0; i < KEYS; i++)
                 if (r[i].status == KVCACHE_LOST)
                         memset(e[i].data, REUSED, MIB);

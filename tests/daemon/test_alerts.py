@@ -367,7 +367,7 @@ def test_each_alert_fires_on_its_fault_and_no_other_and_none_in_an_hour_of_repla
                 well.enter_context(again_and_again(fault.before))
             wait_until(lambda: prometheus.value('instance:kvcache_hit_ratio:rate15m{instance="Misses"}') == 1, "a hit ratio", 30)
             wait_until(lambda: time.monotonic() - began > 900 / SCALE, "a quarter of an hour", 30)
-        # What is so from the beginning, or may be by now: nothing has failed yet.
+        # Only conditions of the environment may fire: nothing has failed yet.
         early = prometheus.firing()
         assert early <= {(f.alert, f.name) for f in faults if f.alert == "KvcacheMemlock"}, early
         for fault in faults:

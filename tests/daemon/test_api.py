@@ -44,7 +44,7 @@ def test_a_client_of_the_old_interface_is_refused_by_the_linker(tmp_path):
     refused = run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(LIBRARY)})
     assert refused.returncode == 127 and "libkvcache.so.0" in refused.stderr, refused
 
-    # Nor does a link of the old name to the new library make it run.
+    # Even a link of the old name to the new library does not let the program run.
     shutil.copy(LIBRARY / "libkvcache.so", new / "libkvcache.so.0")
     refused = run(tmp_path / "client", env={"LD_LIBRARY_PATH": str(new), "LD_BIND_NOW": "1"})
     assert refused.returncode != 0 and "LIBKVCACHE_0.1" in refused.stderr, refused

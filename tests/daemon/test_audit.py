@@ -66,7 +66,7 @@ def test_pinned_chunks_are_logged_and_counted_once_for_many_messages(audited):
     one_line(audited, "unpin", chunks=600, namespace=NAME, tenant="default")
 
 
-def test_keys_of_a_session_that_stays_are_logged_while_it_stays(audited):
+def test_keys_of_a_long_session_are_logged_before_it_ends(audited):
     """The line does not wait for the session's end, and one that evicted nothing is not written."""
     fill(audited)
     with audited.client() as c:

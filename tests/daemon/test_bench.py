@@ -18,7 +18,7 @@ ENTRIES = 20000
 
 
 def bench(daemon, mode, *arguments, steps="", check=0):
-    """Its lines of JSON: one for each step."""
+    """Returns the program's lines of JSON: one for each step."""
     done = subprocess.run([BENCH, mode, "--socket", str(daemon.socket), "--steps", *map(str, arguments)], input=steps,
                           capture_output=True, text=True, timeout=120 * harness.slow())
     assert (done.returncode == 0) == (check == 0), done.stderr
@@ -26,7 +26,7 @@ def bench(daemon, mode, *arguments, steps="", check=0):
 
 
 @pytest.mark.parametrize("region", [(), ("--region", 8 * MIB)])
-def test_what_was_put_is_got_and_told_apart_by_tier(daemon, region):
+def test_gets_return_what_was_put_and_distinguish_tiers(daemon, region):
     size, n = 64 * KIB, 64
     put, = bench(daemon, "put", "--size", size, "--batch", 4, "--outstanding", 16, *region, steps=f"run 0 {n * size}\n")
     assert (put["keys"], put["bytes"], put["next"]) == (n, n * size, n)
@@ -131,7 +131,7 @@ def test_batches_without_a_daemon_are_read_and_written_whole(base_directory):
 
 
 @pytest.mark.parametrize("mode", ["bare-get", "bare-put", "cached"])
-def test_a_batch_without_a_daemon_says_what_it_lacks(base_directory, mode):
+def test_batch_without_a_daemon_reports_the_missing_daemon(base_directory, mode):
     file = base_directory / "short"
     file.write_bytes(bytes(4096))
     for arguments in ((), ("--file", base_directory / "none"), ("--file", file, "--size", 64 * KIB, "--region", 2 * MIB),
@@ -140,7 +140,7 @@ def test_a_batch_without_a_daemon_says_what_it_lacks(base_directory, mode):
         assert (done.returncode, done.stdout) == (1, "") and len(done.stderr.splitlines()) == 1
 
 
-def test_a_goal_is_compared_with_the_part_it_names():
+def test_a_goal_is_compared_with_its_part():
     report = {
         "disk_read_vs_fio": {"2MiB": {"value": 0.9, "low": 0.8, "high": 0.96}},
         "disk_write_vs_fio": {"full": {"64KiB": {"value": 0.8, "low": 0.7, "high": 0.86},

@@ -13,7 +13,7 @@ from harness import CTL, bench, ctl
 SESSION = harness.SOURCE / "tests/golden/session/A.json"
 
 
-def test_it_is_the_same():
+def test_the_alias_behaves_like_its_program():
     for words in (["report", SESSION], ["status", SESSION, "--json"], ["report", "--help"]):
         assert ctl("bench", *words, check=0).stdout == bench("session", *words, check=0).stdout
     for words, status in (["report"], None), (["report", "--no-such"], 2), (["status", "/nowhere/x.json"], 4):
@@ -47,7 +47,7 @@ def test_options_before_the_command_go_with_it(tmp_path):
     assert run(program, "bench", path="/bin:/usr/bin").stdout.splitlines() == ["session"]
 
 
-def test_it_is_found_in_path(tmp_path):
+def test_the_alias_finds_its_program_in_path(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     program = installed(tmp_path / "one", None)
@@ -67,6 +67,6 @@ def test_none_is_an_error_that_says_so(tmp_path, there):
     assert result.stderr.startswith("kvcachectl: bench: there is no kvcache-bench") and result.stderr.count("\n") == 1
 
 
-def test_one_that_does_not_run_is_named(tmp_path):
+def test_a_program_that_does_not_run_is_named(tmp_path):
     result = run(installed(tmp_path, "#!/nowhere/sh\n"), "bench", "list")
     assert result.returncode == 6 and f"{tmp_path}/kvcache-bench" in result.stderr

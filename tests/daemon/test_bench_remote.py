@@ -20,7 +20,7 @@ def figures(*arguments):
 
 
 def left(shared):
-    """What is below it; while it changes, too."""
+    """Returns the files and folders below `shared`, also while they change."""
     return [os.path.relpath(os.path.join(folder, name), shared) for folder, folders, files in os.walk(shared) for name in folders + files]
 
 
@@ -82,7 +82,7 @@ def test_wrong_bytes_are_noticed(shared):
     (["directory"], 4, "remote.path"), (["directory", "--path", "relative"], 4, "remote.path"),
     (["directory", "--path", "/nowhere", "--bare"], 4, "is it mounted?"),
 ])
-def test_what_cannot_be_measured(arguments, status, said):
+def test_wrong_arguments_and_engines_are_refused(arguments, status, said):
     done = remote(*arguments, check=status)
     assert said in done.stderr
     assert not done.stdout
@@ -100,7 +100,7 @@ def test_an_engine_that_is_full(shared):
 
 
 @pytest.mark.parametrize("bare", [["--bare"], []], ids=["bare", "daemon"])
-def test_an_interrupted_run_removes_what_it_made(shared, bare, directory):
+def test_an_interrupted_run_removes_its_files(shared, bare, directory):
     run = spawn([BENCH, "remote", "directory", "--path", shared, "-n", "20000", "-b", "16KiB", "-d", "2", *bare],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(directory)})
     wait_until(lambda: len(left(shared)) > 10, "it has begun")

@@ -22,7 +22,7 @@ COUNTS = ("transfer_count", "region_count", "total_blocks", "total_bytes", "devi
 
 
 def metric(session, path):
-    """Of a path: {"transfer_count": ...}, zeros where nothing moved there."""
+    """Returns the metric of a path: {"transfer_count": ...}, zeros if nothing moved there."""
     found = [m for m in session["metrics"] if m["path"] == path]
     assert len(found) <= 1, "the daemon has one technology and one layout a path"
     return found[0] if found else dict.fromkeys(COUNTS, 0)
@@ -142,7 +142,7 @@ def test_a_reset_under_load_leaves_nothing_of_before(daemon):
         assert c.bench(STATUS)["metrics"] == []
 
 
-def test_names_and_what_becomes_of_them(daemon):
+def test_sessions_are_addressed_by_name(daemon):
     with daemon.client() as c:
         with refusal(Status.STALE):
             c.bench(STATUS)
@@ -187,7 +187,7 @@ def test_no_more_than_the_limit(daemon):
         c.bench(INIT, "one-more")
 
 
-def test_after_kill_9_the_session_goes_on(daemon):
+def test_the_session_continues_after_kill_9(daemon):
     with daemon.client() as c:
         ns = c.namespace("n")
         c.bench(INIT, "old")
@@ -205,7 +205,7 @@ def test_after_kill_9_the_session_goes_on(daemon):
         assert [s["active"] for s in c.bench(LIST)] == [True, False]
 
 
-def test_of_two_files_that_say_active_the_younger_is(daemon):
+def test_the_younger_of_two_active_files_is_active(daemon):
     """Killed between the two, the daemon leaves them so."""
     with daemon.client() as c:
         for name in ("A", "C", "B"):
@@ -240,7 +240,7 @@ def test_a_session_that_was_read_has_each_path_once(daemon):
             assert [m["path"] for m in session["metrics"]] == sorted({m["path"] for m in session["metrics"]})
 
 
-def test_a_stop_saves_what_was_counted_last(daemon):
+def test_a_stop_saves_the_last_counts(daemon):
     with daemon.client() as c:
         c.bench(INIT, "A")
         put_all(c, c.namespace("n"), items("one", 10, 8 * KIB), ack=Ack.WRITTEN)
@@ -260,7 +260,7 @@ def test_the_environment_names_a_session(make_daemon, variable):
         assert counts(c.bench(STATUS)) == counts(session)
 
 
-def test_a_bad_name_in_the_environment_is_said_and_harmless(make_daemon):
+def test_a_bad_name_in_the_environment_is_reported_and_harmless(make_daemon):
     daemon = make_daemon(env={"KVCACHE_BENCH_SESSION": "a/b"}).start()
     with daemon.client() as c, refusal(Status.STALE):
         c.bench(STATUS)

@@ -70,7 +70,7 @@ def reload(daemon, **store):
 
 
 def use_up(c, ns):
-    """What has accrued in some seconds, and for years after that."""
+    """Uses up the budget that has accrued, and that of the following years."""
     put_all(c, ns, items("much", 4, MIB))
 
 
@@ -82,7 +82,7 @@ def statuses(results):
     return {r.status for r in results.values()}
 
 
-def test_what_is_refused_stays_in_memory_and_is_never_said_to_be_written(make):
+def test_refused_chunks_stay_in_memory_and_are_never_acknowledged_as_written(make):
     daemon = make(write_budget=SMALL).start()
     accepted, written_pairs, durable = items("a", 16, 64 * KIB), items("w", 8, 64 * KIB), items("d", 8, 64 * KIB)
     with daemon.client() as c:
@@ -110,7 +110,7 @@ def test_what_is_refused_stays_in_memory_and_is_never_said_to_be_written(make):
         assert tiers_of(c, c.namespace("n"), accepted + written_pairs + durable) == [0] * 32
 
 
-def test_what_was_answered_written_is_there_after_a_kill_and_nothing_else_is_said(make):
+def test_written_puts_survive_a_kill_under_a_write_budget(make):
     daemon = make(write_budget="40GB").start()  # half a megabyte a second
     pairs = items("k", 256, 64 * KIB)
     with daemon.client() as c:
@@ -123,7 +123,7 @@ def test_what_was_answered_written_is_there_after_a_kill_and_nothing_else_is_sai
 
 
 @pytest.mark.parametrize("how", ["get", "put"])
-def test_a_second_use_writes_what_was_refused(make, how):
+def test_a_second_use_writes_chunks_that_were_refused(make, how):
     daemon = make(write_budget="80GB").start()
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -164,7 +164,7 @@ def test_the_budget_changes_with_a_reload(make):
         assert get_all(c, ns, [k for k, _ in before]) == dict(before)
         reload(daemon, write_budget=0)
         assert statuses(put_all(c, ns, refused, ack=Ack.WRITTEN)) == {Status.OK}
-        # What the pool alone has is written with its next use.
+        # Chunks that are only in the pool are written at their next use.
         assert get_all(c, ns, [k for k, _ in kept]) == dict(kept)
         wait_until(lambda: tiers_of(c, ns, kept) == [Tier.MEMORY | Tier.DISK] * 8, "they are on disk")
     assert daemon.metric("kvcache_admission_remembered_keys") == 0

@@ -45,7 +45,7 @@ def test_a_region_that_is_not_registered_is_logged_and_counted(make_daemon):
         assert daemon.metric('kvcache_io_registrations_refused_total{memory="region"}') == 1
 
 
-def test_what_is_in_memory_may_be_leased_instead_of_copied(make_daemon):
+def test_chunks_in_memory_may_be_leased_instead_of_copied(make_daemon):
     daemon = make_daemon(settings={"limits.leases": 3}).start()
     keys, leases = [key_of("leased", i) for i in range(6)], "kvcache_leases"
     data = [(key, value_of(key, 50_000)) for key in keys]
@@ -275,7 +275,7 @@ def test_a_unregistration_is_answered_after_all_that_named_the_region(backend, m
         assert registered(daemon)[0] == 1
 
 
-def test_a_daemon_that_is_stopped_answers_what_it_has_read_and_ends(daemon):
+def test_a_stopping_daemon_answers_the_requests_it_has_read(daemon):
     pairs = items("stop", 8, MIB)
     with daemon.client() as c:
         ns = c.namespace("n")

@@ -53,7 +53,7 @@ def test_R2_a_file_that_was_cut_costs_its_owner_alone(backend, make_daemon, kind
 
 
 def test_R2_huge_pages_that_cannot_be_had_again_cost_their_owner_alone(backend, make_daemon):
-    """What was punched out of a file on hugetlbfs is a page that another may have taken since."""
+    """A page that was punched out of a file on hugetlbfs may have been taken by another process."""
     daemon = make_daemon(backend).start()
     other, other_ns, pairs = bystander(daemon)
     with huge_pages(4), other, daemon.client() as c, contextlib.ExitStack() as files:
@@ -146,7 +146,7 @@ ANY = {Status.OK, Status.MISS, Status.EXISTS, Status.BUSY, Status.INVALID, Statu
 
 
 def assert_sound(c, ns, keys):
-    """Whatever is stored under them: a hit is a hit again, and has the checksum that the daemon says it has."""
+    """Checks that a hit is a hit again, and has the checksum that the daemon reports, whatever is stored under the keys."""
     hits = 0
     for key in keys:
         once = c.value(ns, key)
@@ -163,7 +163,7 @@ def assert_sound(c, ns, keys):
 
 
 @pytest.mark.parametrize("kind", ["unsealed", "unlinked"])
-def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon, kind):
+def test_R2_truncating_the_file_meanwhile_ends_no_other_session(backend, make_daemon, kind):
     daemon = make_daemon(backend, settings={"limits.wait": "10s"}).start()
     other, other_ns, pairs = bystander(daemon)
     size = 4 * MIB
@@ -183,7 +183,7 @@ def test_R2_cutting_the_file_amid_it_ends_nobody(backend, make_daemon, kind):
         c.unregister(number)
 
 
-def test_R2_holes_amid_it_harm_their_maker_alone(backend, make_daemon):
+def test_R2_punching_holes_meanwhile_harms_only_the_puncher(backend, make_daemon):
     daemon = make_daemon(backend, settings={"limits.wait": "10s"}).start()
     other, other_ns, pairs = bystander(daemon)
     size = 4 * MIB
@@ -201,7 +201,7 @@ def test_R2_holes_amid_it_harm_their_maker_alone(backend, make_daemon):
         torment(random.Random(2), 2, harm, put_and_get(c, ns, number, "holes", ANY))
         assert_well(other, other_ns, pairs)
         assert_sound(c, ns, [key_of("holes", i, n) for i in range(60) for n in (3000, 64 * KIB)])
-        # What the puncher gets is its own affair; others read what was right when it was put, or nothing.
+        # The puncher may get anything; other clients get bytes that were right when they were put, or nothing.
         with daemon.client() as late:
             assert_sound(late, late.namespace("n"), [key_of("holes", i, 300000) for i in range(60)])
         os.close(fd)

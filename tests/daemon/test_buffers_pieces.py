@@ -106,7 +106,7 @@ def test_aligned_pieces_travel_between_memory_and_disk_without_a_copy(backend, m
         for n in range(20):
             sizes = [PAGE * rng.randrange(1, 40) for _ in range(rng.randrange(1, 12))] + [rng.randrange(1, 3 * PAGE)]
             assert trip(sizes, f"random {n}") == (sum(sizes),) * 2, f"{sizes} did not go direct"
-        # What is not aligned is copied, and right all the same.
+        # Unaligned pieces are copied, with the right bytes.
         assert trip([PAGE + 512, PAGE], "a piece that ends amid a page") == (0, 0)
         assert trip([PAGE] * 65, "more pieces than go at once") == (0, 0)
         assert trip([PAGE, PAGE], "a piece that begins amid a page",
@@ -229,7 +229,7 @@ def pieced(op, first=0, n=2, length=30, pieces=((0, 10, 0), (10, 20, 0)), flags=
 NO_PIECES = [
     {"n": 3}, {"n": 0, "length": 0}, {"first": 1}, {"first": 2, "n": 1}, {"first": (1 << 64) - 1}, {"n": 0xffffffff},
     {"length": 29}, {"length": 31}, {"length": 0}, {"pieces": ()}, {"claim": 1}, {"claim": 3}, {"claim": 0},
-    {"pieces": ((0, 30, 0), (10, 0, 0))}, {"pieces": ((0, 10, 0), (10, 20, 0), (30, 0, 0))},  # one that no entry names
+    {"pieces": ((0, 30, 0), (10, 0, 0))}, {"pieces": ((0, 10, 0), (10, 20, 0), (30, 0, 0))},  # no entry names the third piece
     {"flags": 0}, {"flags": Flag.INTO}, {"flags": Flag.PIECES | 128},
     {"pieces": ((0, 0xffffffff, 0), (10, 31, 0)), "length": 30},
 ]

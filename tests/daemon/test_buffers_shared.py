@@ -57,7 +57,7 @@ def test_R17_of_two_handles_one_closes_while_the_other_does_io_in_the_same_memor
         assert mappings_of(daemon, fd) == 0 and registered(daemon) == (0, 0)
 
 
-def test_a_client_that_is_killed_leaves_what_another_shares(backend, make_daemon):
+def test_a_killed_client_leaves_regions_that_another_shares(backend, make_daemon):
     daemon = make_daemon(backend).start()
     with memory("unlinked", MIB) as fd, mmap.mmap(fd, MIB) as shared, daemon.client() as stays:
         ns, key = stays.namespace("n"), key_of("stays")
@@ -79,7 +79,7 @@ def test_a_client_that_is_killed_leaves_what_another_shares(backend, make_daemon
         ok(stays.put_from(ns, [(key, (0, 5000, number))], ack=Ack.WRITTEN))
         ok(stays.get_to(ns, [(key, (8192, 5000, number))]))
         assert shared[136 * KIB:136 * KIB + 5000] == value_of(key, 5000)
-        # Of the mapping, what is not in the stretch that this handle has registered is not its to name.
+        # A handle must not name parts of the mapping outside the range that it has registered.
         for at in (64 * KIB, 64 * KIB - 4999, (1 << 64) - 128 * KIB):
             assert stays.get_to(ns, [(key, (at, 5000, number))])[0].status == Status.INVALID
     wait_until(lambda: registered(daemon) == (0, 0), "the last one takes the charge with it")
@@ -110,7 +110,7 @@ def test_R2_a_file_that_was_cut_is_no_more_to_a_second_handle_than_to_the_first(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it acts as several users")
-def test_R10_two_users_never_share_what_both_may_name(make_daemon):
+def test_R10_two_users_never_share_a_mapping_of_one_file(make_daemon):
     daemon = make_daemon(settings={"listen.mode": "0666"}).start()
     fd = sealed_memfd(MIB)
     users = [client_as(daemon, uid) for uid in (ALICE, BOB, ALICE)]

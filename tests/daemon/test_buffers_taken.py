@@ -22,7 +22,7 @@ def test_R2_a_file_with_a_hole_is_refused(client):
     touch(fd, MIB - PAGE)
     assert "hole" in refused(client, fd)  # the last page
     touch(fd, MIB)
-    client.unregister(client.register(fd, MIB))  # as long as it is registered the daemon may touch it
+    client.unregister(client.register(fd, MIB))  # the daemon may touch memory while it is registered
     punch(fd, 100 * PAGE, PAGE)
     assert "hole" in refused(client, fd)
     os.posix_fallocate(fd, 0, MIB)
@@ -34,7 +34,7 @@ def test_R2_a_file_with_a_hole_is_refused(client):
 def test_R2_a_memfd_need_not_be_sealed_and_is_judged_by_its_size_when_it_is_registered(client, flags):
     fd = os.memfd_create("unsealed", os.MFD_CLOEXEC | flags)
     touch(fd, MIB)
-    client.unregister(client.register(fd, MIB))  # as long as it is registered the daemon may touch it
+    client.unregister(client.register(fd, MIB))  # the daemon may touch memory while it is registered
     os.ftruncate(fd, MIB - PAGE)
     assert "ends before" in refused(client, fd)
     os.ftruncate(fd, MIB)
@@ -44,7 +44,7 @@ def test_R2_a_memfd_need_not_be_sealed_and_is_judged_by_its_size_when_it_is_regi
     os.close(fd)
 
 
-def test_R2_what_is_not_memory_is_refused(client, directory):
+def test_R2_descriptors_other_than_memory_are_refused(client, directory):
     with open(directory / "file", "w+b") as file:
         file.write(bytes(MIB))
         file.flush()
@@ -79,7 +79,7 @@ def test_R2_a_stretch_that_is_not_in_the_file_is_refused(client):
     fd = sealed_memfd(MIB)
     for offset, size in ((0, MIB + PAGE), (MIB, PAGE), (MIB - PAGE, 2 * PAGE), (1 << 62, PAGE), (0, 1 << 62),
                          ((1 << 63) - PAGE, PAGE), (1, PAGE), (0, PAGE + 1), (512, PAGE)):
-        refused(client, fd, size, offset, other=(Status.BUSY, Status.QUOTA))  # it is charged before it is looked at
+        refused(client, fd, size, offset, other=(Status.BUSY, Status.QUOTA))  # memory is charged before it is checked
     assert client.register(fd, PAGE, offset=MIB - PAGE) > 0
     os.close(fd)
 
@@ -152,7 +152,7 @@ def test_a_session_has_64_regions_and_no_more(daemon, client):
     os.close(fd)
 
 
-def test_what_sessions_lend_comes_and_goes_without_a_trace(daemon):
+def test_registered_memory_of_ended_sessions_leaves_no_trace(daemon):
     before = daemon.holdings_at_rest()
     for i in range(5):
         with daemon.client() as c:

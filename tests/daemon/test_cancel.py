@@ -93,7 +93,7 @@ def test_a_tag_is_the_sessions_own(daemon):
         assert c.put_results(c.wait(again), 1)[0].status == Status.OK
 
 
-def test_what_is_done_already_stays_done(daemon, client):
+def test_cancel_does_not_undo_completed_keys(daemon, client):
     ns = client.namespace("cancel")
     pairs = items("done", 4, 5000)
     client.staging()
@@ -105,8 +105,8 @@ def test_what_is_done_already_stays_done(daemon, client):
     assert [bool(t) for t in there] == [r.status == Status.OK for r in results]
 
 
-def test_R16_a_flood_of_cancels_costs_what_a_flood_of_pings_does(daemon):
-    """Of tags that are not there, of others' and of one that is, with a thousand keys that wait."""
+def test_R16_a_flood_of_cancels_costs_no_more_than_a_flood_of_pings(daemon):
+    """Cancels tags that do not exist, tags of others, and one that exists, with a thousand waiting keys."""
     pins, length = pin_every_slab(daemon)
     with daemon.client() as c, daemon.client() as other:
         ns = c.namespace("cancel")
@@ -145,7 +145,7 @@ def slow_store(make_daemon, disk):  # noqa: F811
 
 
 def cold(client, ns, name, count, length):
-    """As many chunks, on disk only."""
+    """Puts chunks and evicts them from memory, so that they are only on disk."""
     pairs = items(name, count, length)
     assert {r.status for r in put_all(client, ns, pairs, ack=Ack.DURABLE).values()} == {Status.OK}
     for i in range(0, count, client.max_keys):
@@ -185,7 +185,7 @@ def test_a_get_into_memory_that_is_cancelled_while_its_reads_run(slow_store, dis
             region.clear()
             daemon.wait_for_holdings(rest)
             region.assert_guarded()
-            # What was cancelled can be had as if nothing had been.
+            # Cancelled keys can be got as if nothing had happened.
             wanted = [(k, region.room(*place[:2])) for (k, _), place in zip(pairs, places)]
             again = c.get_to(ns, wanted[:WINDOW]) + c.get_to(ns, wanted[WINDOW:])
             assert {r.status for r in again} == {Status.OK}
@@ -233,7 +233,7 @@ def test_R15_memory_of_a_get_that_was_cancelled_on_a_disk_that_hangs_is_not_writ
             assert cancel(c, tag) == 0
             wait_until(lambda: daemon.status()["store"]["volumes"][0]["state"] == "hung", "the volume is given up")
             answered = c.answered(tag)
-            if not answered:  # its memory is still the device's
+            if not answered:  # the device still owns its memory
                 disk.heal()
             statuses = [r.status for r in c.get_results(c.wait(tag), len(pairs), [0] * len(pairs))]
             region.clear()

@@ -116,7 +116,7 @@ def test_a_volume_of_wrong_bytes_is_bypassed_and_resumed(two):
     assert json.loads(ctl("verify", "--json", daemon=two, check=0).stdout)["mismatched"] == 0
 
 
-def test_an_admin_who_looks_for_damage_finds_all_of_it(two):
+def test_verify_finds_and_counts_all_damage(two):
     """Damage that `kvcachectl verify` finds is counted and shown, and does not bypass the volume."""
     on_bad = volumes(two)[1]["chunks"]
     assert on_bad > BUDGET

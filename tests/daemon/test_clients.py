@@ -187,7 +187,7 @@ def fill(daemon):
 
 @pytest.mark.parametrize("state", STATES, ids=lambda s: s.__name__)
 def test_client_killed(leg_daemon, victims, state):
-    """What it held comes back, as soon as its I/O is over, and another client goes on all the while."""
+    """Resources of a killed client are freed as soon as its I/O is over, and another client is served all the while."""
     fill(leg_daemon)
     with leg_daemon.client() as bystander:
         ns = bystander.namespace("common")

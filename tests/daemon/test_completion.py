@@ -47,7 +47,7 @@ def complete_fish(tool, *lines):
 
 
 def complete_all(shell, tool, *lines):
-    """What the shell offers for the last word of each line."""
+    """Returns what the shell offers for the last word of each line."""
     if not shutil.which(shell):
         pytest.skip(f"no {shell}: its completion is not tried")
     offered = [[re.sub("^--[a-z-]*=", "", word) for word in words] for words in
@@ -96,7 +96,7 @@ TYPED = {
 
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("shell", first_of(SHELLS))
-def test_what_is_typed_is_completed(shell, tool):
+def test_typed_words_are_completed(shell, tool):
     offered = complete_all(shell, tool, *[words for words, _ in TYPED[tool]])
     for (words, wanted), words_offered in zip(TYPED[tool], offered):
         assert sorted(words_offered) == sorted(wanted), words

@@ -92,7 +92,7 @@ def test_pieces_that_several_keys_share_are_found_once_for_all(client):
 
 
 def touch_chain(c, ns, messages, keys, parent=kvwire.ROOT, first=0):
-    """So many messages of a chain that stays open, numbered from first; the last key."""
+    """Sends messages of a chain that stays open, numbered from `first`. Returns the last key."""
     tags = []
     for m in range(first, first + messages):
         names = [harness.key_of(id(c), m, i) for i in range(keys)]
@@ -125,7 +125,7 @@ def test_R10_open_chains_are_charged_and_split(make_daemon, messages, keys):
     close_all(clients)
 
 
-def test_R10_a_long_chain_of_small_messages_takes_little_more_than_its_places(daemon):
+def test_R10_a_long_chain_of_small_messages_uses_little_memory_beyond_its_places(daemon):
     with daemon.client() as c:
         touch_chain(c, c.namespace("n"), 2048, 1)
         assert 2048 * 16 < resource(daemon, "request_bytes") < 2048 * 16 * 2
@@ -284,7 +284,7 @@ def test_R10_unread_descriptors_of_one_user_leave_others_theirs(make_daemon):
     evil.append(client_as(daemon, ALICE))  # that has read all it was sent
     for c in evil:
         c.shutdown()
-    # Those that were sent none end at once: so many are left as have descriptors to read.
+    # Sessions that were sent no descriptor end at once; those with unread descriptors are left.
     left = sum(map(has_unread, evil))
     assert left > 0
     wait_until(lambda: resource(daemon, "connections") == connections + left, "those that were sent none end")
@@ -335,7 +335,7 @@ def test_R10_the_kernel_refuses_descriptors_and_no_session_ends(make_daemon, tmp
     with client_as(daemon, BOB) as c:
         c.ping()
         child = os.fork()
-        if child == 0:  # as the daemon's user: sends itself descriptors and reads none
+        if child == 0:  # runs as the daemon's user, sends descriptors to itself and reads none
             try:
                 os.setgroups([])
                 os.setgid(harness.STRANGER)

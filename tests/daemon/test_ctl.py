@@ -42,7 +42,7 @@ def test_every_command_has_help(name):
 
 def test_a_command_of_the_other_tool_is_named():
     for name, other in (("kvcachectl", "kvcache-bench"), ("kvcache-bench", "kvcachectl")):
-        for command in TOOLS[other][1] - TOOLS[name][1]:  # both have `remote`
+        for command in TOOLS[other][1] - TOOLS[name][1]:  # both tools have `remote`
             result = TOOLS[name][0](command, "--help", check=USAGE)
             assert f"unknown command '{command}'; did you mean \"{other} {command}\"?" in result.stderr and not result.stdout
 
@@ -110,7 +110,7 @@ def test_put_from_standard_input(daemon, ack):
     assert daemon.metric(f'kvcache_put_acks_total{{class="{ack}"}}') == 1
 
 
-def test_what_is_not_there(daemon, directory):
+def test_missing_keys_and_namespaces_are_reported(daemon, directory):
     ctl("put", "k", daemon=daemon, input="x", check=OK)
     target = directory / "out"
     for command in (["get", "other"], ["get", "other", "-o", target], ["exists", "k", "other"], ["stat", "other"],
@@ -120,7 +120,7 @@ def test_what_is_not_there(daemon, directory):
     ctl("put", "k2", directory / "none", daemon=daemon, check=BAD_INPUT)
 
 
-def test_what_is_refused(daemon):
+def test_puts_that_the_daemon_refuses_are_reported(daemon):
     with daemon.client() as c:
         size = c.max_chunk + 1
     result = ctl("put", "large", daemon=daemon, input=b"x" * size, text=False, check=REFUSED)
@@ -246,7 +246,7 @@ def test_purge_asks_on_a_terminal(daemon, arguments, asked):
         assert (done.returncode, done.stdout, done.stderr) == (0, "3 chunks purged\n", "")
 
 
-def test_evict_forgets_a_leased_chunk_and_its_holder_reads_on(daemon):
+def test_evicting_a_leased_chunk_leaves_it_readable_to_its_holder(daemon):
     (key, value), = items("leased", 1, 5000)
     for tier in ([], ["--tier", "memory"]):
         with daemon.client() as c:

@@ -16,7 +16,7 @@ from prometheus import Prometheus, free_port, scale
 
 DASHBOARD = json.loads((SOURCE / "conf/grafana/kvcache.json").read_text())
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-# What shows nothing as long as all is well.
+# Panels that are empty as long as all is well.
 QUIET = {"Alerts", "Degraded"}
 # Where 0 is what it should be: all else has to be more while there is a replay.
 GOOD_AT_ZERO = {"Not scraped", "Refused for a limit", "Volumes that are not in use", "Errors by volume", "Waiting for disk"}
@@ -30,7 +30,7 @@ def queries():
                                    .replace("$instance", ".*"))
 
 
-def test_panels_say_what_they_show_and_lie_beside_each_other():
+def test_panels_are_described_and_do_not_overlap():
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     taken = {}
     for panel in DASHBOARD["panels"]:
@@ -56,7 +56,7 @@ def test_a_query_over_a_time_uses_the_interval_of_the_page():
 
 
 def traffic(client):
-    """What the replay does not do: written and durable puts, reads from disk, misses, a limit that refuses."""
+    """Generates traffic that the replay lacks: written and durable puts, reads from disk, misses, a limit that refuses."""
     namespace = client.namespace("some")
     pairs = items(("dashboard", time.monotonic()), 8, 16 * KIB)
     keys = [k for k, _ in pairs]
@@ -72,7 +72,7 @@ def traffic(client):
 
 @pytest.fixture
 def two(make_daemon, directory):
-    """One with all that has a panel, under replay; one that is only there."""
+    """Starts a daemon under replay that has data for every panel, and an idle one."""
     ports = free_port(), free_port()
     busy = make_daemon(settings={"store.path": f"{directory / 'a'},{directory / 'b'}", "store.limit": "32MiB", "memory.pool": "16MiB",
                                  "store.write_budget": "100TiB", "listen.http": f"127.0.0.1:{ports[0]}", "log.level": "info"})

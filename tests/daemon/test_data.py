@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is put is got, byte for byte, on every leg: the main operations, their statuses and their limits."""
+"""The main operations with their statuses and limits, on every leg: a get returns what was put, byte for byte."""
 
 import json
 import os
@@ -148,7 +148,7 @@ def test_reads_of_a_prefetch_are_counted_while_they_last(daemon):
         put_all(c, ns, pairs, ack=Ack.WRITTEN)
 
         def seen():
-            """Of a report that was asked for in the same breath."""
+            """Returns the value from a report that was requested together with the prefetch."""
             c.evict(ns, keys, Tier.MEMORY)
             prefetch = c.submit_batch(Op.PREFETCH, ns, keys)
             report = c.submit(Op.REPORT, struct.pack("<II", Report.METRICS, 0))
@@ -482,7 +482,7 @@ def test_requests_are_pipelined_and_matched_by_tag(daemon, client):
         assert result.data == value
 
 
-def test_reports_are_what_they_claim(daemon, client):
+def test_reports_have_their_claimed_formats(daemon, client):
     ns = client.namespace("reports")
     client.put(ns, items("reports", 4, 1000), ack=Ack.WRITTEN)
     status = json.loads(client.report(kvwire.Report.STATUS))

@@ -135,7 +135,7 @@ def volumes_of(daemon):
 
 
 def from_disk(client, namespace, pairs):
-    """What each key brings, read from disk: never a wrong byte."""
+    """Returns the keys that are hits when read from disk; none may have a wrong byte."""
     keys = [k for k, _ in pairs]
     client.evict(namespace, keys, tiers=Tier.MEMORY)
     found = get_all(client, namespace, keys)
@@ -236,7 +236,7 @@ def test_writes_that_fail_go_to_the_other_path(two, disk):
         assert len(from_disk(c, ns, pairs)) == len(pairs)
 
 
-def test_what_was_purged_while_the_disk_failed_does_not_come_back_with_it(two, disk):
+def test_chunks_purged_while_the_disk_failed_do_not_return_with_it(two, disk):
     daemon = two.start()
     pairs = items("purged", 200, 40 * KIB)
     with daemon.client() as c:
@@ -252,7 +252,7 @@ def test_what_was_purged_while_the_disk_failed_does_not_come_back_with_it(two, d
         assert from_disk(c, c.namespace("n"), pairs) == set()
 
 
-def test_a_start_with_a_disk_that_fails_goes_on_without_it(two, disk):
+def test_startup_with_a_failing_disk_continues_without_it(two, disk):
     daemon = two.start()
     pairs = items("start", 200, 40 * KIB)
     with daemon.client() as c:

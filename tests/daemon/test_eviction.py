@@ -58,7 +58,7 @@ def test_a_reload_changes_the_policy_and_keeps_every_chunk_in_its_order(make):
         said = daemon.log().count("eviction.policy: switched to")
         change(daemon, "lru")
         assert daemon.log().count("eviction.policy: switched to") == said
-        # What was used last before the change is what stays longest after it.
+        # Chunks used last before the change are evicted last after it.
         get_all(c, ns, keys[:8])
         change(daemon, "cq")
         for i in range(400):
@@ -154,7 +154,7 @@ def absent(c, ns, pairs):
     return [p for part in parts for p, tiers in zip(part, c.exists(ns, [k for k, _ in part])) if not tiers]
 
 
-def test_what_was_never_stored_or_was_dropped_is_a_miss_of_that_reason(make):
+def test_misses_distinguish_chunks_never_stored_and_dropped(make):
     daemon = make().start()
     pairs = items("k", 8, KIB)
     with daemon.client() as c:
@@ -170,7 +170,7 @@ def test_what_was_never_stored_or_was_dropped_is_a_miss_of_that_reason(make):
     assert "16 never stored, or forgotten" in ctl("status", daemon=daemon).stdout
 
 
-def test_how_long_what_was_evicted_had_been_unused(make):
+def test_metrics_show_how_long_evicted_chunks_were_unused(make):
     daemon = make(**{"memory.pool": "16MiB", "store.limit": "32MiB"}).start()
     assert "evicted_age_seconds" not in daemon.status()["eviction"]["disk"]
     began = time.monotonic()
@@ -189,7 +189,7 @@ def test_how_long_what_was_evicted_had_been_unused(make):
 
 
 @pytest.mark.parametrize("volumes", [1, 2])
-def test_what_was_evicted_from_disk_is_remembered(make_daemon, directory, volumes):
+def test_chunks_evicted_from_disk_are_remembered(make_daemon, directory, volumes):
     settings = {"memory.pool": "16MiB", "store.limit": f"{32 * volumes}MiB", "listen.http": "off"}
     if volumes > 1:
         settings["store.path"] = ",".join(str(directory / name) for name in "ab")
@@ -210,7 +210,7 @@ def test_what_was_evicted_from_disk_is_remembered(make_daemon, directory, volume
     assert "256 evicted from disk" in ctl("status", daemon=daemon).stdout
 
 
-def test_what_was_in_the_pool_alone_and_evicted_is_told_apart(make):
+def test_misses_distinguish_chunks_evicted_from_the_pool_alone(make):
     daemon = make(**{"memory.pool": "16MiB"}).start()
     pairs = items("k", 768, 32 * KIB)
     with daemon.client() as c:
@@ -222,7 +222,7 @@ def test_what_was_in_the_pool_alone_and_evicted_is_told_apart(make):
     assert misses(daemon) == {"evicted_pool": len(absent_pairs)}
 
 
-def test_what_fails_its_check_is_a_miss_of_that_reason(make):
+def test_a_failed_check_counts_as_a_miss_for_that_reason(make):
     daemon = make().start()
     pairs = items("k", 4, 64 * KIB)
     with daemon.client() as c:

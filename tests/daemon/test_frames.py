@@ -249,7 +249,7 @@ def test_descriptors_with_a_request_end_the_session_and_are_closed(shared, bysta
     check_bystander(shared, bystander)
 
 
-def test_what_came_before_a_bad_message_is_not_lost(shared):
+def test_requests_before_a_bad_message_are_not_lost(shared):
     with shared.client() as c:
         ns = c.namespace("before")
         pairs = items("before", 8, 30000)

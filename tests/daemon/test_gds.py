@@ -65,7 +65,7 @@ def forget(client, ns, keys):
 
 
 def verified(client, ns, pairs):
-    """The same, and read back by the daemon."""
+    """Puts the pairs, and makes the daemon read them back once."""
     written(client, ns, pairs)
     assert get_all(client, ns, [k for k, _ in pairs]) == dict(pairs)
     forget(client, ns, [k for k, _ in pairs])
@@ -84,7 +84,7 @@ def daemon(make_daemon):
     return daemon
 
 
-def test_what_is_lent_is_what_was_put(daemon):
+def test_lent_bytes_equal_the_put_bytes(daemon):
     pairs = [(k, v[:1 + i * 997]) for i, (k, v) in enumerate(items("lend", 40, 40 * KIB))]
     with daemon.client() as c, Files(c) as files:
         assert c.features & kvwire.FEATURE_LEND and c.features & kvwire.FEATURE_LENDS
@@ -106,7 +106,7 @@ def test_what_is_lent_is_what_was_put(daemon):
                 os.pwrite(fd, bytes(4096), 0)
 
 
-def test_what_is_in_memory_comes_from_there(daemon):
+def test_chunks_in_memory_are_not_lent(daemon):
     (key, value), = items("resident", 1, 20 * KIB)
     with daemon.client() as c:
         ns = c.namespace("n")
@@ -118,7 +118,7 @@ def test_what_is_in_memory_comes_from_there(daemon):
 
 
 @pytest.mark.parametrize("kill", [False, True])
-def test_nothing_is_lent_before_it_was_read_back_since_startup(daemon, kill):
+def test_a_chunk_is_lent_only_after_it_was_verified_since_startup(daemon, kill):
     pairs = items("unverified", 8, 30 * KIB)
     keys = [k for k, _ in pairs]
     with daemon.client() as c:
@@ -164,7 +164,7 @@ def test_R7_a_slot_that_is_lent_is_given_to_no_other(daemon):
 
 
 @pytest.mark.parametrize("how", ["purge", "evict"])
-def test_what_is_purged_while_it_is_lent_stays_and_does_not_count(daemon, how):
+def test_bytes_purged_during_a_loan_stay_and_do_not_count(daemon, how):
     pairs = items(how, 8, 60 * KIB)
     keys = [k for k, _ in pairs]
     with daemon.client() as c, Files(c) as files:
@@ -197,7 +197,7 @@ def flip(store, value):
     raise AssertionError("it is in no data file")
 
 
-def test_P1_what_goes_bad_while_it_is_lent_does_not_count(daemon):
+def test_P1_a_chunk_that_goes_bad_during_its_loan_does_not_count(daemon):
     pairs = items("rot", 4, 60 * KIB)
     keys = [k for k, _ in pairs]
     with daemon.client() as c:
@@ -210,7 +210,7 @@ def test_P1_what_goes_bad_while_it_is_lent_does_not_count(daemon):
         assert [bool(r.loan) for r in c.borrow(ns, keys)] == [True, True, False, True]
 
 
-def test_P1_what_was_lent_of_a_volume_that_failed_does_not_count(make_daemon, directory):
+def test_P1_a_loan_on_a_failed_volume_does_not_count(make_daemon, directory):
     paths = [directory / "a", directory / "b"]
     daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)), "store.prewrite": "off"}).start()
     pairs = items("volumes", 40, 40 * KIB)
@@ -362,7 +362,7 @@ def test_R10_a_quarter_of_the_store_is_lent_at_most(daemon):
 @needs_users
 @pytest.mark.parametrize("policy, to_root, to_admins, to_all", [
     ("off", False, False, False), ("auto", True, True, False), ("on", True, True, True)])
-def test_R9_it_is_lent_to_whom_io_gds_names(make_daemon, policy, to_root, to_admins, to_all):
+def test_R9_chunks_are_lent_only_to_users_of_io_gds(make_daemon, policy, to_root, to_admins, to_all):
     daemon = make_daemon(settings={"listen.mode": "0666", "io.gds": policy, "store.prewrite": "off"})
     daemon.config = daemon.directory / "kvcache.yaml"
     daemon.config.write_text(f"access:\n  admin_users: [{ALICE}]\n")
@@ -523,6 +523,6 @@ def test_the_librarys_loans_end_with_the_daemon(make_daemon):
 
 
 @needs_users
-def test_the_library_is_lent_nothing_where_it_may_not_be(make_daemon):
+def test_the_library_gets_no_loans_if_the_user_may_not(make_daemon):
     daemon = make_daemon(settings={**ROOMY, "listen.mode": "0666"}).start()
     finish(loan_client(daemon, "denied", user=STRANGER, group=STRANGER, extra_groups=[]))

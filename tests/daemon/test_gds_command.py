@@ -17,7 +17,7 @@ from kvwire import NotLent
 
 STUBS = [BUILD / "tests" / "gpu" / "cuda", BUILD / "tests" / "gpu" / "cufile"]
 HOST = ["libcuda.so.1", "libcufile.so.0", "nvidia-fs", "device nodes", "cufile.json", "locked memory"]
-# As NVIDIA's own file has it.
+# The form of NVIDIA's own file.
 SETTINGS = """{ // NOTE: a comment
     "properties": { /* another */ "allow_compat_mode": %s, "force_compat_mode": %s } }
 """
@@ -119,7 +119,7 @@ def test_a_host_without_a_gpu_names_the_library(host, daemon):
     (lambda h: h.mount("nfs4", "rw", "0:7"), "direct", "", None),
     (lambda h: h.write("proc/self/mountinfo", ""), "unknown", "file system", "file system"),
 ])
-def test_what_is_missing_is_named(host, daemon, change, verdict, reason, name):
+def test_missing_requirements_are_named(host, daemon, change, verdict, reason, name):
     change(host)
     answer = host.asked(daemon)
     assert (answer["verdict"], reason in answer.get("reason", "")) == (verdict, True), answer

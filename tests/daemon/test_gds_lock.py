@@ -65,7 +65,7 @@ def state(daemon):
 
 
 @needs_users
-def test_R15_a_client_that_holds_the_lock_of_a_data_file_costs_its_volume_and_no_more(make_daemon):
+def test_R15_a_client_that_locks_a_data_file_costs_only_its_volume(make_daemon):
     daemon = make_daemon(settings={"listen.mode": "0666", "io.gds": "on", "store.prewrite": "off", "io.hang": "1s"}).start()
     before, after = items("before", 4, 20 * KIB), items("after", 40, 20 * KIB)
     with daemon.client() as c, client_as(daemon, STRANGER) as stranger:
@@ -86,7 +86,7 @@ def test_R15_a_client_that_holds_the_lock_of_a_data_file_costs_its_volume_and_no
         if was == "up":
             pytest.skip("this file system lets them write side by side")
         assert get_all(c, ns, [k for k, _ in after]) == dict(after)
-        assert {r.status for r in c.get(ns, [before[1][0]])} == {Status.MISS}  # of a volume that is bypassed
+        assert {r.status for r in c.get(ns, [before[1][0]])} == {Status.MISS}  # the chunk's volume is bypassed
     daemon.stop()
     daemon.start()
     with daemon.client() as c:

@@ -78,7 +78,7 @@ def laid_out(file, pairs, step):
 
 
 @pytest.mark.parametrize("ack", list(Ack))
-def test_what_was_written_to_the_file_is_put(make_daemon, disk, ack):
+def test_bytes_written_to_the_file_are_put(make_daemon, disk, ack):
     daemon = daemon_of(make_daemon).start()
     with daemon.client() as c, PutFile(disk, 8 * MIB) as file:
         assert c.features & kvwire.FEATURE_FILES
@@ -124,7 +124,7 @@ def test_places_that_are_none_cost_their_key_alone(make_daemon, disk):
         assert got.status == Status.INVALID
 
 
-def test_what_is_no_file_on_a_disk_is_refused(make_daemon, disk):
+def test_files_other_than_on_a_disk_are_refused(make_daemon, disk):
     daemon = daemon_of(make_daemon).start()
     with daemon.client() as c, contextlib.ExitStack() as files:
         def fd(path, flags, size=MIB):
@@ -158,7 +158,7 @@ def test_what_is_no_file_on_a_disk_is_refused(make_daemon, disk):
     wait_until(lambda: daemon.metric("kvcache_registered_files") == 0, "the files of the session to be closed")
 
 
-def test_what_is_changed_after_the_put_changes_nothing(make_daemon, disk):
+def test_changes_to_the_file_after_the_put_have_no_effect(make_daemon, disk):
     """The descriptor stays with the client, which may go on writing: into its own file."""
     daemon = daemon_of(make_daemon).start()
     with daemon.client() as c, PutFile(disk, 4 * MIB) as file:
@@ -271,7 +271,7 @@ def locked(fd):
         os.close(buffered)
 
 
-def test_R2_a_file_whose_owner_holds_its_lock_delays_nobody_for_long(make_daemon, disk):
+def test_R2_a_file_locked_by_its_owner_delays_no_client_for_long(make_daemon, disk):
     daemon = daemon_of(make_daemon).start()
     with daemon.client() as other, daemon.client() as c, PutFile(disk, MIB) as file, PutFile(disk, MIB) as others:
         ns, other_ns = c.namespace("n"), other.namespace("other")
@@ -363,7 +363,7 @@ def test_a_client_that_dies_before_its_put_leaves_nothing(make_daemon, disk):
         assert [c.value(ns, k) for k in keys[::2]] == [None] * 10
 
 
-def test_a_daemon_that_is_killed_keeps_what_it_answered_and_nothing_else(make_daemon, disk):
+def test_a_killed_daemon_keeps_exactly_the_answered_puts(make_daemon, disk):
     daemon = daemon_of(make_daemon).start()
     with PutFile(disk, 8 * MIB) as file:
         for round_ in range(5):

@@ -108,7 +108,7 @@ def test_blocks_on_disk_come_by_cufile(lender):
     assert "1024 blocks by cuFile" in gds(lender)
 
 
-def test_what_cufile_read_is_in_a_session(lender):
+def test_reads_by_cufile_appear_in_a_session(lender):
     with lender.client() as c:
         c.bench(INIT, "gds")
     said = gds(lender)
@@ -119,7 +119,7 @@ def test_what_cufile_read_is_in_a_session(lender):
         m["total_bytes"] for (path, _), of in rows.items() if path == "device_to_device" for m in of.values())
 
 
-def test_what_cufile_did_not_read_is_an_error(lender):
+def test_a_block_that_cufile_did_not_read_is_an_error(lender):
     with lender.client() as c:
         c.bench(INIT, "gds")
     gds(lender, "the read or the write failed", STUB_CUFILE="cuFileRead 0 9999 100 -5010")
@@ -136,7 +136,7 @@ def test_what_cufile_did_not_read_is_an_error(lender):
     ("the read or the write failed", "cufile", "cuFileRead 0 9999 100 -5010"),
     ("the read or the write ended early", "cufile", "cuFileRead 0 9999 50 4096"),
 ]))
-def test_what_cannot_come_by_cufile_comes_another_way(lender, reason, cufile, fault):
+def test_blocks_that_cufile_cannot_read_are_read_otherwise(lender, reason, cufile, fault):
     said = gds(lender, reason, cufile, STUB_CUFILE=fault)
     assert f"not: {reason}" in said and ("by cuFile in 0 reads" in said) == ("read" not in reason.split()[:2]), said
 
@@ -163,7 +163,7 @@ def test_blocks_are_put_by_cufile(taker, directory):
     ("the read or the write failed", "cufile", "cuFileWrite 0 9999 2 -5010"),
     ("the read or the write ended early", "cufile", "cuFileWrite 0 9999 2 4096"),
 ])
-def test_what_cannot_be_put_by_cufile_is_put_another_way(taker, directory, reason, cufile, fault):
+def test_blocks_that_cufile_cannot_put_are_put_otherwise(taker, directory, reason, cufile, fault):
     said = gds(taker, cufile=cufile, STUB_CUFILE=fault, KVCACHE_GDS_PUTS=str(directory))
     assert f"put otherwise: {reason}" in said, said
 

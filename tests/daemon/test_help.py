@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tools' man pages say and what `COMMAND --help` says name the same options, and the tools accept them."""
+"""The tools' man pages and `COMMAND --help` name the same options, and the tools accept them."""
 
 import pathlib
 import re
@@ -32,7 +32,7 @@ def plain(roff):
 
 
 def section_of(page, command):
-    """What the page says of one command: its tags and what follows them, up to the next command's."""
+    """Returns the part of the page about one command: from its tags up to the next command's."""
     tags = [(m.start(), m[1]) for m in re.finditer(r"^TP +([a-z]+)\b|^\.S[HS] ", page, re.M)]
     ends = [start for start, _ in tags[1:]] + [len(page)]
     return "".join(page[start:end] for (start, of), end in zip(tags, ends) if of == command)

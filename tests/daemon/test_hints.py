@@ -35,8 +35,8 @@ def hinted(daemon, kind):
 
 
 @pytest.mark.parametrize("ack", [Ack.ACCEPTED, Ack.WRITTEN])
-def test_what_is_final_is_evicted_first_though_it_is_the_youngest(small, ack):
-    """What was put before it stays: also where the store has not been handed the chunk yet."""
+def test_final_chunks_are_evicted_first_although_youngest(small, ack):
+    """Chunks put before the final ones stay, even if the store has not received the final ones yet."""
     kept, final = items("kept", 64, 32 * KIB), items("final", 64, 32 * KIB)
     with small.client() as c:
         assert c.features & kvwire.FEATURE_HINT
@@ -55,7 +55,7 @@ def test_what_is_final_is_evicted_first_though_it_is_the_youngest(small, ack):
         assert left == 0
 
 
-def test_what_another_chain_goes_on_from_is_not_final(small):
+def test_chunks_that_another_chain_continues_are_not_final(small):
     shared, one, two = items("shared", 4, KIB), items("one", 4, KIB), items("two", 4, KIB)
     with small.client() as c:
         ns = c.namespace("n")
@@ -186,7 +186,7 @@ def pinned_bytes(daemon):
     return daemon.metric('kvcache_tenant_pinned_bytes{tenant="default"}')
 
 
-def test_what_is_pinned_stays_and_is_evicted_again_when_that_ends(small):
+def test_pinned_chunks_stay_until_they_are_unpinned(small):
     pairs = items("kept", 8, 32 * KIB)
     keys = [k for k, _ in pairs]
     with small.client() as c:
@@ -211,7 +211,7 @@ def test_what_is_pinned_stays_and_is_evicted_again_when_that_ends(small):
         assert small.metric("kvcache_pinned_evictions_total") == 0
 
 
-def test_a_tenant_pins_as_much_as_it_may(make_daemon):
+def test_a_tenant_pins_up_to_its_limit(make_daemon):
     daemon = make_daemon(settings={"store.limit": "32MiB", "memory.pool": "16MiB"})
     daemon.config = daemon.directory / "kvcache.yaml"
     daemon.config.write_text("tenants: [{name: default, pinned_bytes: 64KiB}]\n")
@@ -318,8 +318,8 @@ def test_a_cost_goes_with_the_chunk_to_disk_and_back_and_over_a_restart(small):
 
 
 @pytest.mark.figures
-def test_of_two_models_the_one_that_costs_more_keeps_more(small):
-    """As often used, a chunk that takes twenty times as long to compute: most of the room is for those."""
+def test_the_more_expensive_of_two_models_keeps_more(small):
+    """Chunks of both models are used equally often, but one takes twenty times as long to compute: it gets most of the room."""
     with small.client() as c:
         ns = c.namespace("n")
         cheap, dear = items("cheap", 1200, 32 * KIB), items("dear", 1200, 32 * KIB)

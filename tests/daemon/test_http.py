@@ -70,7 +70,7 @@ def test_pages(web):
     assert metrics['kvcache_request_duration_seconds_count{op="PUT"}'] == 3
 
 
-def test_ready_and_nothing_else_is_what_a_sound_daemon_says(web):
+def test_a_sound_daemon_answers_ready_and_nothing_else(web):
     wait_until(lambda: web.status()["pool"]["populated_bytes"] == 32 << 20, "the pool is populated")
     assert web.http("/healthz")[0::2] == (200, b"ok\n")
     expected = b"ready\n"
@@ -85,7 +85,7 @@ def test_ready_and_nothing_else_is_what_a_sound_daemon_says(web):
 
 
 @pytest.mark.parametrize("leg", harness.LEGS, ids=lambda leg: leg.name)
-def test_what_a_machine_does_not_give_is_degraded_and_named(make_daemon, leg):
+def test_missing_machine_features_are_reported_as_degraded(make_daemon, leg):
     if leg.why_not():
         pytest.skip(leg.why_not())
     daemon = make_daemon(leg)
@@ -138,11 +138,11 @@ def workers_held(daemon):
 def one_worker(make_daemon):
     daemon = make_daemon(settings={"io.workers": 1, "io.backend": "posix", "store.prewrite": "off"})
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
-    daemon.start().populated_status()  # which is a call that counts as one to a device
+    daemon.start().populated_status()  # counts as one call to a device
     return daemon
 
 
-def test_stopping_is_said_while_it_stops(one_worker):
+def test_the_daemon_reports_that_it_is_stopping(one_worker):
     with one_worker.client() as c:
         ns = c.namespace("n")
         with workers_held(one_worker):
@@ -161,7 +161,7 @@ def test_stopping_is_said_while_it_stops(one_worker):
     assert one_worker.wait_exit() == 0
 
 
-def test_a_worker_that_does_not_advance_is_what_healthz_is_for(one_worker):
+def test_healthz_reports_a_worker_that_does_not_advance(one_worker):
     with one_worker.client() as c:
         with workers_held(one_worker):
             # A path is synced by a blocking-call thread, which was idle: it does not take what it is given.
@@ -175,7 +175,7 @@ def test_a_worker_that_does_not_advance_is_what_healthz_is_for(one_worker):
         assert "all worker threads make progress again" in one_worker.log()
 
 
-def test_live_reserved_and_limit_are_told_apart(web):
+def test_live_reserved_and_limit_are_distinguished(web):
     with web.client() as c:
         c.put(c.namespace("n"), items("live", 10, 10000), ack=Ack.WRITTEN)
     status, metrics = web.status(), web.metrics()
@@ -196,7 +196,7 @@ def test_live_reserved_and_limit_are_told_apart(web):
     assert re.search(r"^  live +97\.7 KiB: the bytes of the chunks", said, re.M)
 
 
-def test_what_is_not_there_and_what_is_not_done(web):
+def test_unknown_pages_and_methods_are_refused(web):
     assert web.http("/nothing")[0] == 404
     assert web.http("/metrics/../status")[0] in (404, 200)
     for method in ("POST", "PUT", "DELETE"):
@@ -206,7 +206,7 @@ def test_what_is_not_there_and_what_is_not_done(web):
     assert status == 200 and body == b"" and int(headers.get("content-length", 1)) > 0
 
 
-def test_openmetrics_for_who_asks_for_it(web):
+def test_openmetrics_is_served_on_request(web):
     traffic(web)
     accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
     _, headers, body = web.http("/metrics", headers={"Accept": accept})
@@ -240,7 +240,7 @@ def test_counters_never_fall(web):
     assert not fallen
 
 
-def test_socket_file_has_its_mode_and_goes_with_the_daemon(web):
+def test_the_socket_file_has_its_mode_and_is_removed_with_the_daemon(web):
     mode = os.stat(web.http_socket).st_mode
     assert stat.S_ISSOCK(mode) and not mode & 0o007
     web.stop()

@@ -84,7 +84,7 @@ def test_R13_other_addresses_are_refused_unless_they_are_allowed(make_daemon, ad
     assert len(warned) == 1 and daemon.status()["http"] in warned[0]
 
 
-def test_it_is_for_reading_alone(make_daemon):
+def test_remote_http_is_read_only(make_daemon):
     daemon = remote(make_daemon).start()
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         connection = http.client.HTTPConnection("127.0.0.1", port_of(daemon), timeout=60 * harness.slow())
@@ -131,7 +131,7 @@ def test_R13_the_token_is_shown_nowhere(make_daemon, token_file):
     assert not [text for text in shown if TOKEN in text]
 
 
-def test_probes_do_not_name_what_is_degraded_without_the_token(make_daemon, token_file):
+def test_probes_without_the_token_do_not_name_degradations(make_daemon, token_file):
     daemon = remote(make_daemon, **{"http.token_file": token_file}).start()
     ctl("device", "suspend", daemon.store, daemon=daemon, check=0)
     wait_until(lambda: ask(port_of(daemon), "/readyz")[0] == 503, "it is not ready")
@@ -162,7 +162,7 @@ def test_a_file_that_will_not_do_is_an_error_at_startup(make_daemon, directory, 
 
 
 def test_a_reload_reads_the_token_again(make_daemon, directory, token_file):
-    """One that cannot be used fails the reload, and the token that was in use stays."""
+    """An invalid token file fails the reload, and the present token stays in use."""
     config = directory / "kvcache.yaml"
     config.write_text(f"http: {{token_file: {token_file}}}\n")
     daemon = make_daemon(config=config, settings={"listen.http": "127.0.0.1:0"}).start()
@@ -229,7 +229,8 @@ def test_more_pages_than_the_rate_are_refused_and_counted(make_daemon):
 
 
 def test_R13_a_flood_from_one_address_leaves_the_rest_to_others(make_daemon):
-    """It has all connections that it can get, and asks for pages as fast as it can: clients, probes and others are served."""
+    """One address opens all connections that it can get, and requests pages as fast as it can; clients, probes and other addresses are
+    served."""
     daemon = remote(make_daemon, **{"limits.http_connections": 16, "limits.http_rate": 20}).start()
     port, address, over = port_of(daemon), own_address(), threading.Event()
     idle = [socket.create_connection((address, port), timeout=20) for _ in range(40)]

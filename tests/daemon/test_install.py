@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What "meson install" and "ninja uninstall" do to a configuration that an administrator has edited: nothing. What is
-installed is found by what is installed."""
+""""meson install" and "ninja uninstall" leave a configuration alone that an administrator has edited. Installed programs find installed
+files."""
 
 import os
 import re

@@ -65,7 +65,7 @@ def one_object(text, kind=dict):
 
 
 def messages(text):
-    """Of standard error: each line an object with one member."""
+    """Returns the kinds of messages on standard error: each line is an object with one member."""
     found = []
     for line in text.splitlines():
         (kind, inner), = json.loads(line).items()

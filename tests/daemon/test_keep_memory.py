@@ -84,7 +84,7 @@ class Manager:
                     os.close(fd)
                     self.refused += 1
         else:
-            for fd in fds:  # of BARRIER=1: that it is closed says that all before it was seen
+            for fd in fds:  # closing the descriptor of BARRIER=1 signals that everything before it was seen
                 os.close(fd)
 
     def names(self):
@@ -229,7 +229,7 @@ def test_a_planned_restart_keeps_the_pool(service):
     assert "memory kept" in harness.ctl("status", daemon=daemon, check=0).stdout
 
 
-def test_R11_a_leased_chunk_stays_as_it_is_over_two_restarts(service):
+def test_R11_a_leased_chunk_is_unchanged_after_two_restarts(service):
     """Evicted, purged or still cached: as long as its client's end of the old socket is open, and no longer."""
     s = service()
     daemon = s.start()
@@ -298,7 +298,7 @@ def test_after_a_crash_memory_is_cold_and_the_disk_warm(service):
 
 
 def check_answers(s, name, pairs):
-    """Whatever came of the memory: every byte is right, since the disk has all of it."""
+    """Checks that every byte is right, from memory or disk, which has all of it. Returns the number of hits in memory."""
     s.verified()
     with s.daemon.client() as c:
         got = read(c, c.namespace(name), pairs)
@@ -375,7 +375,7 @@ def test_a_map_of_another_store_or_time_is_not_used(service, make_daemon):
         assert read(c, c.namespace("other"), pairs) == [(None, False)] * len(pairs)
 
 
-def test_what_is_purged_evicted_or_put_after_takeover_wins(service):
+def test_purges_evicts_and_puts_after_takeover_win(service):
     s = service()
     s.start()
     pairs = fill(s.daemon, "wins", 100, 256 * KIB)
@@ -411,7 +411,7 @@ def test_a_manager_that_keeps_too_little(service, room):
     holder.close()
 
 
-def test_another_size_is_another_pool(service):
+def test_a_changed_pool_size_starts_with_an_empty_pool(service):
     s = service()
     s.start()
     pairs = fill(s.daemon, "size", 16)
@@ -447,7 +447,7 @@ def test_the_next_policy_has_the_chunks_too(service):
     assert check_answers(s, "policy", pairs) == 16
 
 
-def test_what_was_used_last_is_evicted_last(service):
+def test_chunks_used_last_are_evicted_last(service):
     s = service(settings={"eviction.policy": "lru"})
     s.start()
     pairs = fill(s.daemon, "order", 100, 256 * KIB)
@@ -509,7 +509,7 @@ def test_R1_no_client_can_write_to_a_pool_that_is_kept(service):
 
 
 def test_without_such_mounts_the_pool_is_sealed(service, directory):
-    """As if nothing was wanted; with memory.keep: on there is a warning, and the status says why."""
+    """The daemon behaves as without memory.keep; with memory.keep: on there is a warning, and the status gives the reason."""
     plain = directory / "plain"
     for name in ("rw", "ro"):
         (plain / name).mkdir(parents=True)
@@ -548,7 +548,7 @@ def test_R1_a_mount_that_can_be_written_to_is_not_used(make_daemon, directory, m
         s.close()
 
 
-def test_replay_goes_on_over_two_restarts(service):
+def test_replay_continues_after_two_restarts(service):
     """At full speed, by a client of the library that reconnects: every byte that is got is compared."""
     s = service(settings={"memory.pool": "64MiB", "store.limit": "512MiB"})
     s.start()
@@ -577,7 +577,7 @@ def test_replay_goes_on_over_two_restarts(service):
 
 
 def test_clients_that_close_while_the_daemon_stops(service):
-    """Their sockets are handed on while their sessions end; what the peers do in the meantime is of no session any more."""
+    """Sockets are passed on while their sessions end; what the peers send in the meantime belongs to no session."""
     s = service(settings={"limits.leases": "65536", "memory.pool": "64MiB"})
     s.start()
     pairs = fill(s.daemon, "closing", 4, 8 * KIB)
@@ -585,7 +585,7 @@ def test_clients_that_close_while_the_daemon_stops(service):
     for c in small:
         held, = c.get(c.namespace("closing"), [pairs[0][0]])
         assert held.lease
-    big = s.daemon.client()  # whose leases take a while to be handed on
+    big = s.daemon.client()  # passing on its leases takes a while
     for _ in range(20):
         big.get(big.namespace("closing"), [pairs[1][0]] * 512)
     child = os.fork()

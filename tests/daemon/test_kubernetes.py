@@ -37,7 +37,7 @@ def test_the_configuration_is_one_that_the_daemon_takes(tmp_path, directory):
     token = tmp_path / "token"
     token.write_text("0123456789abcdef\n")
     token.chmod(0o440)
-    # What is of this machine: the pod's directories, and its memory and disk.
+    # Values of this machine: the pod's directories, memory and disk.
     here = {"listen.socket": directory / "s", "store.path": directory / "store", "http.token_file": token, "memory.pool": "16MiB",
             "store.limit": "64MiB"}
     command = [str(harness.DAEMON), "--config", str(path), "--check-config"]
@@ -71,7 +71,7 @@ def test_addresses_paths_and_users_agree():
     assert DAEMON["image"] == f"kvcache:{version}"
 
 
-def test_what_is_mounted_is_what_the_configuration_names():
+def test_mounts_match_the_configuration():
     mounts = {m["name"]: m for m in DAEMON["volumeMounts"]}
     volumes = {v["name"]: v for v in POD["volumes"]}
     assert mounts.keys() == volumes.keys() and {m["name"] for m in POD["initContainers"][0]["volumeMounts"]} <= mounts.keys()
@@ -91,7 +91,7 @@ def test_what_is_mounted_is_what_the_configuration_names():
     assert engine["volumes"][0]["hostPath"]["path"] == volumes["run"]["hostPath"]["path"]
 
 
-def test_the_pod_may_do_no_more_than_it_needs():
+def test_the_pod_has_only_the_rights_it_needs():
     security = DAEMON["securityContext"]
     assert security["runAsNonRoot"] is True and security["readOnlyRootFilesystem"] is True
     assert security["allowPrivilegeEscalation"] is False and security["capabilities"] == {"drop": ["ALL"]}
@@ -107,7 +107,7 @@ def test_the_pod_may_do_no_more_than_it_needs():
 
 def test_the_seccomp_profile_is_complete_and_has_io_uring():
     profile = json.loads((FOLDER / "seccomp.json").read_text())
-    # What the runtime takes from a file of its own; conditions, as Docker's profiles have them, would be ignored.
+    # Members that the runtime accepts in a file of its own; it would ignore conditions, as in Docker's profiles.
     assert profile.keys() == {"defaultAction", "defaultErrnoRet", "architectures", "syscalls"}
     assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
     allowed = set()
@@ -122,7 +122,7 @@ def test_the_seccomp_profile_is_complete_and_has_io_uring():
         assert name in allowed, f"{name} is allowed by the unit"
 
 
-def test_the_page_explains_what_is_in_the_files():
+def test_the_guide_explains_the_files():
     page = (FOLDER / "README.md").read_text()
     for path in FOLDER.iterdir():
         if path.name != "README.md":

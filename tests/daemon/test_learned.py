@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What eviction has learned, and in which order chunks were used, over a restart: a file, its damage, and what it is worth."""
+"""The eviction policy's knowledge, and the order in which chunks were used, across a restart: a file, its damage, and its value."""
 
 import os
 import time
@@ -61,7 +61,7 @@ def test_the_order_of_use_outlives_a_restart(make):
 
 @pytest.mark.parametrize("policy", ["cq", "lru"])
 @pytest.mark.parametrize("volumes", [1, 2])
-def test_what_was_used_last_is_not_evicted_first_after_a_restart(make, directory, policy, volumes):
+def test_chunks_used_last_are_not_evicted_first_after_a_restart(make, directory, policy, volumes):
     """Recovery alone would make an order of puts."""
     settings = {"eviction.policy": policy, "store.limit": f"{32 * volumes}MiB"}
     if volumes > 1:
@@ -79,7 +79,7 @@ def test_what_was_used_last_is_not_evicted_first_after_a_restart(make, directory
     daemon.stop()
 
 
-def test_what_was_evicted_is_remembered_over_a_restart(make):
+def test_evicted_chunks_are_remembered_across_a_restart(make):
     daemon = make().start()
     pairs = items("k", 2048, 32 * KIB)
     with daemon.client() as c:
@@ -101,10 +101,10 @@ def saved_since(daemon, saves):
     wait_until(lambda: daemon.metric(SAVES) >= saves, "it is saved", 20)
 
 
-def test_a_kill_loses_what_came_after_the_last_save(make):
+def test_a_kill_loses_only_knowledge_since_the_last_save(make):
     daemon = make(**{"eviction.save_interval": "1s"}).start()
     pairs = fill(daemon)
-    # One that began before the last use may be under way; the one after that has all.
+    # A save that began before the last use may be in progress; the one after that is complete.
     saved_since(daemon, daemon.metric(SAVES) + 1)
     with daemon.client() as c:
         get_all(c, c.namespace("n"), [pairs[0][0]])
@@ -119,7 +119,7 @@ def test_a_kill_loses_what_came_after_the_last_save(make):
     daemon.start()
     assert daemon.metric(RESTORED) == 64
     assert classes(daemon, pairs) == before
-    # What was put since is younger than all that.
+    # Chunks put since are younger than all of these.
     ages = {k: standing(daemon, k, "disk")["age_uses"] for k, _ in pairs + later}
     assert max(ages[k] for k, _ in later) < min(ages[k] for k, _ in pairs)
     check_all_there(daemon, pairs + later)
@@ -136,7 +136,7 @@ def test_nothing_is_saved_while_nothing_is_used(make):
     saves = daemon.metric(SAVES)
     ticks = daemon.metric("kvcache_uptime_seconds") + 3
     wait_until(lambda: daemon.metric("kvcache_uptime_seconds") > ticks, "three intervals have passed", 20)
-    assert daemon.metric(SAVES) <= saves + 1  # of what was used while the first was under way
+    assert daemon.metric(SAVES) <= saves + 1  # for uses during the first save
     daemon.stop()
 
 
@@ -220,7 +220,7 @@ def test_a_file_that_cannot_be_written_is_reported_once_and_tried_again(make):
 
 
 def test_nothing_is_written_into_the_folder_of_a_suspended_volume(make, directory):
-    """It may not be mounted any more."""
+    """The volume may no longer be mounted."""
     daemon = make(**{"eviction.save_interval": "1s", "store.limit": "64MiB",
                      "store.path": ",".join(str(directory / name) for name in "ab")}).start()
     learned = directory / "a" / "learned"
@@ -246,14 +246,14 @@ def test_nothing_is_written_into_the_folder_of_a_suspended_volume(make, director
 
 @pytest.fixture(scope="module")
 def hits_without_a_restart():
-    """Of test_a_trace_is_hit_as_often_with_a_restart_in_its_middle, once for all of it."""
+    """Returns the hits for test_a_restart_in_the_middle_of_a_trace_costs_no_hits, computed once."""
     return []
 
 
 @pytest.mark.nightly
 @pytest.mark.figures
 @pytest.mark.parametrize("kill", [True] + [False] * LONG)
-def test_a_trace_is_hit_as_often_with_a_restart_in_its_middle(make_daemon, directory, hits_without_a_restart, kill):
+def test_a_restart_in_the_middle_of_a_trace_costs_no_hits(make_daemon, directory, hits_without_a_restart, kill):
     """At 5 %. Two replays of it differ by up to 0.2 points: the best of three. With the file deleted it is 0.8 less."""
     lines, blocks = trace_path().read_text().splitlines(True), int(182790 * 0.05)
     parts = []

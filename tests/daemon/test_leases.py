@@ -104,7 +104,7 @@ def test_a_lease_keeps_its_bytes_through_eviction_and_purge(leg_daemon):
         again, = c.put(ns, [(key, value_of(key_of("other"), length))], ack=Ack.WRITTEN)
         assert again.status == Status.OK
         c.purge(ns)
-        # as much as the pool holds, twice over
+        # twice the capacity of the pool
         put_all(c, ns, items("flood", 256, 256 * KIB), ack=Ack.WRITTEN)
         assert held.data == value
         assert c.release([held.lease]) == 0
@@ -156,7 +156,7 @@ def test_all_clients_together_lease_at_most_half_of_the_pool(daemon):
             statuses += [r.status for r in c.get(ns, part, nowait=True)]
         most = clients[0].pool_bytes // 2 // MIB
         assert statuses.count(Status.OK) == most and statuses.count(Status.BUSY) == len(statuses) - most
-        # what is leased leaves room to work with
+        # leased chunks leave room to work with
         fresh = items("fresh", 8, MIB)
         results = put_all(clients[0], clients[0].namespace("all"), fresh, batch=2, ack=Ack.WRITTEN)
         assert {r.status for r in results.values()} == {Status.OK}
@@ -181,7 +181,7 @@ def test_leases_end_when_the_client_closes_or_shuts_down(daemon):
 
 @pytest.mark.parametrize("stop", [False, True])
 def test_tens_of_thousands_of_leases_end_with_their_sessions_while_others_go_on(make_daemon, stop):
-    """They are given back in steps; each counts for its user until then, and the chunk stays where it is."""
+    """Leases are released in steps; each counts for its user until then, and the chunk stays in place."""
     daemon = make_daemon(settings={"limits.uid_leases": 60000, "limits.leases": 30000, "limits.uid_leased_bytes": "4GiB",
                                    "limits.leased_bytes": "128MiB", "memory.pool": "128MiB"}).start()
     holders = [daemon.client(name=f"holder {i}") for i in range(2)]
@@ -344,7 +344,7 @@ def test_liveness_is_locked_as_long_as_the_daemon_lives(leg_daemon):
     c.close()
 
 
-def test_a_client_of_a_dead_daemon_may_read_what_it_leased(leg_daemon):
+def test_a_client_of_a_dead_daemon_may_read_its_leased_chunks(leg_daemon):
     key = key_of("dead")
     value = value_of(key, 500000)
     c = leg_daemon.client()

@@ -40,7 +40,7 @@ def lifetime(c, name, tenant=b""):
     return c.namespace_stat(name, tenant).lifetime_s
 
 
-def test_what_is_older_is_a_miss_for_every_request_and_is_put_anew(daemon):
+def test_expired_chunks_are_misses_for_every_request_and_can_be_put_again(daemon):
     with daemon.client() as c:
         assert c.features & FEATURE_LIFETIME
         ns = c.namespace("n")
@@ -67,8 +67,8 @@ def test_what_is_older_is_a_miss_for_every_request_and_is_put_anew(daemon):
         assert [bytes(r.data) for r in c.get(ns, KEYS)] == [v for _, v in PAIRS]
 
 
-def test_an_expired_key_is_put_anew_by_the_first_put(daemon):
-    """It is asked for by nothing else before."""
+def test_the_first_put_replaces_an_expired_key(daemon):
+    """The expired key is not looked up before the put."""
     with daemon.client() as c:
         ns = c.namespace("n")
         put_old(c, ns)
@@ -96,7 +96,7 @@ def test_memory_and_disk_are_emptied_without_a_request(daemon):
         assert daemon.metric("kvcache_drops_total") == 0, "nothing was written for it"
 
 
-def test_a_chunk_read_back_from_disk_is_as_old_as_it_was(daemon):
+def test_a_chunk_read_back_from_disk_keeps_its_age(daemon):
     with daemon.client() as c:
         ns = c.namespace("n")
         put_old(c, ns)
@@ -122,7 +122,7 @@ def test_a_lease_outlives_the_chunk_and_a_pin_does_not_keep_it(daemon):
         assert daemon.metric('kvcache_tenant_pinned_bytes{tenant="default"}') == 0
 
 
-def test_what_expired_stays_so_after_a_kill_and_the_lifetime_holds(make_daemon):
+def test_expired_chunks_and_the_lifetime_survive_a_kill(make_daemon):
     daemon = make_daemon(settings={"store.limit": "64MiB"}).start()
     with daemon.client() as c:
         ns = c.namespace("n", lifetime_s=1)
@@ -135,7 +135,7 @@ def test_what_expired_stays_so_after_a_kill_and_the_lifetime_holds(make_daemon):
         wait_until(lambda: daemon.metric("kvcache_store_chunks") == 0, "the walk goes on after a restart")
 
 
-def test_one_that_exists_keeps_its_lifetime_until_it_is_set(daemon):
+def test_an_existing_namespace_keeps_its_lifetime_until_it_is_set(daemon):
     with daemon.client() as c:
         c.namespace("n", lifetime_s=100)
         c.namespace("n", lifetime_s=5)
@@ -208,7 +208,7 @@ def test_kvcachectl_sets_and_shows_it(daemon):
     assert ctl("namespace", "lifetime", "other", "1s", daemon=daemon).returncode == 1
 
 
-def test_what_expired_on_one_volume_is_put_on_any(make_daemon):
+def test_a_chunk_that_expired_on_one_volume_may_be_put_on_any(make_daemon):
     """All volumes have the lifetime, also one that was suspended as it was set."""
     daemon = make_daemon(settings={"store.limit": "64MiB"})
     paths = [daemon.directory / f"v{i}" for i in range(2)]

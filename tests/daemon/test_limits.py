@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one client may cost the others: output that is not read, descriptors that run out, very long requests."""
+"""Costs that one client may cause the others: unread output, exhausted descriptors, very long requests."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from harness import KIB, frame, items, put_all, slow, wait_until
 from kvwire import Ack, Op, Status
 
 
-def test_R13_out_of_descriptors_nothing_spins_and_who_waits_is_served_later(make_daemon):
+def test_R13_without_descriptors_nothing_spins_and_waiting_peers_are_served_later(make_daemon):
     def few_descriptors():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     daemon = make_daemon(leg=harness.Leg("few", deprive=[few_descriptors])).start()
@@ -48,7 +48,7 @@ def test_R13_out_of_descriptors_nothing_spins_and_who_waits_is_served_later(make
 
 
 def test_R12_reading_stops_while_output_waits(daemon):
-    """Who does not read its replies is not read either: what it can make the daemon keep is bounded."""
+    """A client that does not read its replies is not read either, which bounds the daemon's memory for it."""
     c = daemon.client()
     c.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     ns = c.namespace("n")
@@ -70,7 +70,7 @@ def test_R12_reading_stops_while_output_waits(daemon):
 
 
 def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
-    """They count against the daemon's own limit for as long as they are on their way."""
+    """Descriptors in flight count against the daemon's own limit."""
     pings = 'kvcache_requests_total{op="PING"}'
     with daemon.client() as c:
         c.lookup().close()  # there is one now: no answer has to wait
@@ -89,10 +89,10 @@ def test_R12_descriptors_that_are_left_unread_are_bounded(daemon):
             c.wait(ping)
             n = statuses.count(Status.OK)
             assert 16 <= n <= 32 and statuses == [Status.OK] * n + [Status.BUSY] * (60 - n), op.name
-            for _ in range(100):  # who reads is always served
+            for _ in range(100):  # a client that reads is always served
                 fd, = c.call(op, body, n_fds=1).fds
                 os.close(fd)
-            for _ in range(60):  # whatever else it has sent by then
+            for _ in range(60):  # regardless of other requests it has sent by then
                 ping, tag = c.submit(Op.PING), c.submit(op, body)
                 fd, = c.wait(tag).fds
                 os.close(fd)
@@ -140,7 +140,7 @@ def test_R16_a_client_with_little_to_ask_does_not_wait_for_those_with_much(daemo
         c.close()
 
 
-def test_a_request_is_timed_from_when_it_could_be_read(daemon):
+def test_a_request_is_timed_from_its_arrival(daemon):
     """And so are HELLO, and what came while the daemon was stopped."""
     with daemon.client() as c:
         before = json.loads(c.report(kvwire.Report.STATS))["kvcache_request_duration_seconds"]
@@ -157,7 +157,7 @@ def test_a_request_is_timed_from_when_it_could_be_read(daemon):
 @pytest.mark.parametrize("setting, status", [({"limits.uid_keys": 1024}, Status.QUOTA),
                                              ({"limits.keys": 1024, "limits.uid_keys": 65536}, Status.BUSY)])
 def test_R10_keys_in_flight_over_the_limit_are_refused(make_daemon, setting, status):
-    """Of one user: QUOTA; of all together: BUSY. Two requests that are read in one iteration, which together are over it."""
+    """One user over the limit gets QUOTA, all together BUSY. Two requests in one iteration exceed it only together."""
     daemon = make_daemon(settings=setting).start()
     keys = [harness.key_of("x", i) for i in range(700)]
     with daemon.client() as a, daemon.client() as b:
@@ -194,7 +194,7 @@ def stubborn(tmp_path):
 
 
 @pytest.mark.parametrize("count", [3, 100])
-def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stubborn, count):
+def test_R12_a_descriptor_that_cannot_be_closed_blocks_no_client(make_daemon, stubborn, count):
     server, path = stubborn
     daemon = make_daemon().start()
     before = daemon.holdings_at_rest()
@@ -214,7 +214,7 @@ def test_R12_a_descriptor_that_cannot_be_closed_holds_nobody_up(make_daemon, stu
     finally:
         server.kill()
         server.wait()
-        with contextlib.suppress(OSError):  # its server has ended
+        with contextlib.suppress(OSError):  # the server of the file has ended
             os.close(fd)
     wait_until(lambda: daemon.fd_count() <= before["fds"], "they are closed once that is possible")
 

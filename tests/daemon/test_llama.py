@@ -25,7 +25,7 @@ def model(tmp_path):
 
 
 def run(daemon, model, prompt, *options, **environment):
-    """What was generated, and how many tokens there were, how many were restored, how many blocks were put."""
+    """Returns the generated text, the number of tokens, of restored tokens, and of blocks put."""
     done = subprocess.run([PROGRAM, "-s", str(daemon.socket), "-b", "16", "-n", "24", *options, model, prompt],
                           capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
     assert done.returncode == 0, done
@@ -33,7 +33,7 @@ def run(daemon, model, prompt, *options, **environment):
     return (done.stdout, *map(int, counts.groups()), done.stderr)
 
 
-def test_a_prompt_goes_on_with_the_same_tokens(daemon, model):
+def test_a_prompt_continues_with_the_same_tokens(daemon, model):
     first, n, restored, put, _ = run(daemon, model, TEXT)
     assert restored == 0 and put == n // 16 == (len(TEXT) + 24) // 16
     again, _, restored, put, _ = run(daemon, model, TEXT)
@@ -79,11 +79,11 @@ def test_a_state_that_llama_refuses_is_computed(daemon, model, nth):
     assert found[2] == (nth - 1) * 16 and found[0] == first
 
 
-def test_a_sliding_window_keeps_and_uses_only_what_is_whole(daemon, tmp_path):
+def test_a_sliding_window_keeps_and_uses_only_whole_blocks(daemon, tmp_path):
     model = tmp_path / "window"
     model.write_bytes(b"wthe weights")
     first, n, _, put, _ = run(daemon, model, TEXT)
-    assert put == 0  # its first block has lost cells: so nothing of this chain can be used
+    assert put == 0  # the first block has lost cells, so no block of the chain is usable
     short, n, _, put, _ = run(daemon, model, TEXT[:60])
     assert put == n // 16
     again = run(daemon, model, TEXT[:60])
@@ -102,7 +102,7 @@ def test_a_context_for_which_the_model_has_other_factors_finds_nothing(daemon, t
     assert run(daemon, model, TEXT[:180], "-c", "255")[2] == 176
 
 
-def test_what_is_refused_is_not_counted_and_ends_the_keeping(daemon, model):
+def test_a_refused_put_is_not_counted_and_ends_storing(daemon, model):
     found = run(daemon, model, TEXT, LLAMA_STUB_REFUSE="3")
     assert found[3] == 2
     again = run(daemon, model, TEXT)

@@ -135,7 +135,7 @@ def test_the_table_the_library_and_the_daemon_agree_whatever_happens(running):
         assert agree(c, c.namespace("other"), "other", keys, library)[50:60] == [Tier.DISK] * 10
 
 
-def test_what_was_accepted_is_there_at_once_for_who_put_it(running):
+def test_an_accepted_chunk_is_found_at_once_by_its_client(running):
     daemon = running()
     with LibraryClient(daemon) as library:
         library.use_index()
@@ -190,7 +190,7 @@ def test_R9_a_tenants_table_says_nothing_of_another(make_daemon):
         assert before.map[4096:] == image and before.removals == 0
 
 
-def test_nobody_but_the_daemon_writes_to_it(running):
+def test_only_the_daemon_can_write_the_index(running):
     daemon = running()
     with daemon.client() as c:
         reply = c.call(Op.LOOKUP, n_fds=1)
@@ -204,7 +204,7 @@ def test_nobody_but_the_daemon_writes_to_it(running):
             for size in (0, reply.value64 + 4096):
                 with pytest.raises(OSError):
                     os.ftruncate(fd, size)
-            try:  # as root one can open it anew; the seals stand against that
+            try:  # root can open the file again; the seals must prevent writing
                 again = os.open(f"/proc/self/fd/{fd}", os.O_RDWR)
             except PermissionError:
                 return
@@ -281,7 +281,7 @@ def test_a_daemon_that_is_stopped_is_not_believed_for_long(running):
         assert library.ask("info")[1] == "0", "all in one session"
 
 
-def test_a_daemon_that_is_restarted_is_asked_for_its_own(running):
+def test_a_restarted_daemon_is_asked_for_its_own_index(running):
     daemon = running()
     pairs = items("restarted", 10, 5000)
     keys = [k for k, _ in pairs]
@@ -315,7 +315,7 @@ def test_off_by_configuration(running):
         assert told_by_ctl(daemon).strip().startswith("off")
 
 
-def test_it_is_told_of_in_status_and_metrics(running):
+def test_the_index_appears_in_status_and_metrics(running):
     daemon = running()
     pairs = items("told", 30, 4000)
     with daemon.client() as c:
@@ -339,7 +339,7 @@ def test_it_is_told_of_in_status_and_metrics(running):
     assert "60 entries" in told_by_ctl(daemon)
 
 
-def test_whoever_goes_away_while_it_is_built_harms_nobody(running):
+def test_clients_that_leave_while_the_index_is_built_harm_no_other(running):
     daemon = running()
     pairs = items("away", 400, 900)
     with daemon.client() as c:
@@ -367,7 +367,7 @@ def test_a_lookup_with_a_body_ends_the_session(running, body):
             c.receive()
 
 
-def test_a_path_that_comes_back_brings_its_chunks_with_it(make_daemon, directory):
+def test_a_resumed_volume_restores_its_chunks(make_daemon, directory):
     paths = [directory / "a", directory / "b"]
     daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)),
                                    "listen.http": f"unix:{directory / 'd0' / 'h'}"}).start()
@@ -380,7 +380,7 @@ def test_a_path_that_comes_back_brings_its_chunks_with_it(make_daemon, directory
         old = c.lookup()
         for _ in range(2):
             c.device("suspend", 1)
-            # Its keys may go on to be named, and are misses then; what is elsewhere is there.
+            # Keys of the suspended volume may still be in the index, and are then misses; keys of the other volume are found.
             here, there = c.exists(ns, keys), library.exists(*keys)[0]
             assert all(not h & ~t for h, t in zip(here, there))
             c.evict(ns, keys[:20], tiers=Tier.MEMORY)
@@ -394,7 +394,7 @@ def test_a_path_that_comes_back_brings_its_chunks_with_it(make_daemon, directory
         old.close()
 
 
-def test_no_chunk_that_is_there_is_called_absent_under_load(running):
+def test_no_stored_chunk_is_reported_absent_under_load(running):
     """Puts, gets, evicts and evictions by the daemon; an oracle of its own keys beside each writer."""
     daemon = running({"store.limit": "64MiB", "memory.pool": "8MiB"})
     stop, problems = threading.Event(), []
@@ -410,7 +410,7 @@ def test_no_chunk_that_is_there_is_called_absent_under_load(running):
                 round = 0
                 while not stop.is_set():
                     round += 1
-                    # What was touched last is not what goes.
+                    # Chunks touched last are not evicted.
                     results = c.put(ns, fixed, ack=Ack.WRITTEN, lease=True)
                     if any(r.status not in (Status.OK, Status.EXISTS) for r in results):
                         problems.append([r.status for r in results])

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tools say when something is in the way: each message names what, and what to do; and nothing is written where it does not
-belong."""
+"""Messages of the tools about obstacles: each names the obstacle and the remedy, and nothing is written to a wrong place."""
 
 import contextlib
 import json
@@ -42,7 +41,7 @@ def test_without_a_daemon(words, status, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [], "a file was made for nothing"
 
 
-def test_what_is_not_a_socket(tmp_path):
+def test_a_path_that_is_not_a_socket_is_reported(tmp_path):
     (tmp_path / "file").touch()
     for tool, words, status in ((ctl, ["ping"], UNREACHABLE), (bench, ["replay", "--synthetic", "chat", "--reconnect", "0"], None)):
         assert "(that is not a socket)" in tool("-s", tmp_path / "file", *words, check=status).stderr
@@ -117,7 +116,7 @@ def test_output_on_a_full_disk(daemon):
 
 
 def test_standard_output_that_is_closed(daemon):
-    """What is printed must not go to the connection, which would have its number otherwise."""
+    """Output must not reach the connection, which could otherwise get the number of the closed descriptor."""
     ctl("put", "k", daemon=daemon, input="x" * 100000, check=0)
     for words in PRINTING:
         said = run_on(daemon, words, preexec_fn=lambda: os.close(1))
@@ -147,13 +146,13 @@ def test_a_file_that_could_not_be_written_whole_is_removed(daemon, directory):
     assert not (directory / "part").exists()
 
 
-def test_the_other_tool_is_told_of_colour(tmp_path):
+def test_colour_is_passed_to_the_other_tool(tmp_path):
     for when, wanted in (("always", True), ("never", False), ("auto", False)):
         said = ctl("-s", tmp_path / "none", f"--color={when}", "bench", "status", check=1).stderr
         assert ("\x1b[1;31mkvcache-bench:\x1b[0m" in said) == wanted and "cannot connect" in said
 
 
-# --- what was typed ---
+# --- names as typed ---
 
 def test_the_name_that_was_typed_is_printed(daemon, directory):
     digits = "a937190b8131e5d3c60158e40e0ba9ecfde8fb21c30f1a95e8e1a7e2a04e5b8c"
@@ -186,7 +185,7 @@ def test_a_name_cannot_steer_the_terminal(daemon):
         assert "a?[2Jb" in said and "\x1b" not in said, words
 
 
-# --- what was mistyped ---
+# --- mistyped names ---
 
 @pytest.mark.parametrize("words, meant", [
     (["hint", "finl", "k"], "hint final"), (["top", "--intervall", "1"], "--interval"), (["--colr", "never", "status"], "--color"),

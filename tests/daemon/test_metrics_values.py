@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics say, held against known traffic and against what the kernel says of the process."""
+"""The values of metrics, compared with known traffic and with the kernel's view of the process."""
 
 import os
 import resource
@@ -67,7 +67,7 @@ def test_puts_are_timed_by_class(daemon):
         ns = c.namespace("classes")
         for ack, n in counts.items():
             harness.put_all(c, ns, items(ack.name, n, 5000), ack=ack)
-        harness.put_all(c, ns, items("ACCEPTED", 3, 5000))  # they exist: no put
+        harness.put_all(c, ns, items("ACCEPTED", 3, 5000))  # existing chunks do not count as put
     samples = daemon.metrics()
     expected = {ack.name.lower(): n for ack, n in counts.items()}
     assert by_label(samples, "kvcache_put_duration_seconds_count", "class") == expected
@@ -77,7 +77,7 @@ def test_puts_are_timed_by_class(daemon):
 
 @pytest.mark.parametrize("ack", [Ack.WRITTEN, Ack.DURABLE])
 def test_a_put_that_waits_for_the_disk_is_timed_until_its_answer(make_daemon, directory, ack):
-    """Its time begins before that of an accepted one, which is answered while the disk hangs, and ends after it."""
+    """The time of a written put begins before that of an accepted one, which is answered while the disk hangs, and ends after it."""
     switch = directory / "hang"
     daemon = make_daemon(settings={"io.backend": "posix", "store.prewrite": "off"},
                          env={"LD_PRELOAD": harness.preload("tests/daemon/hang.so"), "HANG_SWITCH": str(switch)}).start()

@@ -109,7 +109,7 @@ def in_text(name, labels):
     return name + ("{" + ",".join(f'{k}="{v}"' for k, v in labels) + "}" if labels else "")
 
 
-def test_it_has_what_the_text_has(web):
+def test_protobuf_has_the_same_metrics_as_the_text(web):
     traffic(web)
     text = web.http("/metrics")[2].decode()
     metrics, kinds = harness.parse_metrics(text), dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
@@ -134,14 +134,14 @@ def test_it_has_what_the_text_has(web):
     assert found["kvcache_request_duration_seconds"][1][(("op", "PUT"),)].count == 3
 
 
-def test_native_buckets_have_every_value_where_it_is(web):
+def test_native_buckets_agree_with_the_classic_ones(web):
     traffic(web)
     seen = 0
     for name, (kind, samples) in families(web).items():
         for h in samples.values() if kind == "histogram" else ():
             assert h.zero_count + sum(h.native.values()) == h.count == h.classic[-1][1] and math.isinf(h.classic[-1][0])
             seen += h.count
-            # Of each classic edge: what is below it, but for the native buckets that are near it.
+            # The count below each classic edge equals that of the native buckets, except for buckets near the edge.
             for edge, count in h.classic[:-1]:
                 below = h.zero_count + sum(n for i, n in h.native.items() if 2 ** (i / 8) <= edge / 1.26)
                 above = h.count - sum(n for i, n in h.native.items() if 2 ** ((i - 1) / 8) >= edge * 1.26)
@@ -155,12 +155,12 @@ def test_native_buckets_have_every_value_where_it_is(web):
 @pytest.mark.parametrize("accept, kind", [
     (ACCEPT, "application/vnd"), (f"{ACCEPT},text/plain;q=0.5", "application/vnd"), (f"{ACCEPT};q=0.3,text/plain;q=0.5", "text/plain"),
     (ACCEPT.replace("delimited", "text"), "text/plain"), ("application/vnd.google.protobuf", "text/plain"), ("*/*", "text/plain"),
-    # As Prometheus asks with the feature, and without it.
+    # The header that Prometheus sends with the feature, and without it.
     (f"{ACCEPT},application/openmetrics-text;version=1.0.0;q=0.8,application/openmetrics-text;version=0.0.1;q=0.75,"
      "text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "application/vnd"),
     ("application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,"
      "*/*;q=0.1", "application/openmetrics-text")])
-def test_it_is_for_those_that_ask(web, accept, kind):
+def test_the_format_follows_the_accept_header(web, accept, kind):
     assert web.http("/metrics", headers={"Accept": accept})[1]["content-type"].startswith(kind)
 
 

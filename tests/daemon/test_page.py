@@ -97,7 +97,7 @@ def test_headers_permit_nothing_but_the_style(start):
             "no-store", "nosniff", "no-referrer"), path
 
 
-def test_it_reloads_itself_unless_it_is_paused(start):
+def test_the_page_reloads_unless_paused(start):
     daemon = start()
     reload = ("meta", {"http-equiv": "refresh", "content": "10"})
     assert reload in page_of(daemon).elements and ("details", {}) in page_of(daemon).elements
@@ -105,7 +105,7 @@ def test_it_reloads_itself_unless_it_is_paused(start):
     assert reload not in paused.elements and ("details", {"open": None}) in paused.elements
 
 
-def test_its_values_are_those_of_the_status(start):
+def test_the_pages_values_equal_those_of_the_status(start):
     daemon = start()
     daemon.populated_status()
     with daemon.client() as c:
@@ -122,7 +122,7 @@ def test_its_values_are_those_of_the_status(start):
     assert volume["volume"] in page.text and "llama" in page.text
 
 
-def test_the_history_counts_what_was_done(start):
+def test_the_history_counts_operations(start):
     daemon = start()
     with daemon.client() as c:
         traffic(c)
@@ -157,7 +157,7 @@ def test_names_from_clients_are_text(start):
             assert not [tag for tag, attributes in page.elements if tag in ("script", "img") or "onclick" in attributes]
 
 
-def test_a_suspended_volume_is_the_first_thing_said(start, directory):
+def test_a_suspended_volume_is_reported_first(start, directory):
     paths = [directory / "v0", directory / "v1"]
     daemon = start(**{"store.path": ",".join(map(str, paths))})
     harness.ctl("device", "suspend", paths[1], daemon=daemon, check=0)
@@ -168,7 +168,7 @@ def test_a_suspended_volume_is_the_first_thing_said(start, directory):
     assert "✓ up" in page.text and "⚠ suspended" in page.text
 
 
-def test_thousands_of_namespaces_make_it_neither_long_nor_slow(start):
+def test_thousands_of_namespaces_make_the_page_neither_long_nor_slow(start):
     daemon = start(**{"limits.uid_namespaces": 4096})
     count = 2000
     names = [f"{i:04}-{'&' * 100}" for i in range(count)]
@@ -273,7 +273,7 @@ def seen(start, directory):
 @pytest.mark.documents
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_a_browser_shows_it_and_has_no_complaint(seen, browser, width, dark):
+def test_a_browser_shows_the_page_without_errors(seen, browser, width, dark):
     for path in ("", "?paused"):
         browser.open(seen.url + path, width=width, dark=dark)
         assert browser.evaluate("document.documentElement.scrollWidth") <= width
@@ -287,7 +287,7 @@ def test_a_browser_shows_it_and_has_no_complaint(seen, browser, width, dark):
 
 
 @pytest.mark.documents
-def test_what_a_browser_shows_is_the_status(seen, browser):
+def test_a_browser_shows_the_status(seen, browser):
     def get_status():
         return json.loads(urllib.request.urlopen(seen.url + "status", timeout=20).read())
 
@@ -306,7 +306,7 @@ def test_what_a_browser_shows_is_the_status(seen, browser):
 
 
 @pytest.mark.documents
-def test_it_reloads_where_it_was_scrolled_to(seen, browser):
+def test_reloading_keeps_the_scroll_position(seen, browser):
     browser.open(seen.url, height=300)
     browser.evaluate("window.scrollTo(0, 400); window.first = true")
     browser.wait_for("Page.loadEventFired", 30)

@@ -108,11 +108,11 @@ def filled(index, number, keys):
     wait_until(lambda: in_index(index, number, keys) == set(keys), "the index has what was there")
 
 
-RECORDS = 2048  # so many have been used at most, where chunks are large
+RECORDS = 2048  # upper bound of the records in use, if chunks are large
 
 
 def hold_everything(index, length=256 * KIB):
-    """Whatever chunk of that length there is, or comes."""
+    """Holds every record, whatever chunk of that length it has, or will have."""
     return [index.hold_record(record, length) for record in range(RECORDS)]
 
 
@@ -134,7 +134,7 @@ def all_is_let_go(daemon):
 
 # --- the protocol ---
 
-def test_descriptors_are_sealed_and_what_is_in_memory_is_found(daemon):
+def test_descriptors_are_sealed_and_chunks_in_memory_are_found(daemon):
     pairs = items("found", 40, 10000)
     keys = [k for k, _ in pairs]
     with daemon.client() as c:
@@ -239,7 +239,7 @@ def test_recording_suspends_it(daemon):
 
 # --- holding, by the page ---
 
-def test_what_is_held_is_not_evicted_and_is_let_go(small):
+def test_held_chunks_are_not_evicted_until_released(small):
     with small.client() as c, small.client() as holder:
         ns, number = c.namespace("n"), holder.namespace("n")
         pairs = items("held", 8, 16 * KIB)
@@ -304,7 +304,7 @@ def test_a_session_that_ended_gives_out_nothing_more(small):
             with pytest.raises(kvwire.SessionEnded):
                 ended.call(Op.POOL_INDEX, b"", flags=1)
             assert held and not any(index.tag(n) for n in range(1, 257))
-            # What gives tags to the others gives it none.
+            # An operation that gives tags to other sessions gives none to this one.
             assert c.set_lifetime("n", 60) == 60 and c.set_lifetime("n", 0) == 0
             with index_of(c) as its:
                 assert its.tag(ns) == tag and its.find(ns, keys[1])
@@ -316,12 +316,12 @@ def test_a_session_that_ended_gives_out_nothing_more(small):
     all_is_let_go(small)
 
 
-def test_one_with_a_full_ring_keeps_nobody_elses_from_being_read(small):
+def test_a_full_ring_does_not_delay_reading_of_others(small):
     with small.client() as c, small.client() as busy:
         c.namespace("n")
         busy.namespace("n")
         with index_of(busy) as full, index_of(c) as index:
-            # Of chunks that are not there: what is read counts, not what is found.
+            # Touches of missing chunks: reading the ring counts, not finding the chunks.
             for _ in range(8):
                 full.touch(*[(1 << 31, 0)] * 1023)
             index.touch((1 << 31, 0))
@@ -336,8 +336,8 @@ def test_one_with_a_full_ring_keeps_nobody_elses_from_being_read(small):
             assert c.call(Op.PING, b"at once").body == b"at once"
 
 
-def test_a_put_waits_for_what_is_held_for_a_moment(make_daemon):
-    """Who ends a hold says nothing: the daemon looks again by itself."""
+def test_a_put_waits_for_briefly_held_chunks(make_daemon):
+    """Ending a hold sends no message: the daemon checks again after a while."""
     daemon = make_daemon(settings={**SMALL, "limits.wait": "20s"}).start()
     daemon.populated_status()
     with daemon.client() as c, daemon.client() as holder:
@@ -384,7 +384,7 @@ def test_a_killed_client_gives_everything_back(small):
         all_is_let_go(small)
 
 
-def test_garbage_in_a_page_is_its_clients_own_business(small):
+def test_garbage_in_a_page_affects_only_its_client(small):
     """Every word of it, again and again, while another client puts, gets and checks each byte."""
     rng = random.Random(7)
     stop = threading.Event()
@@ -448,7 +448,7 @@ def test_garbage_in_a_page_is_its_clients_own_business(small):
 
 
 def test_counts_and_touches_of_a_page(small):
-    """What it says is counted as far as it can be true; what it touched outlives what it did not."""
+    """Counts are accepted as far as they can be true; chunks touched through the page outlive others."""
     small.populated_status()
     with small.client() as c, small.client() as other:
         ns, number = c.namespace("n"), other.namespace("n")
@@ -483,7 +483,7 @@ def test_counts_and_touches_of_a_page(small):
 
 # --- with the library ---
 
-def test_what_was_used_before_a_message_is_touched_before_it(small):
+def test_uses_before_a_message_are_touched_before_it(small):
     """A hint that a chain has ended would otherwise come before its last use, which makes it young again."""
     with small.client() as c:
         ns = c.namespace("n")
@@ -515,7 +515,7 @@ def test_gets_are_answered_without_the_daemon(daemon):
         now = daemon.metrics()
         name = 'kvcache_requests_total{op="GET"}'
         assert now[name] == before[name]
-        # What was got is what was counted.
+        # The counters equal the gets.
         for name, by in (('kvcache_hits_total{tier="memory"}', 502 * 16), ('kvcache_get_bytes_total{form="map"}', 16 * 5000),
                          ('kvcache_get_bytes_total{form="into"}', 501 * 16 * 5000),
                          ('kvcache_tenant_get_bytes_total{tenant="default"}', 502 * 16 * 5000),
@@ -534,8 +534,8 @@ def test_gets_are_answered_without_the_daemon(daemon):
     assert after[name] - now[name] == 2 + 4 * 16, "the end of a session takes nothing back"
 
 
-def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
-    """So many small chunks that some first buckets are more than half full, and second ones have the rest; in groups of any size."""
+def test_a_chunk_is_found_in_either_bucket(make_daemon):
+    """With this many small chunks, some first buckets are more than half full and second buckets have the rest; groups have any size."""
     daemon = make_daemon(settings={**SMALL, "memory.pool": "64MiB"}).start()  # 70 may be held, of a page at least
     pairs = items("many", 10000, 100)
     with daemon.client() as c, LibraryClient(daemon) as library:
@@ -551,8 +551,8 @@ def test_whatever_bucket_it_is_in_it_is_found(make_daemon):
         assert at == 2416 and asked == 0
 
 
-def test_leases_keep_what_is_evicted_purged_and_pressed(small):
-    """Of the daemon's and by the index alike."""
+def test_leases_protect_chunks_from_evict_purge_and_pressure(small):
+    """Leases of the daemon and of the index protect chunks alike."""
     pairs = items("leased", 12, 4 * KIB)
     keys, values = zip(*pairs)
     with small.client() as c, LibraryClient(small) as library:
@@ -579,7 +579,7 @@ def test_leases_keep_what_is_evicted_purged_and_pressed(small):
         all_is_let_go(small)
 
 
-def test_a_chain_that_goes_on_ends_where_it_began(daemon):
+def test_a_continued_chain_stays_with_the_daemon_to_its_end(daemon):
     """With the daemon, so that it sees all of the chain; a chain by itself is answered here."""
     pairs = items("chain", 8, 3000)
     keys, values = zip(*pairs)
@@ -639,7 +639,7 @@ def test_a_full_bucket_of_holds_is_no_error(make_daemon):
 
 
 def test_a_session_that_is_lost_while_releases_are_sent(daemon):
-    """What was answered is answered; the index and the page are unmapped after that."""
+    """Answered requests stay valid; the index and the page are unmapped after them."""
     pairs = items("lost", 8, 5000)
     keys, values = map(list, zip(*pairs))
     with daemon.client() as c:
@@ -654,7 +654,7 @@ def test_a_session_that_is_lost_while_releases_are_sent(daemon):
         assert library.info()[2] == 1
 
 
-def test_what_is_hit_by_the_index_alone_outlives_what_is_not(small):
+def test_chunks_hit_through_the_index_outlive_unused_ones(small):
     small.populated_status()
     hot, cold = items("hot", 8, 16 * KIB), items("cold", 8, 16 * KIB)
     keys = [k for k, _ in hot]
@@ -662,7 +662,7 @@ def test_what_is_hit_by_the_index_alone_outlives_what_is_not(small):
         ns = c.namespace("n")
         put_all(c, ns, hot + cold, ack=Ack.WRITTEN)
         library.use_index(*keys)
-        for round in range(30):  # of a sixteenth of the pool each
+        for round in range(30):  # a sixteenth of the pool in each round
             assert library.into(*keys) == ([v for _, v in hot], True), f"round {round}"
             flood(c, ns, ("flood", round), 64, 16 * KIB)
         assert not any(t & Tier.MEMORY for t in c.exists(ns, [k for k, _ in cold]))

@@ -109,7 +109,7 @@ def finish(process, check, timeout=90):
 
 @pytest.mark.parametrize("model", first_of([LLAMA, DEEPSEEK]), ids=["llama", "deepseek"])
 @pytest.mark.parametrize("deployment", [BLOCK, LAYER], ids=["block", "layer"])
-def test_what_a_write_left_is_read(daemon, directory, model, deployment):
+def test_a_read_uses_the_blocks_that_a_write_left(daemon, directory, model, deployment):
     planned = json.loads(bench("kvcache", *arguments(model, deployment, source="file")[1:], "--format", "json").stdout)
     wrote = profile(model, deployment, source="memory", daemon=daemon)
     assert wrote["daemon"] == "running" and wrote["backend"] == "KVCACHE" and wrote["op_type"] == "WRITE"
@@ -167,7 +167,7 @@ def test_iterations_and_consistency(daemon):
                    daemon=daemon)
     check_measured(said, iterations=4, verified=4 * said["batch_size"] * said["block_size"])
     assert said["warmup_iter"] == 0
-    # what an iteration wrote is forgotten before the next one, so the store holds it once
+    # each iteration's chunks are evicted before the next one, so the store has them once
     assert daemon.status()["store"]["chunks"] == said["batch_size"]
 
 
@@ -248,7 +248,7 @@ def test_a_store_that_is_kept(directory):
 
 
 @pytest.mark.parametrize("how", ["uring", "posix"])
-def test_the_embedded_daemon_does_io_as_told(directory, how):
+def test_the_embedded_daemon_uses_the_requested_io_backend(directory, how):
     if how == "uring" and not harness.has_io_uring():
         pytest.skip("this host refuses io_uring")
     said = profile(LLAMA, BLOCK, "--io", how, source="memory", env=without_daemon(directory))
@@ -256,7 +256,7 @@ def test_the_embedded_daemon_does_io_as_told(directory, how):
 
 
 def embedded_run(directory, source="memory"):
-    """One that does not end by itself, and is at work."""
+    """Starts a run that does not end on its own, and waits until it is busy."""
     env = without_daemon(directory)
     process = start(None, *arguments(source=source), "--num_iter", "1000000", "--no-raw", env=env)
 
@@ -275,7 +275,7 @@ def embedded_run(directory, source="memory"):
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_it_leaves_nothing_behind(directory, which):
+def test_an_interrupted_profile_leaves_nothing_behind(directory, which):
     process, env, pid = embedded_run(directory)
     process.send_signal(which)
     out, err = finish(process, 130)
@@ -284,7 +284,7 @@ def test_interrupted_it_leaves_nothing_behind(directory, which):
 
 
 @pytest.mark.parametrize("which", [signal.SIGKILL, signal.SIGABRT])
-def test_killed_itself_it_leaves_neither_daemon_nor_folder(directory, which):
+def test_a_killed_profile_leaves_neither_daemon_nor_folder(directory, which):
     process, env, pid = embedded_run(directory)
     process.send_signal(which)
     process.communicate(timeout=60 * harness.slow())  # no process that is left holds its output open
@@ -299,7 +299,7 @@ def caretakers_of(pid):
 
 @pytest.mark.skipif(not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"),
                     reason="this kernel does not list children")
-def test_the_next_run_removes_what_nobody_could(directory):
+def test_the_next_run_removes_leftovers_of_a_crash(directory):
     process, env, pid = embedded_run(directory)
     (caretaker,) = caretakers_of(process.pid)
     os.kill(caretaker, signal.SIGKILL)
@@ -311,7 +311,7 @@ def test_the_next_run_removes_what_nobody_could(directory):
     assert not os.listdir(env["TMPDIR"])
 
 
-def test_a_run_leaves_what_another_one_uses(directory):
+def test_a_run_leaves_directories_that_another_run_uses(directory):
     process, env, pid = embedded_run(directory)
     profile(source="memory", env=env)
     assert process.poll() is None and len(os.listdir(env["TMPDIR"])) == 1
@@ -337,7 +337,7 @@ def test_nothing_to_read(daemon):
     assert "nothing to read" in json.loads(result.stdout)["configurations"][0]["error"]
 
 
-def test_part_of_it_to_read(daemon):
+def test_read_fails_if_only_a_part_was_written(daemon):
     profile(LLAMA, BLOCK, "--start_batch_size", "5", "--max_batch_size", "5", "--no-raw", source="memory", daemon=daemon)
     result = bench(*arguments(source="file"), daemon=daemon, check=1)
     assert re.search(r"only 5 of \d+ blocks are there", result.stderr)
@@ -478,7 +478,7 @@ def test_a_directory_that_is_not_there(directory):
 
 # --- options ---
 
-def test_what_is_of_other_machines_is_named(daemon):
+def test_parameters_of_other_machines_are_named_as_unused(daemon):
     result = bench(*arguments(source="memory"), "--etcd-endpoints", "http://localhost:2379", "--device_list", "mlx5_0",
                  "--no-raw", daemon=daemon, check=0)
     lines = [line for line in result.stderr.splitlines() if "not used here: " in line]
@@ -494,7 +494,7 @@ def test_what_is_of_other_machines_is_named(daemon):
                                   ["--start_block_size", "9", "--max_block_size", "8"],
                                   ["--start_batch_size", "9", "--max_batch_size", "8"]],
                          ids=lambda more: " ".join(more))
-def test_what_it_cannot_do_is_refused(daemon, more):
+def test_unsupported_parameters_are_refused(daemon, more):
     result = bench(*arguments(source="memory"), *more, daemon=daemon)
     assert result.returncode in (1, 2) and more[0].lstrip("-").split("_")[-1] in result.stderr and result.stdout == ""
     assert daemon.metric("kvcache_puts_total") == 0

@@ -60,8 +60,8 @@ def test_out_of_a_gpu_and_back(daemon, model, deployment, layout):
     assert daemon.status()["sessions"]["leases"] == 0
 
 
-def test_what_one_layout_or_memory_wrote_another_reads(daemon):
-    """What is stored does not depend on where it lay."""
+def test_every_layout_and_memory_reads_blocks_of_any_other(daemon):
+    """The stored bytes do not depend on the layout or memory they came from."""
     profile(LLAMA, BLOCK, "--no-raw", source="memory", daemon=daemon)
     for layout in LAYOUTS:
         read = profile(LLAMA, BLOCK, "--layout", layout, "--destination", "gpu", "--no-raw", source="file", daemon=daemon)
@@ -95,7 +95,7 @@ def test_users_and_clients(daemon, users, clients):
 
 
 def test_more_than_one_window(make_daemon):
-    """Of 512 MiB each; the GPU's memory holds one."""
+    """Each window has 512 MiB; the GPU's memory holds one."""
     daemon = make_daemon(settings={"memory.pool": "256MiB", "store.limit": "2GiB"}).start()
     more = ["--start_block_size", "2097152", "--max_block_size", "2097152", "--start_batch_size", "300", "--max_batch_size",
             "300", "--num_iter", "1", "--warmup_iter", "0", "--no-raw"]
@@ -112,7 +112,7 @@ def test_an_old_driver_and_an_embedded_daemon(directory):
 
 
 @pytest.mark.parametrize("source", ["gpu", "file"])
-def test_gds_says_what_it_fell_back_to(daemon, source):
+def test_gds_reports_its_fallback(daemon, source):
     profile(LLAMA, BLOCK, "--no-raw", source="gpu", daemon=daemon)
     said = profile(LLAMA, BLOCK, "--backend", "GDS", source=source, daemon=daemon)
     check_measured(said, verified=(1 if source == "gpu" else 3) * total(said))
@@ -121,7 +121,7 @@ def test_gds_says_what_it_fell_back_to(daemon, source):
     assert said["cold"] and "gpu" in (said["source"], said["destination"])
 
 
-def test_gds_counts_what_came_by_it(daemon):
+def test_gds_counts_blocks_it_moved(daemon):
     wrote = profile(LLAMA, BLOCK, "--no-raw", source="gpu", daemon=daemon)
     said = profile(LLAMA, BLOCK, "--backend", "GDS", driver="cuda cufile", source="file", daemon=daemon)
     check_measured(said, verified=3 * total(wrote))

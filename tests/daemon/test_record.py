@@ -110,7 +110,7 @@ def test_a_recording_of_the_real_trace_simulates_as_the_trace_does(make_daemon, 
     assert min(off) <= 0.005, off
 
 
-def test_keys_are_hashed_anew_for_each_recording_and_namespace(daemon):
+def test_keys_are_hashed_differently_in_each_recording_and_namespace(daemon):
     with daemon.client() as admin, daemon.client() as c:
         pairs = items("record", 3, 4 * KIB)
         seen = []
@@ -135,7 +135,7 @@ def test_keys_are_hashed_anew_for_each_recording_and_namespace(daemon):
         stream.close()
 
 
-def test_of_a_get_the_leading_keys_that_were_found_are_recorded(daemon):
+def test_the_leading_found_keys_of_a_get_are_recorded(daemon):
     with daemon.client() as admin, daemon.client() as c:
         ns = c.namespace("a")
         pairs = items("record", 4, 4 * KIB)
@@ -149,13 +149,13 @@ def test_of_a_get_the_leading_keys_that_were_found_are_recorded(daemon):
         stream.close()
 
 
-def test_one_at_a_time_and_for_admins(make_daemon):
+def test_only_one_recording_at_a_time_and_only_for_admins(make_daemon):
     daemon = make_daemon().start()
     with daemon.client() as first, daemon.client() as second:
         stream = start(first)
         assert start(second, check=False).status == Status.EXISTS
         first.close()
-        assert stream.recv(1) == b""  # it ends with the session that asked
+        assert stream.recv(1) == b""  # the recording ends with its session
         harness.wait_until(lambda: daemon.metrics()["kvcache_recording"] == 0, "the recording to end")
         stream = start(second)
         assert daemon.metrics()["kvcache_recording"] == 1 and daemon.metrics()["kvcache_recordings_total"] == 2
@@ -163,7 +163,7 @@ def test_one_at_a_time_and_for_admins(make_daemon):
             socket.send_fds(stream, [b"x"], [0])
 
 
-def test_it_ends_with_its_time(daemon):
+def test_a_recording_ends_after_its_duration(daemon):
     with daemon.client() as c:
         stream = start(c, seconds=1)
         assert entries(stream)[-1][0] == END and stream.recv(1) == b""
@@ -194,11 +194,11 @@ def test_a_reader_that_does_not_read_loses_keys_and_costs_no_memory(daemon):
         found = entries(stream, kept // 64)
         assert sum(len(e[3]) for e in found) == kept
         get_once()
-        assert any(e[4] > 0 for e in entries(stream))  # what comes next says how many are missing
+        assert any(e[4] > 0 for e in entries(stream))  # the next entry has the number of missing keys
         stream.close()
 
 
-def test_the_tool_says_what_is_wrong(daemon, directory):
+def test_record_reports_wrong_usage_and_failures(daemon, directory):
     for arguments, says, status in (
             ([], "--out FILE is needed", 2), (["-o", "x", "-d", "8d"], "'8d' is not a time", 2), (["-o", "x", "-d", "0"], "'0' is not", 2),
             (["-o", "x", "-d", "h"], "'h' is not", 2), (["-o", "x", "y"], "takes no operand", 2), (["-o", "-", "--json"], "standard output", 2),

@@ -32,7 +32,7 @@ def leases_of(daemon):
         return next(line.split()[1] for line in c.report(kvwire.Report.CONFIG).splitlines() if line.strip().startswith("leases:"))
 
 
-def test_it_says_what_changed_and_what_needs_a_restart(configured):
+def test_reload_reports_changes_and_keys_that_need_a_restart(configured):
     daemon, path = configured
     assert ctl("reload", daemon=daemon, check=0).stdout == "nothing has changed\n"
     path.write_text("limits:\n  leases: 50\nio:\n  depth: 7\n")
@@ -130,7 +130,7 @@ def test_the_commands_of_the_unit_reload_a_daemon_and_fail_if_they_must(configur
                 "@bindir@/kvcachectl": [str(harness.CTL)]}
 
     def reload():
-        """As systemd does: up to the first that fails."""
+        """Runs the commands as systemd does, up to the first that fails."""
         for words in lines:
             done = subprocess.run(programs[words[0]] + words[1:], env={**os.environ, "KVCACHE_SOCKET": daemon.socket}, capture_output=True, text=True)
             if done.returncode:

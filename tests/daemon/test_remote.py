@@ -43,12 +43,12 @@ def remote(daemon):
 
 
 def known(daemon):
-    """Its namespaces have been read there: gets ask from then on."""
+    """Waits until the daemon has read its namespaces from the shared tier, which gets ask from then on."""
     wait_until(lambda: remote(daemon)["namespaces"] > 0 and remote(daemon)["unknown_namespaces"] == 0, "its namespaces are known")
 
 
 def written(daemon, n):
-    """So many chunks have got there, or were there."""
+    """Waits until `n` chunks have been written to the shared tier, or existed there."""
     def count():
         samples = daemon.metrics()
         return sum(samples[f'kvcache_remote_puts_total{{result="{r}"}}'] for r in ("written", "existing")) >= n
@@ -104,7 +104,7 @@ def test_another_host_gets_what_one_has_put(host):
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.REMOTE, v) for _, v in pairs]
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
         assert got(c, ns, [key_of("not there")])[0][0] == Status.MISS
-        # It is on its own disk, too, from where it comes once memory has lost it.
+        # The chunk is also on the host's own disk, which serves it after memory has evicted it.
         wait_until(lambda: all(t & Tier.DISK for t in c.exists(ns, [k for k, _ in pairs])), "they are on disk")
         c.evict(ns, [k for k, _ in pairs], Tier.MEMORY)
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.DISK, v) for _, v in pairs]
@@ -123,7 +123,7 @@ def test_another_host_gets_what_one_has_put(host):
     assert remote(a)["rejected"] == remote(b)["rejected"] == 0
 
 
-def test_only_what_is_used_again_is_written_by_default(host):
+def test_only_reused_chunks_are_written_by_default(host):
     a, b = host(**{"remote.write": "reused"}), host(**{"remote.write": "never"})
     pairs = items("reused", 6, 40 * KIB)
     put_on(a, pairs, wait=False)
@@ -156,7 +156,7 @@ def fill_disk(daemon, client, ns, upto):
         assert n < 1000
 
 
-def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host):
+def test_chunks_evicted_from_disk_before_their_next_use_are_written(host):
     """By what clients say: nothing is known yet of who comes back. What is used once is not written."""
     a, b = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB"}), host()
     returning, final = items("returning", 24, 64 * KIB), items("final", 24, 64 * KIB)
@@ -166,7 +166,7 @@ def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host)
         hint(c, ns, [k for k, _ in returning], RETURN, 30)
         hint(c, ns, [k for k, _ in final], FINAL)
         assert objects(a) == {}
-        fill_disk(a, c, ns, 24 + 24 + 40)  # what is final goes first, and reports begin with that
+        fill_disk(a, c, ns, 24 + 24 + 40)  # final chunks are evicted first, and offering begins with evictions
         assert not any(c.exists(ns, [k for k, _ in returning])), "they are evicted"
     assert set(objects(a)) == {k.hex() for k, _ in returning}
     assert reason(a, "evicted") == 24 and reason(a, "used_again") == reason(a, "put") == 0
@@ -177,7 +177,7 @@ def test_what_is_evicted_from_disk_though_it_will_be_used_again_is_written(host)
         assert got(c, ns, [k for k, _ in returning]) == [(Status.OK, Tier.REMOTE, v) for _, v in returning]
 
 
-def test_what_is_evicted_from_memory_and_was_never_on_disk_is_written(host):
+def test_chunks_evicted_from_memory_without_a_disk_copy_are_written(host):
     """A store that may write next to nothing refuses what is put."""
     a = host(**{"remote.write": "reused", "store.write_budget": SMALL, "store.prewrite": "off", "memory.pool": "16MiB"})
     pairs = items("memory", 12, 64 * KIB)
@@ -198,7 +198,7 @@ def test_what_is_evicted_from_memory_and_was_never_on_disk_is_written(host):
 
 
 def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
-    """What goes next is reported as often as the chunks of that size turn over, however many of another size there are."""
+    """The chunks to be evicted next are offered as often as chunks of their size turn over, however many there are of other sizes."""
     a = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB"})
     returning = []
     with a.client() as c:
@@ -219,7 +219,7 @@ def test_a_few_large_chunks_beside_many_small_ones_are_reported_in_time(host):
 
 
 @pytest.mark.parametrize("settings", [{"remote.write": "never"}, {"eviction.policy": "lru"}])
-def test_what_is_evicted_is_not_written_where_nothing_says_that_it_is_worth_it(host, settings):
+def test_evicted_chunks_without_expected_reuse_are_not_written(host, settings):
     a = host(**{"remote.write": "reused", "store.limit": "32MiB", "memory.pool": "16MiB", **settings})
     pairs = items("returning", 24, 64 * KIB)
     with a.client() as c:
@@ -239,7 +239,7 @@ def test_the_first_writer_wins(host):
     assert len(objects(a)) == 4
 
 
-def test_what_is_on_disk_only_is_written_from_there(host):
+def test_chunks_only_on_disk_are_written_from_there(host):
     """Used again after memory has lost it."""
     a, b = host(**{"remote.write": "reused"}), host()
     pairs = items("disk", 5, 100 * KIB)
@@ -254,7 +254,7 @@ def test_what_is_on_disk_only_is_written_from_there(host):
         assert got(c, open_on(c, b), [k for k, _ in pairs]) == [(Status.OK, Tier.REMOTE, v) for _, v in pairs]
 
 
-def test_prefetch_brings_it_into_memory(host):
+def test_prefetch_reads_chunks_into_memory(host):
     a, b = host(), host()
     pairs = items("ahead", 8, 40 * KIB)
     put_on(a, pairs)
@@ -267,7 +267,7 @@ def test_prefetch_brings_it_into_memory(host):
     assert b.metric("kvcache_prefetch_hits_total") == 8
 
 
-def test_a_get_that_does_not_wait_has_it_fetched(host):
+def test_a_nowait_get_has_the_chunk_fetched(host):
     a, b = host(), host()
     (key, value), = items("nowait", 1, 40 * KIB)
     put_on(a, [(key, value)])
@@ -278,7 +278,7 @@ def test_a_get_that_does_not_wait_has_it_fetched(host):
         assert got(c, ns, [key], nowait=True) == [(Status.OK, Tier.MEMORY, value)]
 
 
-def test_match_says_how_far_a_chain_goes_on_there(host):
+def test_match_returns_the_run_on_the_shared_tier(host):
     a, b = host(), host()
     pairs = items("chain", 100, 4 * KIB)
     keys = [k for k, _ in pairs]
@@ -331,7 +331,7 @@ def test_gets_of_one_key_are_one_read(host):
     assert b.metric("kvcache_remote_shared_gets_total") == 3
 
 
-def test_what_has_expired_is_not_served_from_there(host):
+def test_expired_chunks_are_not_served_from_the_shared_tier(host):
     a, b = host(), host()
     pairs = items("old", 2, 40 * KIB)
     put_on(a, pairs)
@@ -343,7 +343,7 @@ def test_what_has_expired_is_not_served_from_there(host):
         assert [s for s, _, _ in got(c, ns, [k for k, _ in pairs])] == [Status.MISS] * 2
 
 
-# --- who shares with whom ---
+# --- sharing between hosts and tenants ---
 
 def test_local_namespaces_stay_local(host):
     a, b = host(**{"remote.local_namespaces": "secret,draft-*"}), host()
@@ -360,7 +360,7 @@ def test_local_namespaces_stay_local(host):
             assert got(c, ns, [items(name, 2, 40 * KIB)[0][0]])[0][0] == status, name
 
 
-def test_another_fingerprint_never_meets(host):
+def test_namespaces_with_different_fingerprints_never_share_chunks(host):
     a, b = host(), host()
     pairs = items("fp", 3, 40 * KIB)
     put_on(a, pairs)
@@ -403,7 +403,7 @@ def test_a_secret_that_is_none_ends_the_startup(host, directory, text, mode, say
     assert says in daemon.log() and (text not in daemon.log() or text == "short")
 
 
-def test_what_an_engine_needs_is_checked(make_daemon, directory):
+def test_settings_of_an_engine_are_checked(make_daemon, directory):
     credentials = directory / "credentials"
     credentials.write_text("aws_access_key_id = a\naws_secret_access_key = b\n")
     os.chmod(credentials, 0o644)
@@ -479,7 +479,7 @@ def test_a_wrong_object_is_a_miss_and_counted(host, spoil, reason):
     assert samples['kvcache_misses_total{reason="never_stored"}'] >= 1
 
 
-def test_what_is_no_file_is_a_miss(host):
+def test_an_object_that_is_not_a_file_is_a_miss(host):
     a, b = host(), host()
     pairs = items("odd", 4, 40 * KIB)
     put_on(a, pairs)
@@ -604,7 +604,7 @@ def test_without_a_shared_tier_there_is_nothing_to_purge_or_sweep(daemon):
     assert json.loads(ctl("remote", "status", "--json", daemon=daemon, check=0).stdout) == {"backend": "off"}
 
 
-# --- what goes wrong there ---
+# --- failures of the shared tier ---
 
 def local_traffic(daemon, prefix):
     """Puts and gets of this host's own, all of which work."""
@@ -615,7 +615,7 @@ def local_traffic(daemon, prefix):
         assert got(c, ns, [k for k, _ in pairs]) == [(Status.OK, Tier.MEMORY, v) for _, v in pairs]
 
 
-def test_a_directory_that_is_gone_costs_local_traffic_nothing(host):
+def test_a_missing_shared_directory_costs_local_traffic_nothing(host):
     a, b = host(), host()
     pairs = items("gone", 5, 40 * KIB)
     put_on(a, pairs)
@@ -694,7 +694,7 @@ def ask(client, pairs, timeout_ms):
     return client.submit_batch(kvwire.Op.GET, client.namespace("n", FINGERPRINT), entries, timeout_ms=timeout_ms)
 
 
-def test_an_engine_that_hangs_holds_up_nothing_but_who_asks_it(hangs, hangs_for_long):
+def test_a_hanging_engine_delays_only_requests_to_it(hangs, hangs_for_long):
     a, _, switch = hangs
     b, pairs = hangs_for_long, items("hung", 8, 100 * KIB)
     put_on(a, pairs)
@@ -725,7 +725,7 @@ def test_an_engine_that_hangs_is_asked_no_more(hangs):
         results = c.get_results(c.wait(ask(c, pairs, 1500)), 8)
         assert [r.status for r in results] == [Status.MISS] * 8
         assert time.monotonic() - began > 1.4, "each at its deadline"
-        # It is found out, and not asked any more.
+        # The failure is detected, and the tier is no longer asked.
         wait_until(lambda: got(c, ns, [pairs[0][0]], timeout_ms=50) and remote(b)["breaker"] != "closed",
                    lambda: f"the breaker opens: {remote(b)}", 20)
         assert got(c, ns, [pairs[1][0]], timeout_ms=5000)[0][0] == Status.MISS
@@ -843,7 +843,7 @@ def replays(host, path, *arguments):
                                    timeout=300).stdout)
 
 
-def test_a_second_host_hits_what_the_first_has_stored(host, directory):
+def test_a_second_host_hits_chunks_stored_by_the_first(host, directory):
     path = write_trace(directory / "trace", 60)
     asked, _, distinct = expected_hits(path)
     first, second = replays(host, path)
@@ -853,7 +853,7 @@ def test_a_second_host_hits_what_the_first_has_stored(host, directory):
 
 
 @pytest.mark.figures
-def test_a_second_host_hits_what_the_first_has_stored_of_the_real_trace(host):
+def test_a_second_host_hits_chunks_stored_by_the_first_in_the_real_trace(host):
     path = trace_path()
     asked, _, distinct = expected_hits(path, 100)
     first, second = replays(host, path, "--requests", "100")

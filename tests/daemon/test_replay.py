@@ -44,7 +44,7 @@ def replay(daemon, *arguments, check=0):
 
 
 def expected_hits(path, requests=None):
-    """Of a cache that never forgets."""
+    """Returns the hits of a cache that never evicts."""
     seen, asked, hits = set(), 0, 0
     for line in path.read_text().splitlines()[:requests]:
         ids = json.loads(line)["hash_ids"]
@@ -168,7 +168,7 @@ def test_kill_in_mid_replay_loses_no_acknowledged_block(each_leg, make_daemon, d
     assert again["wrong_bytes"] == 0 and again["errors"] == 0 and again["blocks_hit"] > 0
 
 
-def test_replay_goes_on_over_a_restart(make_daemon, directory):
+def test_replay_continues_after_a_restart(make_daemon, directory):
     """The client library connects anew; nothing is wrong, and the rest is played."""
     daemon = make_daemon(settings={"store.limit": "256MiB"}).start()
     path, acks = write_trace(directory / "trace", 1500, seed=4), directory / "acks"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What survives: a clean stop, kill -9, kill -9 amid traffic; and what must not come back."""
+"""Data that survives a clean stop, kill -9, and kill -9 during traffic; and data that must not return."""
 
 import threading
 
@@ -43,7 +43,7 @@ def test_everything_written_is_there_after_a_restart(leg_daemon, kill):
     assert leg_daemon.metric("kvcache_recovery_skipped_pages") == 0
 
 
-def test_a_clean_stop_writes_what_was_only_accepted(leg_daemon):
+def test_a_clean_stop_writes_accepted_chunks(leg_daemon):
     pairs = mixed("accepted", 120)
     with leg_daemon.client() as c:
         results = put_all(c, c.namespace("accepted"), pairs, ack=Ack.ACCEPTED)
@@ -88,7 +88,7 @@ def test_kill_amid_traffic_loses_nothing_that_was_answered(leg_daemon):
             lost = [k for k, _ in acknowledged if values[k] is None]
             assert not lost, f"{len(lost)} of {len(acknowledged)} acknowledged chunks are lost"
             assert all(values[k] == value_of(k, n) for k, n in acknowledged)
-        # whatever else is there is right as well
+        # all other stored chunks are right as well
         for entry in c.list(ns):
             assert c.value(ns, entry.key) == value_of(entry.key, entry.length)
 

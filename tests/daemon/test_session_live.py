@@ -51,7 +51,7 @@ def blocks(daemon, *words, path="host_to_disk", **how):
 # --- a session from its beginning to its end ---
 
 
-def test_init_says_where_it_is_and_how_to_name_it(daemon):
+def test_init_prints_the_sessions_file_and_name(daemon):
     lines = session(daemon, "init", "A").splitlines()
     assert lines[0] == "session A is active and counts" and lines[2] == 'export KVCACHE_BENCH_SESSION="A"'
     path = daemon.store / "bench" / "bench_A.json"
@@ -79,7 +79,7 @@ def test_a_name_that_exists(daemon):
     assert session(daemon, "init", "new", "--resume"), "one that does not exist begins"
 
 
-def test_counting_stops_and_goes_on(daemon):
+def test_counting_stops_and_resumes(daemon):
     session(daemon, "init", "A")
     move(daemon, "one")
     assert session(daemon, "disable") == "session A is disabled\n"
@@ -131,7 +131,7 @@ def test_unknown_in_other_actions(daemon):
     session(daemon, "compare", "none", "A", status=UNKNOWN)
 
 
-def test_names_and_files_are_told_apart(daemon, tmp_path):
+def test_names_and_files_are_distinguished(daemon, tmp_path):
     session(daemon, "init", "A")
     move(daemon, "one")
     session(daemon, "init", "B")
@@ -264,13 +264,13 @@ def test_workflow_of_two_sessions(daemon, tmp_path):
     text = subprocess.run(["diff", "-u", "A.txt", "B.txt"], cwd=tmp_path, capture_output=True, text=True, check=False).stdout
     assert "-session    A\n" in text and "+session    B\n" in text
     assert "+host_to_host, layer_separate_outer_first, memcpy\n" in text and "+  transfers/block                   8.000\n" in text
-    # What is on disk is contiguous for both: each chunk is written and read as one.
+    # The layout on disk is contiguous in both sessions: each chunk is written and read at once.
     a, b = ({m["path"]: m for m in answer(daemon, "report", name)["metrics"] if m["layout"] == "fully_contiguous"} for name in "AB")
     for path in "host_to_disk", "disk_to_host":
         assert [a[path][k] for k in ("total_blocks", "total_bytes")] == [b[path][k] for k in ("total_blocks", "total_bytes")]
     pairs = json.loads(session(daemon, "compare", "A", "B", "--by", "key", "--json"))["pairs"]
     assert {p["path"] for p in pairs} >= {"host_to_disk", "disk_to_host"}
-    # What differs is on the client's side.
+    # The sessions differ only on the client's side.
     pairs = json.loads(session(daemon, "compare", "A", "B", "--by", "layout", "--json"))["pairs"]
     pair, = (p for p in pairs if p["layout"] == "layer_separate_outer_first")
     assert pair["base"]["transfers_per_block"] == 1 and pair["other"]["transfers_per_block"] == LAYOUTS["outer-first"]
@@ -278,7 +278,7 @@ def test_workflow_of_two_sessions(daemon, tmp_path):
     assert gathered["transfer_count"] == gathered["region_count"] == 8 * gathered["total_blocks"] > 0
 
 
-def test_a_session_goes_on_after_a_restart(daemon):
+def test_a_session_continues_after_a_restart(daemon):
     session(daemon, "init", "A")
     move(daemon, "one")
     daemon.restart()

@@ -126,7 +126,7 @@ def test_workflow_of_two_layouts(daemon, tmp_path):
         run(daemon, *SMALL, "--iterations", "3", "--layouts", layout, "--session", name, "--snapshot", tmp_path / f"{name}.json")
         (tmp_path / f"{name}.txt").write_text(session("report", tmp_path / f"{name}.json", "--no-clock"))
         assert session("report", tmp_path / f"{name}.json", "--no-clock") == (tmp_path / f"{name}.txt").read_text()
-    blocks = (1 << 20) // (4096 * 8) * 3 * 2  # of three iterations, put and got
+    blocks = (1 << 20) // (4096 * 8) * 3 * 2  # three iterations of put and get
     metrics = [json.loads((tmp_path / f"{name}.json").read_text())["metrics"] for name in "AB"]
     for (metric,), transfers, layout in zip(metrics, (blocks, blocks * 8), ("fully_contiguous", "layer_separate_outer_first")):
         assert (metric["path"], metric["layout"], metric["technology"]) == ("host_to_host", layout, "memcpy")

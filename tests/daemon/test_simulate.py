@@ -54,7 +54,7 @@ def optimum(requests, capacity):
     return max(states.values())
 
 
-def test_leaf_first_lru_is_what_it_is_said_to_be(tmp_path):
+def test_leaf_first_lru_equals_a_reference_model(tmp_path):
     trace = write_trace(tmp_path / "trace", 300)
     requests = requests_of(trace)
     longest = max(map(len, requests))
@@ -170,7 +170,7 @@ def test_the_optimum_has_no_budget():
     assert "blocks_written" not in with_one
 
 
-def test_what_is_written_has_a_table_of_its_own():
+def test_writes_have_their_own_table():
     out = bench("simulate", "--synthetic", "chat", "-r", "2000", "-c", "10%,50%", "-p", "lru,opt", "-b", "1MB", "--write-budget",
                 "20TB").stdout.splitlines()
     assert out[4].startswith("Written, of the budget of ")
@@ -276,7 +276,7 @@ def test_a_plot_that_cannot_be_written_leaves_nothing(tmp_path):
     (["--synthetic", "chat", "--json", "--svg", "-"], "both print to standard output", 2),
     (["--synthetic", "chat", "--disk", "1TB", "-b", "0"], "--disk needs --bytes-per-block", 2),
 ])
-def test_wrong_usage_is_told(arguments, says, status):
+def test_wrong_usage_is_reported(arguments, says, status):
     done = bench("simulate", *arguments, check=status)
     assert says in done.stderr and not done.stdout
 

@@ -51,7 +51,7 @@ def by_hand(tmp_path):
     return write_requests(tmp_path / "trace", BY_HAND, TIMES)
 
 
-def test_a_trace_whose_figures_were_computed_by_hand(by_hand):
+def test_figures_of_a_small_trace_equal_those_computed_by_hand(by_hand):
     figure, = simulate(by_hand, "--hosts", 2, "-c", 100, "--remote-write", "all")
     assert figure["sessions"] == 6
     assert counts_of(figure) == dict(zip(COUNTS, (30, 13, 16, 2, 3, 14, 14, 0)))
@@ -60,7 +60,7 @@ def test_a_trace_whose_figures_were_computed_by_hand(by_hand):
     assert figure["hit_ratio_shared"] == pytest.approx(3 / 30)
 
 
-def test_reused_writes_what_a_host_has_hit_in_its_own_cache(by_hand):
+def test_reused_writes_blocks_hit_in_the_hosts_own_cache(by_hand):
     """A's second turn writes 0, 1, 2 and B's 10: B's first finds nothing, and F finds 1 and 2."""
     figure, = simulate(by_hand, "--hosts", 2, "-c", 100)
     assert figure["remote_write"] == "reused"
@@ -68,7 +68,7 @@ def test_reused_writes_what_a_host_has_hit_in_its_own_cache(by_hand):
     assert figure["hit_ratio_bound"] == pytest.approx(16 / 30)
 
 
-def test_what_a_host_has_behind_a_gap_is_not_read(tmp_path):
+def test_blocks_after_a_gap_are_not_read(tmp_path):
     """The fourth, on the second host, finds 9 in the shared tier, and 2 in its own cache."""
     figure, = simulate(write_requests(tmp_path / "trace", [[9, 5, 6], [2, 3, 4], [8, 7], [9, 2]]), "--hosts", 2, "-c", 100,
                        "--remote-write", "all")
@@ -119,15 +119,15 @@ def test_time_that_goes_backwards_is_refused(tmp_path):
 @pytest.mark.parametrize("requests, sessions", [
     ([[1, 2, 3], [1, 2, 3]], 1),                        # once more
     ([[1, 2, 3], [1, 2, 4, 5], [1, 2, 4, 6, 7]], 1),    # each repeats all but the last block of the one before
-    ([[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]], 1),    # of full blocks
+    ([[1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5]], 1),    # repeats with full blocks
     ([[1, 2, 3], [1, 4, 5]], 2),                        # shares a beginning
     ([[1, 2, 3], [1, 2, 4, 5], [1, 2, 3]], 2),          # back to where the session was before: a branch
     ([[1, 2], [3, 4], [1, 5], [3, 6]], 2),              # short ones of their own
     ([[1, 2, 9], [1, 3], [1, 4], [1, 5]], 4),           # short ones that share all but the last
-    ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # of full blocks, the first of which is another's
+    ([[1, 2, 9], [1, 3], [1, 3, 4], [1, 3, 4, 5]], 2),  # full blocks, the first of which another session used first
     ([[1], [], [1]], 1), ([[], [1], [], [2]], 2),       # a request for nothing is none
 ])
-def test_what_a_session_is(tmp_path, requests, sessions):
+def test_requests_are_grouped_into_sessions(tmp_path, requests, sessions):
     assert simulate(write_requests(tmp_path / "trace", requests), "--hosts", 1)[0]["sessions"] == sessions
 
 
@@ -284,7 +284,7 @@ def test_the_figures_of_the_guide():
 
 @pytest.mark.figures
 @pytest.mark.parametrize("route", ["session", "random"])
-def test_the_plots_of_the_guide_are_what_the_command_draws(tmp_path, route):
+def test_the_guides_plots_equal_the_commands_output(tmp_path, route):
     figures = simulate(trace_path(), "--hosts", HOSTS, "-b", "64MiB", "--prefill-rate", 30000, "--remote-write", "all", "--route", route, "--svg",
                        tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").read_text() == (harness.SOURCE / f"conf/fleet-{route}.svg").read_text()
@@ -324,7 +324,7 @@ def lines_of(root):
     return lines
 
 
-def test_the_plot_has_the_hits_and_what_was_moved(tmp_path):
+def test_the_plot_has_hits_and_transfers(tmp_path):
     arguments = ["--synthetic", "chat", "-r", 2000, "--hosts", "64,1,8", "-c", "2%", "-b", "1MB"]
     figures = sorted(simulate(*arguments, "--svg", tmp_path / "plot.svg"), key=lambda f: f["hosts"])
     root = xml.etree.ElementTree.parse(tmp_path / "plot.svg").getroot()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What prevents startup gives one clear message and a documented exit status, and destroys nothing."""
+"""Each obstacle to startup gives one clear message and a documented exit status, and destroys nothing."""
 
 import json
 import os
@@ -276,7 +276,7 @@ limits:
     ("tenants:\n- {name: a, users: [root], pool: 1TiB}\n", None, "with the pools of all tenants"),
     ("memory:\n  pool: 10TiB\n", "2:9", "8MiB to 1TiB"),
 ])
-def test_what_a_start_refuses_check_config_refuses_and_both_say_the_same(make_daemon, directory, text, place, said):
+def test_startup_and_check_config_refuse_alike_with_equal_messages(make_daemon, directory, text, place, said):
     if "1TiB" in text and os.sysconf("SC_PHYS_PAGES") * PAGE >= 1 << 40:
         pytest.skip("this machine has a TiB of memory")
     path = directory / "wrong.yaml"
@@ -341,7 +341,7 @@ def test_order_of_precedence(make_daemon, directory):
         assert line in config
 
 
-def test_what_it_prints_as_configuration_it_reads(directory):
+def test_the_printed_configuration_can_be_read(directory):
     result = run("--config", "/dev/null", "--set", "store.limit=1GiB", "--set", f"store.path={directory / 'x'}",
                  "--print-config")
     assert result.returncode == OK and "limit: 1GiB" in result.stdout
@@ -354,7 +354,7 @@ def test_what_it_prints_as_configuration_it_reads(directory):
 
 
 def test_runs_without_any_configuration(make_daemon):
-    """As a user: a store under $XDG_STATE_HOME, a socket under $XDG_RUNTIME_DIR; it says what it chose."""
+    """For an ordinary user: a store under $XDG_STATE_HOME, a socket under $XDG_RUNTIME_DIR; the daemon reports its choice."""
     daemon = make_daemon(unprivileged=True)
     home = daemon.directory
     daemon.env.update(XDG_STATE_HOME=str(home / "state"), XDG_RUNTIME_DIR=str(home / "run"), HOME=str(home))
@@ -377,7 +377,7 @@ def test_access_list_with_an_unknown_user(make_daemon):
     ends_with(make_daemon(settings={"access.users": "no-such-user"}), CONFIG, "no-such-user")
 
 
-def test_who_may_connect(make_daemon):
+def test_access_users_limits_who_may_connect(make_daemon):
     """access.users lets in who is named and who administers; others see the end of the stream."""
     if os.geteuid() != 0:
         pytest.skip("needs to become another user")
@@ -439,7 +439,7 @@ def test_no_version_in_common(daemon):
         assert c.version == 1
 
 
-def test_sigint_ends_it_as_well(make_daemon):
+def test_sigint_ends_the_daemon(make_daemon):
     daemon = make_daemon().start()
     daemon.process.send_signal(signal.SIGINT)
     assert daemon.wait_exit() == OK
@@ -461,7 +461,7 @@ def test_stop_is_not_held_up_by_clients(make_daemon):
         c.close()
 
 
-def test_reload_applies_what_may_change_and_names_what_may_not(make_daemon, directory):
+def test_reload_applies_changeable_keys_and_names_the_others(make_daemon, directory):
     path = directory / "kvcache.yaml"
     path.write_text("limits:\n  leases: 2\nlog:\n  level: info\n")
     daemon = make_daemon(settings={"log.level": None}, config=path).start()
@@ -517,7 +517,7 @@ def on_small_disk(daemon, kind, mib):
 
 @pytest.mark.parametrize("kind,mib", [("tmpfs", 1), ("tmpfs", 24), ("ext4", 4), ("ext4", 40)])
 def test_full_disk(make_daemon, kind, mib):
-    """It either refuses to start with one clear message, or works with what there is and says so per key."""
+    """The daemon either refuses to start with one clear message, or works with the available space and reports failures per key."""
     if not can_mount():
         pytest.skip("cannot mount a small file system")
     if kind == "ext4" and (not shutil.which("mkfs.ext4") or not os.path.exists("/dev/loop-control")):

@@ -27,7 +27,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-def test_it_fits_a_screen(make_daemon):
+def test_status_fits_a_screen(make_daemon):
     daemon = make_daemon(settings={"store.write_budget": "1TB", "store.rated_endurance": "7PB"}).start()
     for name in ("llama-3.1-8b/tp8-rank0", "qwen", "mixtral"):
         put_some(daemon, name)
@@ -126,7 +126,7 @@ def test_did_you_mean(daemon, words, meant):
 
 # --- colour ---
 
-def test_colour_is_for_what_is_wrong_and_never_the_only_sign(make_daemon, directory):
+def test_colour_marks_faults_and_is_never_the_only_sign(make_daemon, directory):
     daemon = make_daemon(settings={"store.path": f"{directory}/a,{directory}/b", "store.limit": "128MiB"}).start()
     assert "\x1b" not in ctl("--color=always", "status", "--all", daemon=daemon, check=OK).stdout, "nothing is wrong"
     ctl("device", "suspend", "1", daemon=daemon, check=OK)

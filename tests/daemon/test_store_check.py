@@ -33,7 +33,7 @@ def checked(*arguments, check, **how):
 
 @pytest.mark.parametrize("kind", ["clean", "killed"])
 @pytest.mark.parametrize("manifest", GOLDEN, ids=lambda m: m.stem)
-def test_an_old_store_is_said_to_open_and_keep_its_format(directory, make_daemon, manifest, kind):
+def test_check_reports_that_an_old_store_opens_and_keeps_its_format(directory, make_daemon, manifest, kind):
     store = unpack(manifest, directory, kind)
     before = contents(store)
     text = ctl("store", "check", store, check=OPENS).stdout
@@ -45,7 +45,7 @@ def test_an_old_store_is_said_to_open_and_keep_its_format(directory, make_daemon
     assert answer["volumes"] == [{"volume": str(store), "format_version": 1, "features": "", "opens": True,
                                   "flags": {"compat": "0", "ro_compat": "0", "incompat": "0"}}]
     assert contents(store) == before, "it changed the store"
-    # What it says is so.
+    # The answer agrees with the daemon.
     daemon = make_daemon(settings=settings_of(manifest), store=store).start()
     daemon.stop()
     assert checked(store, check=OPENS) == answer
@@ -59,7 +59,7 @@ def test_an_old_store_is_said_to_open_and_keep_its_format(directory, make_daemon
     (VERSION, "<I", lambda v: 2**32 - 1, "none", "format version 4294967295"),
     (88, "<H", lambda v: 40000, "none", "damaged"),
 ])
-def test_what_the_daemon_would_refuse_is_said_before(store, make_daemon, place, form, change, features, word):
+def test_check_reports_stores_that_the_daemon_would_refuse(store, make_daemon, place, form, change, features, word):
     change_superblocks(store, place, form, change)
     before = contents(store)
     text = ctl("store", "check", store, check=REFUSED).stdout
@@ -103,7 +103,7 @@ def test_the_volumes_of_a_running_daemon(make_daemon, directory):
     assert [v["volume"] for v in checked(daemon=daemon, check=OPENS)["volumes"]] == [str(s) for s in stores]
     text = ctl("store", "check", daemon=daemon, check=OPENS).stdout
     assert all(f"{s}: format version 1" in text for s in stores)
-    # One of several that would be refused makes the exit status 1, and keeps none of the others from being checked.
+    # If one of several stores would be refused, the exit status is 1, and the others are checked nevertheless.
     daemon.stop()
     change_superblocks(stores[0], VERSION, "<I", lambda v: v + 1)
     assert [v["opens"] for v in checked(*stores, check=REFUSED)["volumes"]] == [False, True]
@@ -114,7 +114,7 @@ def test_without_a_daemon_nothing_is_called_good(directory):
     assert result.stdout == ""
 
 
-def test_what_is_no_store(store, directory):
+def test_directories_without_a_store_are_reported(store, directory):
     empty, file, foreign, fifo, link = (directory / n for n in ("empty", "file", "foreign", "fifo", "link"))
     for folder in (empty, foreign, fifo, link):
         folder.mkdir()
@@ -157,7 +157,7 @@ def test_the_copy_of_the_highest_generation_counts(store):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
-def test_who_may_not_read_it_is_told_so(store, directory):
+def test_check_reports_missing_permission(store, directory):
     os.chmod(directory, 0o755)
     os.chmod(store, 0o700)
     result = subprocess.run([harness.CTL, "store", "check", store], capture_output=True, text=True,

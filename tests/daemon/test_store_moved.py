@@ -82,7 +82,7 @@ def test_a_directory_that_is_no_longer_the_stores_own_is_noticed(daemon, act):
 @pytest.mark.parametrize("act", [empty, move, replace, copy, replace_lock, remove("LOCK"), remove("segment-*")],
                          ids=lambda act: act.__name__)
 @pytest.mark.parametrize("waits", [False, True], ids=["at once", "once noticed"])
-def test_the_next_start_is_not_refused_for_what_the_daemon_left(daemon, act, waits):
+def test_the_next_start_accepts_files_that_the_daemon_left(daemon, act, waits):
     """The files that the daemon wrote after its directory was emptied do not stand in the way of the next start."""
     act(daemon.store)
     if waits:
@@ -99,7 +99,7 @@ def test_the_next_start_is_not_refused_for_what_the_daemon_left(daemon, act, wai
         assert get_all(c, c.namespace("n"), [k for k, _ in fresh]) == dict(fresh)
 
 
-def test_another_volume_goes_on(make_daemon, directory):
+def test_another_volume_continues(make_daemon, directory):
     paths = [directory / "v1", directory / "v2"]
     daemon = make_daemon(settings={"store.path": ",".join(map(str, paths)), "store.prewrite": "off"}).start()
     assert written(daemon, items("before", 40, 20 * KIB)) == {Status.OK}

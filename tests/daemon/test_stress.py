@@ -211,7 +211,7 @@ def test_killed_amid_everything(each_leg, make_daemon, seed):
         assert daemon.metric("kvcache_recovery_skipped_pages") <= 1  # the page whose write was cut off
 
 
-def test_stop_amid_traffic_keeps_what_was_answered(leg_daemon):
+def test_stop_during_traffic_keeps_answered_puts(leg_daemon):
     """SIGTERM while clients put with ack `accepted`: what was answered OK is on disk afterwards."""
     answered = [[] for _ in range(4)]
     enough = threading.Event()
@@ -246,7 +246,7 @@ def test_stop_amid_traffic_keeps_what_was_answered(leg_daemon):
         ns = c.namespace("stop")
         keys = [k for part in answered for k in part]
         assert len(keys) > 50
-        room = 110 * 1024 * KIB // 52 // KIB  # what the store holds; older ones may have been evicted
+        room = 110 * 1024 * KIB // 52 // KIB  # capacity of the store; older chunks may have been evicted
         if len(keys) < room:
             found = get_all(c, ns, keys)
             assert [k for k in keys if found[k] is None] == [], "accepted, and lost by a clean stop"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon reports to systemd, and what it gets from it; without systemd."""
+"""The daemon's reports to systemd, and its inherited sockets; without systemd."""
 
 import os
 import signal
@@ -100,8 +100,8 @@ def test_watchdog_is_fed(make_daemon, manager):
     daemon.stop()
 
 
-def test_a_manager_that_does_not_read_holds_up_nobody(make_daemon, manager):
-    """Its socket takes ten messages or so; the daemon serves and ends all the same."""
+def test_a_manager_that_does_not_read_delays_no_client(make_daemon, manager):
+    """The manager's socket holds about ten messages; the daemon serves and ends all the same."""
     daemon = need_systemd(make_daemon(env={"NOTIFY_SOCKET": manager.path, "WATCHDOG_USEC": "2000"}))
     daemon.start()
     sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -167,7 +167,7 @@ def test_inherited_socket_of_the_wrong_kind(make_daemon):
         assert "SEQPACKET" in daemon.log()
 
 
-def test_inherited_sockets_that_nobody_knows(make_daemon):
+def test_an_unknown_inherited_socket_prevents_startup(make_daemon):
     daemon = need_systemd(make_daemon())
     with listening(daemon.socket) as s:
         assert activated(daemon, [s], "mystery.socket").spawn().wait_exit() not in (0, None)

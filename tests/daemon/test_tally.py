@@ -32,7 +32,7 @@ def running(make_daemon, directory):
 
 
 class Counts:
-    """What a daemon says, less what it said at the beginning."""
+    """The counters of a daemon, relative to their values at the beginning."""
 
     def __init__(self, daemon):
         self.daemon, self.before = daemon, daemon.metrics()
@@ -68,7 +68,7 @@ def tally_of(client):
         os.close(fd)
 
 
-def test_what_a_client_looks_up_by_itself_is_counted_exactly(running):
+def test_lookups_in_the_index_are_counted_exactly(running):
     daemon = running()
     pairs = items("exact", 100, 4000)
     keys = [k for k, _ in pairs]
@@ -103,7 +103,7 @@ def test_what_a_client_looks_up_by_itself_is_counted_exactly(running):
     assert daemon.metric("kvcache_lookup_counted_sessions") == 0
 
 
-def test_what_the_daemon_answers_is_counted_in_the_same_way(running):
+def test_lookups_answered_by_the_daemon_are_counted_alike(running):
     daemon = running()
     pairs = items("asked", 20, 4000)
     keys = [k for k, _ in pairs]
@@ -117,7 +117,7 @@ def test_what_the_daemon_answers_is_counted_in_the_same_way(running):
         c.exists(ns, keys + [key_of("gap"), key_of("gap", 2)])
         assert counts.lookups("daemon") == (44, 63)
         assert counts.lookups("client") == (0, 0)
-        # One that is refused has looked nothing up.
+        # A refused request does not count as a lookup.
         assert c.call(Op.EXISTS, kvwire.BATCH.pack(77, 1, 0, 0, 0, 0, 0, bytes(32)) + keys[0],
                       check=False).status == Status.NO_NAMESPACE
         assert counts.lookups("daemon") == (44, 63)
@@ -176,7 +176,7 @@ def test_counts_of_a_client_that_was_killed_stay(running):
     assert namespace(daemon, "n")["lookup_found_keys"] >= 5000
 
 
-def test_a_restarted_daemon_counts_anew(running):
+def test_a_restarted_daemon_counts_from_zero(running):
     daemon = running()
     pairs = items("anew", 20, 4000)
     keys = [k for k, _ in pairs]
@@ -221,12 +221,12 @@ def test_a_removed_namespace_leaves_its_counts_to_the_tenant_alone(running):
         assert (one["lookup_keys"], one["lookup_found_keys"]) == (5, 5)
 
 
-def test_who_does_not_count_is_counted(running):
+def test_sessions_without_counters_are_counted(running):
     daemon = running()
     with daemon.client() as c:
         assert c.features & kvwire.FEATURE_TALLY
         assert daemon.metric("kvcache_lookup_uncounted_sessions") == 0
-        with contextlib.closing(c.lookup()):  # as a library does that knows of no tally
+        with contextlib.closing(c.lookup()):  # like a library that does not know the counters
             assert daemon.metric("kvcache_lookup_uncounted_sessions") == 1
             assert daemon.metric("kvcache_lookup_counted_sessions") == 0
         with tally_of(c):
@@ -285,7 +285,7 @@ def libc_fallocate(fd, mode, offset, length):
         raise OSError(ctypes.get_errno(), errno.errorcode[ctypes.get_errno()])
 
 
-def test_R2_a_client_that_lies_adds_no_more_than_it_could_have_looked_up(running):
+def test_R2_false_counts_add_no_more_than_possible_lookups(running):
     daemon = running()
     draw = random.Random(1)
     with daemon.client() as honest, daemon.client() as c:
@@ -295,7 +295,7 @@ def test_R2_a_client_that_lies_adds_no_more_than_it_could_have_looked_up(running
             own = honest.namespace("honest")
             counts = Counts(daemon)
             for round in range(50):
-                for number in numbers + [200, 256]:  # of which the last two are no namespaces of this session
+                for number in numbers + [200, 256]:  # the last two are not namespaces of this session
                     write(number, draw.choice([0, 1 << 63, (1 << 64) - 1, draw.getrandbits(64)]), draw.getrandbits(64))
                 write_honest(own, 3 * (round + 1), round + 1)
                 _, asked = counts.lookups("client")

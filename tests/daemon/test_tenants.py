@@ -134,7 +134,7 @@ def test_R9_another_tenants_names_and_keys_are_not_there(make):
     blue.close()
 
 
-def test_R9_http_does_not_say_what_tenants_call_their_namespaces(make):
+def test_R9_http_does_not_reveal_names_of_tenants_namespaces(make):
     """HTTP has no authentication."""
     daemon = make(settings={"listen.http": None})
     daemon.settings["listen.http"] = f"unix:{daemon.http_socket}"
@@ -148,7 +148,7 @@ def test_R9_http_does_not_say_what_tenants_call_their_namespaces(make):
 
 
 def test_R1_each_tenant_has_a_pool_of_its_own(make):
-    """What one puts is never in memory that the other maps."""
+    """Chunks of one tenant are never in memory that the other maps."""
     daemon = make()
     mark = b"the red tenant's own bytes, of no other: " * 400
     red, blue = client_as(daemon, ALICE), client_as(daemon, BOB)
@@ -191,7 +191,7 @@ def test_R1_a_file_that_passes_to_another_tenant_has_no_byte_of_the_first(make):
     blue.close()
 
 
-def test_tenants_keep_what_is_theirs_when_the_file_changes(make):
+def test_tenants_keep_their_chunks_when_the_configuration_changes(make):
     """The order of the entries, new ones, one that is missing for a while: the name is what counts."""
     daemon = make()
     red_pairs, blue_pairs = items("red", 5, 20000), items("blue", 5, 20000)
@@ -216,7 +216,7 @@ def test_tenants_keep_what_is_theirs_when_the_file_changes(make):
         check(ALICE, red_pairs, blue_pairs)
         if "blue" in order:
             check(BOB, blue_pairs, red_pairs)
-        else:  # of tenant default now, which has nothing
+        else:  # now a user of tenant default, which has no chunks
             check(BOB, [], red_pairs + blue_pairs)
     daemon.restart(kill=True)
     check(ALICE, red_pairs, blue_pairs)
@@ -310,7 +310,7 @@ def test_R10_a_users_limits_hold_in_whatever_tenant(make):
         s.close()
 
 
-def test_an_admin_clears_what_is_of_all_tenants(make):
+def test_an_admin_purges_chunks_of_all_tenants(make):
     daemon = make()
     clients = [(client_as(daemon, uid), items(f"p{uid}", 5, 10000)) for uid in (ALICE, BOB)]
     for c, pairs in clients:
@@ -322,13 +322,13 @@ def test_an_admin_clears_what_is_of_all_tenants(make):
         c.close()
 
 
-def test_a_user_or_group_of_a_tenant_that_is_not_known_is_said(make):
+def test_an_unknown_user_or_group_of_a_tenant_is_reported(make):
     daemon = make("tenants:\n  - {name: red, users: [no-such-user-here]}\n", start=False).spawn()
     assert daemon.wait_exit() == 78
     assert "no-such-user-here" in daemon.log()
 
 
-def test_what_is_printed_of_tenants_is_read_back(make, directory):
+def test_printed_tenants_can_be_read_back(make, directory):
     daemon = make()
     with daemon.client() as c:
         text = c.report(kvwire.Report.CONFIG)

@@ -12,7 +12,7 @@ from harness import KIB, MIB, get_all, items, key_of, put_all, value_of
 from kvwire import Ack, Status, Tier
 
 
-def test_what_left_the_pool_is_got_from_disk(leg_daemon):
+def test_chunks_evicted_from_the_pool_are_got_from_disk(leg_daemon):
     with leg_daemon.client() as c:
         ns = c.namespace("tiers")
         pairs = items("tiers", 3 * c.pool_bytes // (512 * KIB), 512 * KIB)
@@ -72,7 +72,7 @@ def test_disk_usage_never_exceeds_the_limit(each_leg, make_daemon):
         assert sum(len(v) for v in found.values()) >= 0.7 * limit
 
 
-def test_used_bytes_of_the_status_is_what_du_says(daemon, client):
+def test_used_bytes_of_the_status_equals_du(daemon, client):
     ns = client.namespace("du")
     put_all(client, ns, items("du", 100, 256 * KIB), ack=Ack.WRITTEN)
     used = daemon.status()["store"]["used_bytes"]
@@ -202,7 +202,7 @@ def test_a_flipped_byte_on_disk_is_a_miss_and_counted(each_leg, make_daemon, res
         assert c.value(ns, key) == value
     assert daemon.metric("kvcache_store_crc_failures_total") == 1
     assert daemon.status()["totals"]["crc_failures"] == 1
-    # It was read twice, and neither read counts as bytes moved.
+    # The chunk was read twice, and neither read counts as bytes moved.
     moved = {name: value for name, value in daemon.metrics().items() if 'path="disk_to_host"' in name}
     assert [v for n, v in moved.items() if 'result="checksum"' in n] == [2]
     assert [v for n, v in moved.items() if "transfer_bytes" in n] == [7 * len(value)]
@@ -244,7 +244,7 @@ def test_pool_lies_in_huge_pages_where_the_system_has_them(make_daemon):
         assert get_all(c, ns, [k for k, _ in pairs]) == dict(pairs)
 
 
-def test_pool_in_small_pages_if_it_is_told_so(make_daemon):
+def test_the_pool_uses_small_pages_if_configured(make_daemon):
     daemon = make_daemon(settings={"memory.huge_pages": "off", "memory.pool": 64 * MIB}).start()
     pool = daemon.populated_status()["pool"]
     assert (pool["huge_pages"], pool["huge_bytes"], mapped_by_huge_pages(daemon.pid)) == ("off", 0, 0)

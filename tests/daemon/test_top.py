@@ -54,7 +54,7 @@ class Pipe:
         raise AssertionError(f"it ended, or no such line came: {self.process.stderr.read()}")
 
     def wait_for_a_sample(self):
-        """What is done from now on shows in a rate."""
+        """Waits for a sample; later activity shows in a rate."""
         self.until(lambda line: True)
 
 
@@ -97,7 +97,7 @@ class Terminal:
             self.read()
 
     def frames(self):
-        """What is on the screen after each redraw, as lists of lines."""
+        """Returns the screen after each redraw, as lists of lines."""
         parts = self.seen.split(b"\x1b[H")[1:]
         return [re.sub(rb"\x1b\[(K|[0-9;]*m)", b"", p.partition(b"\x1b[J")[0]).decode().split("\r\n") for p in parts if b"\x1b[J" in p]
 
@@ -110,7 +110,7 @@ class Terminal:
         os.write(self.master, keys)
 
     def ended(self):
-        """Its exit status, once it has ended and all it wrote has been read."""
+        """Waits until top has ended and all its output has been read. Returns the exit status."""
         self.until(lambda: self.process.poll() is not None, "it goes on")
         self.until(lambda: self.seen.endswith(LEAVE), "the terminal is not as it was")
         assert termios.tcgetattr(self.slave) == self.before, "the terminal's mode is not as it was"

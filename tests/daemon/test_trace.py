@@ -34,7 +34,7 @@ def stages(client):
     return json.loads(client.report(kvwire.Report.STAGES))
 
 
-def test_it_shows_the_way_of_a_batch_and_moves_each_stage(traced):
+def test_trace_shows_every_stage_of_a_batch(traced):
     daemon, path = traced
     turn(daemon, path, "on")
     said = json.loads(bench("--json", "trace", "--batches", "8", daemon=daemon, check=0).stdout)
@@ -54,10 +54,10 @@ def test_it_shows_the_way_of_a_batch_and_moves_each_stage(traced):
     assert not any("the device" in point for point in hot)
     for stage in STAGES:
         assert daemon.metric(SAMPLE % stage) > 0, stage
-    # What the library has copied by itself is counted as what the daemon copies.
+    # Copies by the library are counted like copies by the daemon.
     copies = 'kvcache_transfer_ops_total{path="host_to_host",layout="fully_contiguous",technology="memcpy",result="ok"}'
     wait_until(lambda: daemon.metrics().get(copies, 0) >= 8 * 16, "the copies of the hot gets")
-    # It leaves nothing behind.
+    # The command leaves nothing behind.
     assert daemon.status()["store"]["chunks"] == 0
 
 
@@ -69,7 +69,7 @@ def test_people_read_a_table(traced):
         assert line in said, said
 
 
-def test_without_the_times_it_says_what_to_do(traced):
+def test_trace_without_io_stages_reports_the_remedy(traced):
     daemon, path = traced
     refused = bench("trace", daemon=daemon, check=4)
     assert refused.stdout == "" and "set io.stages to on" in refused.stderr and "kvcachectl reload" in refused.stderr

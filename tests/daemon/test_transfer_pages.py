@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What clients move by themselves and count in a page (proto/README.md 5.6): it adds up, in the metrics and in benchmark sessions,
-also that of a client which was killed; and a client that writes anything else there brings about nothing."""
+"""Transfers that clients count in a page (proto/README.md 5.6): they appear in the metrics and in benchmark sessions, also those of a
+killed client; and a client that writes anything else there has no effect."""
 
 import contextlib
 import ctypes
@@ -35,7 +35,7 @@ class Page:
     def __init__(self, client):
         self.fd = client.transfers()
         self.page = mmap.mmap(self.fd, kvwire.TRANSFERS_BYTES, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-        self.words = memoryview(self.page).cast("Q")  # which are stored whole, unlike by struct
+        self.words = memoryview(self.page).cast("Q")  # words are stored atomically, unlike with struct
         self.slots = []
 
     def close(self):
@@ -121,7 +121,7 @@ def series(daemon, name, kind, result=None):
     return daemon.metrics().get(f"kvcache_transfer_{name}{{{labels}}}")
 
 
-def test_what_a_client_counts_is_in_the_session_and_in_the_metrics(daemon):
+def test_counts_of_a_client_appear_in_session_and_metrics(daemon):
     with daemon.client() as admin, daemon.client() as c, page_of(c) as page:
         assert c.features & kvwire.FEATURE_TRANSFERS
         page.add(*GPU, n=5, size=1 << 20)
@@ -200,7 +200,7 @@ def test_a_reset_under_load_leaves_nothing_of_before(daemon):
         assert daemon.metric("kvcache_transfer_impossible_counts_total") == 0
 
 
-def test_while_it_is_disabled_nothing_is_added(daemon):
+def test_a_disabled_session_counts_nothing(daemon):
     with daemon.client() as admin, daemon.client() as c, page_of(c) as page:
         admin.bench(INIT, "A")
         page.add(*GPU, n=1, size=100)
@@ -213,8 +213,8 @@ def test_while_it_is_disabled_nothing_is_added(daemon):
         assert (m["transfer_count"], m["min_transfer_size"], m["max_transfer_size"]) == (2, 100, 200)
 
 
-def test_without_its_own_smallest_and_largest_they_are_those_of_the_buckets(daemon):
-    """As of a record that was begun before a reset and stored after it."""
+def test_missing_minimum_and_maximum_come_from_the_buckets(daemon):
+    """Simulates a record that was begun before a reset and stored after it."""
     with daemon.client() as admin, daemon.client() as c, page_of(c) as page:
         admin.bench(INIT, "A")
         page.begin()
@@ -236,7 +236,7 @@ KEY = 1 << 24 | 3 << 16 | 2 << 8 | 5
     (KEY, dict(sizes={7: NONE, 6: 3}.items())), (KEY, dict(latencies={1: NONE}.items())), (KEY, dict(latency=NONE)),
     (KEY, dict(errors=(0, NONE, 2))), (KEY & ~(1 << 24), {}), (KEY | 9 << 16 | 255, {}), (1 << 24 | 9 << 16, {}), (NONE & 0xffffffff, {}),
 ])
-def test_R2_what_is_impossible_is_left_out(daemon, key, bad):
+def test_R2_impossible_records_are_ignored(daemon, key, bad):
     with daemon.client() as admin, daemon.client() as c, page_of(c) as page:
         admin.bench(INIT, "A")
         page.begin()
@@ -248,7 +248,7 @@ def test_R2_what_is_impossible_is_left_out(daemon, key, bad):
         assert daemon.metric("kvcache_transfer_impossible_counts_total") == 1
 
 
-def test_counters_that_go_back_add_nothing_and_counting_goes_on(daemon):
+def test_decreasing_counters_add_nothing_and_counting_continues(daemon):
     with daemon.client() as admin, daemon.client() as c, page_of(c) as page:
         admin.bench(INIT, "A")
         page.add(*GPU, n=10, size=100)
@@ -263,13 +263,13 @@ def test_counters_that_go_back_add_nothing_and_counting_goes_on(daemon):
         assert row(admin.bench(STATUS), *GPU)["transfer_count"] in (11, 14)
 
 
-def test_of_a_client_that_is_killed_while_it_writes_nothing_is_lost(daemon):
+def test_counts_of_a_client_killed_during_a_write_are_kept(daemon):
     with daemon.client() as admin, daemon.client() as c:
         admin.bench(INIT, "A")
         with page_of(c) as page:
             page.add(*GPU, n=1, size=100)
             assert row(admin.bench(STATUS), *GPU)["transfer_count"] == 1
-            page.begin()  # as of a client that is killed here
+            page.begin()  # like a client that is killed here
             page.write(0, KEY, epoch=page.epoch, transfers=2, blocks=2, regions=2, bytes=200, device_bytes=200, min=100, max=100,
                        latency=8000, busy=200, sizes={7: 2}.items(), latencies={12: 2}.items())
         c.close()

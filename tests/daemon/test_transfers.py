@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kvcache_transfer_* counts: the chunks that puts and gets moved, on which path, by how many operations."""
+"""kvcache_transfer_* counts the chunks that puts and gets moved, by path, and the operations."""
 
 import re
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the disk has lost is found: by the background pass, by `kvcachectl verify`, and with --store without a daemon."""
+"""Damage on disk is found by the background pass, by `kvcachectl verify`, and with --store without a daemon."""
 
 import json
 import os
@@ -90,7 +90,7 @@ def evict_memory(daemon, pairs):
             assert not only_there or set(c.evict(ns, only_there)) == {Status.OK}
 
 
-# --- of a running daemon ---
+# --- a running daemon ---
 
 def test_verify_of_a_good_store(daemon):
     pairs = fill(daemon)
@@ -111,7 +111,7 @@ def test_verify_of_an_empty_store(daemon):
     assert "all good" in ctl("verify", daemon=daemon, check=GOOD).stdout
 
 
-def test_verify_drops_exactly_what_is_bad(daemon):
+def test_verify_drops_exactly_the_bad_chunks(daemon):
     pairs = fill(daemon)
     bad = spoil(daemon, pairs, 7, seed=1)
     said = verify(daemon=daemon, check=DROPPED)
@@ -141,7 +141,7 @@ def test_verify_reports_by_segment(daemon):
     assert "1 did not match" in text and str(daemon.store) in text
 
 
-def test_verify_goes_on_beside_puts_and_gets(daemon):
+def test_verify_runs_concurrently_with_puts_and_gets(daemon):
     """Nothing that is put, evicted or dropped meanwhile is a finding."""
     pairs = fill(daemon, 60)
     client = daemon.client()
@@ -232,7 +232,7 @@ def test_hostile_stretches(daemon):
         assert c.verify_volume().chunks == len(pairs)
 
 
-def test_many_at_once_and_gone_clients(daemon):
+def test_concurrent_verifies_are_served_or_busy_and_survive_disconnects(daemon):
     """Requests are served or refused as BUSY; those of a client that hangs up end without trace."""
     pairs = fill(daemon)
     body = struct.pack("<IIIIQ", 0, 0, 0, 4096, 16 << 20)
@@ -312,7 +312,7 @@ def scrubbed(make_daemon):
     return make_daemon(settings={"store.scrub_interval": "1s", "store.scrub_rate": "1GiB"}).start()
 
 
-def test_the_background_pass_finds_what_nobody_asks_for(scrubbed):
+def test_the_background_pass_finds_damage_in_unused_chunks(scrubbed):
     pairs = fill(scrubbed)
     bad = spoil(scrubbed, pairs, 5, seed=2)
     wait_until(lambda: scrubbed.metric("kvcache_scrub_failures_total") == 5, "the pass finds them", 30)
@@ -328,7 +328,7 @@ def test_the_background_pass_finds_what_nobody_asks_for(scrubbed):
     check_misses(scrubbed, pairs, bad)
 
 
-def test_the_background_pass_keeps_to_its_rate_and_says_how_far_it_is(make_daemon):
+def test_the_background_pass_keeps_its_rate_and_reports_progress(make_daemon):
     rate = 4 * MIB
     daemon = make_daemon(settings={"store.scrub_interval": "1s", "store.scrub_rate": rate}).start()
     fill(daemon)
@@ -418,7 +418,7 @@ def test_offline_after_a_kill(daemon):
     check_misses(daemon, pairs, set())
 
 
-def test_offline_reports_what_the_start_drops(stopped):
+def test_offline_verify_reports_entries_dropped_by_recovery(stopped):
     """A damaged table page costs the entries it held, and is reported."""
     daemon, pairs = stopped
     table = daemon.store / "table"
@@ -450,7 +450,7 @@ def test_offline_of_a_store_in_use(daemon):
     assert verify(daemon=daemon, check=GOOD)["chunks"] == 6
 
 
-def test_offline_of_what_is_no_store(stopped, directory):
+def test_offline_verify_refuses_a_directory_without_a_store(stopped, directory):
     daemon, _ = stopped
     empty = directory / "empty"
     empty.mkdir()
@@ -465,7 +465,7 @@ def test_offline_of_what_is_no_store(stopped, directory):
         result = ctl("verify", "--store", path, check=NOT_RUN)
         assert word in result.stderr, result.stderr
     assert list(empty.iterdir()) == [], "it made a store of an empty directory"
-    # One that cannot be verified keeps none of the others from it, before or behind; nothing is said to be good.
+    # A store that cannot be verified does not prevent others from being verified, before or after it; nothing is called good.
     for stores in ([daemon.store, empty], [empty, daemon.store]):
         result = ctl("verify", *[word for store in stores for word in ("--store", store)], check=NOT_RUN)
         assert "48 chunks" in result.stdout and "nothing bad so far" in result.stdout and str(empty) in result.stderr

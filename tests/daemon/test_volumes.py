@@ -103,7 +103,7 @@ def test_suspend_and_resume_under_load_lose_and_invent_nothing(make):
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["SIGTERM", "SIGKILL"])
-def test_what_is_purged_while_a_path_is_suspended_never_comes_back(make, kill):
+def test_chunks_purged_while_a_volume_is_suspended_never_return(make, kill):
     daemon = make("a", "b").start()
     pairs = items("purged", 100, 10000)
     with daemon.client() as c:
@@ -236,7 +236,7 @@ def test_R9_suspending_and_resuming_are_for_admins(make):
     assert volumes_of(daemon)[0]["state"] == "up"
 
 
-def test_a_path_that_cannot_be_opened_is_told_of_and_can_be_resumed(make):
+def test_a_volume_that_cannot_be_opened_is_reported_and_can_be_resumed(make):
     daemon = make("a", "b").start()
     pairs = items("missing", 100, 10000)
     with daemon.client() as c:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold for the adapter under LMCache's calls, whichever package they come from: the real one (lmcache_check.py), or what
-stands in for it (tests/python/test_lmcache_contract.py).
+"""The contract of the adapter under LMCache's calls, whether they come from the real package (lmcache_check.py) or from its substitute
+(tests/python/test_lmcache_contract.py).
 
 Each function takes `make` (options of the adapter -> a host) and a running daemon of tests/daemon/harness.py. A host has the adapter
 and an arena of objects, as LMCache's L1 has; it waits for events as LMCache's controllers do, and changes objects as soon as those
@@ -40,7 +40,7 @@ class Host:
         return [self.new_key(hashlib.sha256(f"{name} {i}".encode()).digest(), **fields) for i in range(count)]
 
     def _await(self, fd, take, seconds=30.0):
-        """What take() gives once it is not None; woken by the event alone."""
+        """Returns the first result of take() that is not None; only the event wakes it."""
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         deadline = time.monotonic() + seconds
@@ -78,7 +78,7 @@ class Host:
         return [bits.test(i) for i in range(len(keys))]
 
     def get(self, keys, layout="plain", first=None):
-        """Which were loaded; each of them right."""
+        """Loads the keys, and checks the bytes. Returns which were loaded."""
         objects = self._objects(len(keys), layout, first)
         for thing in objects:
             fill(thing, b"\xcc" * len(thing.byte_array))
@@ -146,7 +146,7 @@ def every_field_of_the_key_counts(make, daemon):
 
 
 def another_layout_is_not_loaded(make, daemon):
-    """Of as many bytes, but of another type or shape: a lookup with the wrong layout may find it, a load does not."""
+    """Objects of equal size but another type or shape: a lookup with the wrong layout may find them, a load must not."""
     host = make()
     keys = host.keys("layout", 4)
     assert host.store(keys)

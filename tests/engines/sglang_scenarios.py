@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold for the backend under SGLang's calls, whichever package they come from: the real one (sglang_check.py), or what
-stands in for it (tests/python/test_sglang_contract.py).
+"""The contract of the backend under SGLang's calls, whether they come from the real package (sglang_check.py) or from its substitute
+(tests/python/test_sglang_contract.py).
 
 Each function takes `make` (options of the backend, and of the host pool, -> a host) and a running daemon of
 tests/daemon/harness.py. A host has the backend, a host pool and its pages; it changes pages as soon as SGLang could."""
@@ -71,7 +71,7 @@ class Host:
         return b"".join(ctypes.string_at(a, n) for a, n in self._pieces([page])[0])
 
     def store(self, keys):
-        """What was stored. The pages are another request's right afterwards."""
+        """Stores pages and then reuses them. Returns which were stored."""
         good = []
         for first in range(0, len(keys), len(self.pages)):
             some = keys[first:first + len(self.pages)]

@@ -102,7 +102,7 @@ def main(kind):
         forget_all(False)
 
     def forget_memory():
-        """What the daemon holds of this prompt stays on its disk only."""
+        """Evicts the prompt's chunks from memory, so that they are only on disk."""
         forget_all()
         for one in watched:
             deadline = time.monotonic() + 20

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What must hold for the tier under vLLM's managers, whichever they are: the real ones (vllm_check.py), or what stands in for them
-(tests/python/test_vllm_contract.py). A host stores, looks up and loads as the scheduler does, and owns the rows; `host.row` of bytes.
+"""The contract of the tier under vLLM's managers, the real ones (vllm_check.py) or their substitutes (tests/python/test_vllm_contract.py).
+A host stores, looks up and loads as the scheduler does, and owns the rows, of `host.row` bytes each.
 
 Each function takes `make` (options of the tier -> a host) and a running daemon of tests/daemon/harness.py."""
 

@@ -26,7 +26,7 @@ from vllm_gpu import engine
 
 LENGTHS = tuple(map(int, os.environ.get("LENGTHS", "256 512 1024 2048 4096 8192 16384").split()))
 ROUNDS = int(os.environ.get("ROUNDS", "3"))
-TURNS = int(os.environ.get("TURNS", "12"))  # of 253 steps: the slowest 30 of them are above the p99, where one turn has 2
+TURNS = int(os.environ.get("TURNS", "12"))  # turns of 253 steps: 30 steps of 12 turns are above the p99, but only 2 of a single turn
 REQUESTS, BLOCK = 200, 64  # the trace's blocks have 512 tokens: an eighth of them
 GPU_BLOCKS = 2304
 
@@ -179,7 +179,7 @@ def decode(it, kind):
 
 
 def requests():
-    """Those of sessions with at least four turns, in the trace's order."""
+    """Returns the requests of sessions with at least four turns, in the trace's order."""
     rows = [json.loads(line) for line in open(os.environ["TRACE"])]
     owner, session = {}, []
     for i, row in enumerate(rows):

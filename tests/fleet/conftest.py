@@ -77,6 +77,6 @@ def make_host(make_daemon):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """What was measured, and the last line."""
+    """Prints the measured figures, and the last line."""
     for line in engines.FIGURES:
         terminalreporter.write_line(line)

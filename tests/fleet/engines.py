@@ -76,7 +76,7 @@ class Cluster:
         return command("timeout", "120", "rados", "--conf", self.conf, "-p", "kvcache", *arguments, **how)
 
     def lose(self, percent):
-        """Of the packets from and to the cluster, or a skip. How many were lost since it was called last."""
+        """Drops a share of the packets from and to the cluster, or skips the test. Returns how many were dropped since the last call."""
         with tempfile.TemporaryFile() as out:
             status = subprocess.run(["sh", str(CEPH_SH), "lose", self.folder, str(percent)], stdin=subprocess.DEVNULL, stdout=out,
                                     stderr=out, timeout=60).returncode
@@ -110,7 +110,7 @@ class Engine:
         return [self.name] + [f"{k}={v}" for k, v in self.parameters().items()] + [f"prefix={self.prefix}"]
 
     def bench_arguments(self):
-        """Of kvcache-bench remote."""
+        """Returns the arguments for kvcache-bench remote."""
         return [self.name] + [f"--{'ceph-conf' if k == 'conf' else k}={v}" for k, v in self.parameters().items()]
 
 

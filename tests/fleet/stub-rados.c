@@ -332,7 +332,7 @@ static void operation_free(struct operation *p)
         pthread_mutex_unlock(&lock);
 }
 
-/* --- what rados.c calls --- */
+/* --- functions that rados.c calls --- */
 
 #define X(name, type, arguments) EXPORT type rados_##name arguments;
 LIBRADOS_FUNCTIONS(X)
@@ -576,7 +576,7 @@ int rados_aio_write_op_operate(rados_write_op_t op, rados_ioctx_t io, rados_comp
                                const char *oid, time_t *mtime, int flags)
 {
         if (!(flags & RADOS_OPERATION_FULL_TRY))
-                abort(); /* it would wait for room */
+                abort(); /* librados would wait for room */
         return enqueue(op, io, c, oid, "rados_aio_write_op_operate");
 }
 
@@ -789,7 +789,7 @@ void rados_nobjects_list_close(rados_list_ctx_t list)
         pthread_mutex_unlock(&lock);
 }
 
-/* --- what the tests call --- */
+/* --- functions that the tests call --- */
 
 EXPORT void stub_fault(const char *function, unsigned after, unsigned times, int result);
 EXPORT void stub_hang(bool on);

@@ -129,7 +129,7 @@ def curl_loop(engine, depth, seconds):
             run(lambda key: engine.curl(*(["-o", "/dev/null", key] * rounds))))
 
 
-OBJECTS = {"rados": 512, "directory": 512, "s3": 256}  # of 2 MiB: a second or more
+OBJECTS = {"rados": 512, "directory": 512, "s3": 256}  # objects of 2 MiB: a second or more
 YARDSTICKS = {"rados": (rados_bench, "rados bench", 0.8, 0.9), "directory": (fio, "fio", 0.9, 0.9), "s3": (curl_loop, "curl", 0.8, 0.8)}
 
 
@@ -163,7 +163,7 @@ def test_it_is_as_fast_as_the_engines_own_tool(engine):
 # --- 1: what one host has stored, the others hit ---
 
 @pytest.mark.parametrize("trace", ["made", "real"])
-def test_a_second_host_hits_what_the_first_has_stored(engine, make_host, directory, trace):
+def test_a_second_host_hits_chunks_stored_by_the_first(engine, make_host, directory, trace):
     path, some = (trace_path(), ["--requests", "60"]) if trace == "real" else (write_trace(directory / "trace", 60), [])
     asked, _, distinct = expected_hits(path, 60)
     a, b = (make_host(engine, **{"remote.absence_lifetime": "10s"}) for _ in range(2))
@@ -310,7 +310,7 @@ def test_a_get_of_what_hangs_is_a_miss_within_its_deadline(ceph_engine, make_hos
             assert got(c, ns, [pairs[3][0]], timeout_ms=200)[0][0] != Status.OK
             assert time.monotonic() - began < 1
             began = time.monotonic()
-            b.stop()  # nor does a stop wait for it
+            b.stop()  # a stop does not wait for the engine either
             assert time.monotonic() - began < 60
     b.start()
     with b.client() as c:
@@ -348,7 +348,7 @@ def test_a_get_while_packets_are_lost_is_a_hit_or_a_miss_within_its_deadline(cep
     store(a, pairs + before)
     with b.client() as c:
         ns = open_on(c, b)
-        assert all(s == Status.OK for s, _ in got(c, ns, [k for k, _ in before]))  # its connections are there
+        assert all(s == Status.OK for s, _ in got(c, ns, [k for k, _ in before]))  # opens its connections
         hits, slowest = 0, 0
         with trouble(ceph_engine, "lossy"):
             for pair in pairs:
@@ -431,7 +431,7 @@ def kill_and_revive(engine, hosts, victim, rng):
 
 
 def in_use(daemon):
-    """It may have closed the breaker by a trial."""
+    """Returns whether the shared tier is in use again; a trial may have closed the breaker."""
     state = remote(daemon)
     return state["breaker"] == "closed" and state["unknown_namespaces"] == state["queued"] == 0
 
@@ -461,7 +461,7 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
         running = [begin_replay(h, path, f"r{max(number - i, 0)}") for i, h in enumerate(hosts)]
         for host, process, was in zip(hosts, running, before):
             wait_until(lambda: process.poll() is not None or activity(host) > was, "the replay is under way", 60)
-        time.sleep(rng.uniform(0, 2))  # of the three or more seconds that they take
+        time.sleep(rng.uniform(0, 2))  # part of the three or more seconds that the replays take
         victim = victims.pop()
         done[victim] = done.get(victim, 0) + 1
         meanwhile += all(process.poll() is None for process in running)
@@ -487,4 +487,4 @@ def test_kills_in_turns_make_nothing_wrong_and_nothing_hang(engine, make_host, d
            f"{last['blocks_hit_remote']:.0f} of {last['blocks_asked']:.0f}")
     assert last["wrong_bytes"] == 0
     assert hit + last["blocks_hit_remote"] > 0
-    assert hit > 0 or ROUNDS < 10  # what was written while a part of the engine was down may be nothing
+    assert hit > 0 or ROUNDS < 10  # there may be no hits on blocks written while a part of the engine was down

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is read from a disk at startup, each reader by itself: the superblock, the namespaces files,
- * the pages and entries of the table ring. Whatever is taken for whole keeps its promises, and what
- * is written back in its stead is read again the same.
+/* Tests each reader of startup separately: the superblock, the namespaces files, the pages and
+ * entries of the table ring. Whatever a reader accepts must fulfil its guarantees, and must be read
+ * back equal after it was written again.
  *
- * libFuzzer runs it, on the image of a good store: tens of thousands a second, where fuzz-store
- * opens all of it. The first byte says who reads; then changes as image_change() takes them. */
+ * libFuzzer runs it on the image of a good store: tens of thousands of runs a second, because
+ * fuzz-store opens the whole store. The first byte selects the reader; the others are changes for
+ * image_change(). */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>

@@ -54,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
         if (bytes == 0 || bytes > 1 << 20)
                 return 0;
-        copy = malloc(bytes); /* its end is the sanitizer's */
+        copy = malloc(bytes); /* a sanitizer detects reads beyond its end */
         if (!copy)
                 return 0;
         memcpy(copy, data + 1, bytes - 1);

@@ -43,7 +43,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 
         if (bytes < 9)
                 return 0;
-        header = calloc(1, REMOTE_HEADER_BYTES); /* its end is the sanitizer's */
+        header = calloc(1, REMOTE_HEADER_BYTES); /* a sanitizer detects reads beyond its end */
         if (!header)
                 return 0;
         memcpy(header, data + 9, MIN(bytes - 9, (size_t)REMOTE_HEADER_BYTES));

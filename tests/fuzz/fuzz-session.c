@@ -66,13 +66,13 @@ static struct {
         struct sessions *sessions;
 } d;
 static int clients[CLIENTS];
-/* What clients register; the files may be cut. The last one is on a disk, if there is one that puts
- * can be taken from. */
+/* Files that clients register; they may be truncated. The last one is on a disk, if there is one
+ * that supports puts from files. */
 static int sealed_fd = -1, file_fd = -1, disk_fd = -1;
 static dev_t store_device;
 static bool resumed;
 static struct wire_lease last_lease;
-static struct pool_page *page; /* of a client that has the pool index; NULL: of none */
+static struct pool_page *page; /* page of a client that has the pool index; NULL: none has */
 static const uint8_t *input;
 static size_t left;
 
@@ -89,7 +89,7 @@ static void report(void *userdata, const struct client *client, enum wire_report
         fputs("report", out);
 }
 
-/* As server.c has it. */
+/* Ends an iteration as server.c does. */
 static void turn(void)
 {
         event_base_loop(d.base, EVLOOP_ONCE | EVLOOP_NONBLOCK);
@@ -163,14 +163,14 @@ static void make_lookups(void)
         (void)lookups_ask(d.service.lookups, 0, &wait);
         do {
                 assert(turns++ < TURNS);
-                inline_clock_advance_ms(1); /* one that failed is tried again in a second */
+                inline_clock_advance_ms(1); /* a failed build is repeated after a second */
                 turn();
                 lookups_get_stats(d.service.lookups, &stats);
         } while (stats.tables == 0 || stats.building > 0);
 }
 
-/* What the namespaces of the test are called. A name may have been removed, and may have been
- * opened again since, under another number. */
+/* Names of the test's namespaces. A name may have been removed, and opened again with another
+ * number. */
 static const char namespace_names[] = "abcd";
 
 static const struct store_namespace *find_namespace(char letter)
@@ -513,7 +513,7 @@ static void scribble(void)
         }
 }
 
-/* Of a batch, with luck. */
+/* Cancels a batch, if the tag matches one. */
 static void say_cancel(int fd)
 {
         struct wire_cancel msg = { .hdr = { .len = sizeof(msg), .op = WIRE_CANCEL },

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One directory of files in memory, for fuzzers that open a store thousands of times a second. The
- * system calls that the store makes on files are wrapped (memory_files_wraps in meson.build); any
- * that is not about this directory goes through. One thread.
+/* One directory of files in memory, for fuzzers that open a store thousands of times a second.
+ * The system calls that the store makes on files are wrapped (memory_files_wraps in
+ * meson.build); any that is not about this directory goes through. One thread.
  *
- * A file's image is what memory_files_reset() brings back; only what was written since is copied.
- */
+ * * A file's image is what memory_files_reset() brings back; only what was written since is
+ * copied. */
 #pragma once
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Of the directory, for code that opens it by name. */
+/* Name of the directory, for code that opens it by name. */
 #define MEMORY_FILES_PATH "/memory-files"
 
 enum { MEMORY_FILES = 32, MEMORY_FILE_ROOM = 2 << 20 };
 
-/* What lies there is the image from now on. */
+/* Makes the present contents the image. */
 void memory_files_keep(void);
 /* Back to the image. Nothing is open. */
 void memory_files_reset(void);

@@ -21,7 +21,7 @@ struct store *image_store;
 static uint8_t uuid[DISK_UUID_BYTES];
 static struct kio *io;
 static char *buf;
-static char payloads[IMAGE_KEYS + 1][ROOM]; /* what is put */
+static char payloads[IMAGE_KEYS + 1][ROOM]; /* contents of puts */
 static bool done;
 
 /* --- the store --- */
@@ -120,7 +120,7 @@ static void get_done(struct store_get *req)
         done = true;
 }
 
-/* Whatever comes is what was put. */
+/* Gets a key; a hit must have the bytes that were put. */
 void image_get(uint32_t ns, uint32_t k)
 {
         static struct store_get req;

@@ -16,12 +16,12 @@ enum { IMAGE_KEYS = 96, IMAGE_NAMES = 3, IMAGE_LIMIT = 4 << 20 };
 void image_make(void);
 const uint8_t *image_uuid(void);
 
-/* A list of changes to its tables: a byte for the kind and the file, three for the place, one for
- * the length, then the bytes. Kinds: 0: cut short there, or with an odd length made longer; 1: a
- * page of the ring over another one; 2: both copies of the namespaces, or all of the superblock,
- * alike; else the bytes as they are, and with an odd kind checksums are made right. `only`:
- * whatever file a change names, it is for this one (of the namespaces, either); NULL: as it says.
- */
+/* A list of changes to its tables: a byte for the kind and the file, three for the place, one
+ * for the length, then the bytes. Kinds: 0: cut short there, or with an odd length made longer;
+ * 1: a page of the ring over another one; 2: both copies of the namespaces, or all of the
+ * superblock, alike; else the bytes as they are, and with an odd kind checksums are made right.
+ * `only`: whatever file a change names, it is for this one (of the namespaces, either); NULL: as
+ * it says. */
 void image_change(const char *only, const uint8_t *data, size_t size);
 
 /* The store that image_open() has opened; the image_* functions below use it, and turn it until
@@ -34,5 +34,5 @@ int image_put(uint32_t namespace_id, uint32_t k);
 /* Asserts that whatever comes is what was put. */
 void image_get(uint32_t namespace_id, uint32_t k);
 void image_purge(uint32_t namespace_id);
-/* Of number `n`; 0: it cannot be had. */
+/* Returns the id of namespace number `n`, or 0 if it cannot be opened. */
 uint32_t image_namespace(unsigned n);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of KVBench's commands share: running them, writing their files, and the formulas once more.
+"""Helpers of the tests of KVBench's commands: running them, writing their files, and a second implementation of the formulas.
 
-The formulas are written down here a second time, from their description and in exact fractions where the tool has
-doubles, so that a mistake in one of the two shows.
+The formulas are implemented here from their description, in exact fractions where the tool has doubles, so that a mistake
+in either implementation shows.
 """
 
 import csv

@@ -69,7 +69,7 @@ def refused(*arguments, status=FAILED, cwd=None):
 
 
 def test_documented_results():
-    """What the documentation of KVBench says that its examples come to."""
+    """The documented examples of KVBench give the documented results."""
     for deployment_name, overrides, batch, block in (
             ("block-tp1-pp16", [], 5958, 589824), ("layer-tp1-pp16", [], 23829, 147456),
             ("block-tp1-pp8", ["--pp", 32, "--num_requests", 100], 119141, 294912)):
@@ -175,7 +175,7 @@ def test_what_2025_06_did_not_have_is_said():
 
 
 def test_plan_for_kvcache_bench_is_a_command_of_its_own():
-    """What it prints, run as a plan, comes to the same plan."""
+    """The printed command, run as a plan, gives the same plan."""
     words = [*conf("llama_3_1_8b", "layer-tp8-pp4"), "--isl", 4096, "--source", "memory", "--num_threads", 4,
              "--filepath", "/a b/it's"]
     text = ok("plan", *words, "--target", "kvcache-bench")

@@ -99,8 +99,8 @@ def by_kind(*names):
 
 
 def corrected(text, model):
-    """What KVBench printed, as it prints without two mistakes: a segment type that nixlbench refuses, and the name
-    that the version of 2025-06 leaves out."""
+    """Returns KVBench's output without two of its mistakes: a segment type that nixlbench refuses, and the name that the version of
+    2025-06 leaves out."""
     text = text.replace("--target_seg_type FILE", "--target_seg_type VRAM")
     return re.sub(r"^(Model +: )$", rf"\g<1>{model}", text, flags=re.M)
 
@@ -177,13 +177,13 @@ def test_works_by_now(vector, folder):
 
 @by_kind("failure")
 def test_failures(vector, folder):
-    """What failed there fails here, on the right channel and with an exit status that says so."""
+    """Commands that fail in KVBench fail here, on the right channel and with a matching exit status."""
     result = clean(run(*vector["argv"], cwd=folder))
     assert result.returncode == (USAGE if usage(vector) else FAILED)
     assert result.stderr and "rror" not in result.stdout
     for file in re.findall(r"Error processing config file (\S+):", vector["stdout"]):
         assert file in result.stderr
-    if "====" in vector["stdout"]:  # the others are still printed
+    if "====" in vector["stdout"]:  # the other configurations are still printed
         assert vector["stdout"].startswith(result.stdout)
 
 

@@ -198,7 +198,7 @@ static void what_is_not_there_is_enoent(struct run *t)
         const char *name = name_of(t, "1/id/ab/missing");
 
         check(t, backend_read(t->ops, t->b, name, 8192, 0) == -ENOENT);
-        if (strcmp(t->ops->name, "s3") != 0) /* which cannot tell */
+        if (strcmp(t->ops->name, "s3") != 0) /* s3 cannot detect it */
                 check(t, backend_delete(t->ops, t->b, name) == -ENOENT);
         check(t, backend_write(t->ops, t->b, BACKEND_CREATE, name, 8192, 3) == 0);
         check(t, backend_delete(t->ops, t->b, name) == 0);
@@ -220,7 +220,7 @@ static void the_first_create_wins(struct run *t)
         check(t, backend_delete(t->ops, t->b, name) == 0);
 }
 
-/* The room may be smaller than the object, or larger, and end anywhere. */
+/* The room may be smaller or larger than the object, and of any length. */
 static void a_read_fills_the_room_there_is(struct run *t)
 {
         static const uint64_t rooms[] = { 1, 100, 4096, 4097, 5000, 9999, 10000, 10001, 65536 };
@@ -364,7 +364,7 @@ static void one_host_has_the_lease(struct run *t)
         check(t, t->ops->open(&other, t->params, error) == 0);
         if (!other)
                 return;
-        (void)backend_read(t->ops, other, name_of(t, "1/id/ab/none"), 4096, 0); /* connected */
+        (void)backend_read(t->ops, other, name_of(t, "1/id/ab/none"), 4096, 0); /* connects */
         check(t, t->ops->lease(t->b, name, "host-a", 3600 * SECOND_NS) == 0);
         check(t, t->ops->lease(t->b, name, "host-a", 3600 * SECOND_NS) == 0);
         check(t, t->ops->lease(other, name, "host-b", 3600 * SECOND_NS) == -EBUSY);
@@ -402,7 +402,7 @@ static void a_mark_is_no_harm(struct run *t)
         check(t, backend_delete(t->ops, t->b, name) == 0);
 }
 
-/* Operations end, as done or as cancelled, and close() returns. */
+/* All operations end, as done or as cancelled, and close() returns. */
 static void stop_ends_all(struct run *t)
 {
         enum { N = 50 };
@@ -440,7 +440,7 @@ unsigned backend_contract(const struct backend_ops *ops, const struct backend_pa
                 return 1;
         }
         objects_come_back_whole(&t);
-        if (t.failed > 0) { /* nothing works, then */
+        if (t.failed > 0) { /* nothing works in that case */
                 ops->stop(t.b);
                 ops->close(t.b);
                 *ret_checks = t.checks;

@@ -23,7 +23,7 @@ static char *texts[2]; /* standard output and standard error of the latest run *
 static char *squeezed;
 static char directory[] = "/tmp/test-bench-XXXXXX";
 
-/* Has `stream` write into memory. Returns that memory's descriptor. */
+/* Makes `stream` write into memory. Returns that memory's descriptor. */
 static int capture(FILE *stream, int *ret_original)
 {
         int fd = memfd_create("output", MFD_CLOEXEC);
@@ -70,7 +70,7 @@ int bench_run(const struct command *command, const char *const *arguments)
         complain_as("kvcache-bench");
         complain_in_json(false);
         unsetenv("KVCACHE_SOCKET");
-        optind = 0; /* getopt_long() starts again */
+        optind = 0; /* restarts getopt_long() */
         fds[0] = capture(stdout, &originals[0]);
         fds[1] = capture(stderr, &originals[1]);
         status = command->run(&ctl, command, n, argv);
@@ -79,7 +79,7 @@ int bench_run(const struct command *command, const char *const *arguments)
                 free(texts[i]);
                 texts[i] = end_capture(i ? stderr : stdout, fds[i], originals[i]);
         }
-        /* getopt_long() has permuted them, and lost none. */
+        /* getopt_long() has permuted the arguments, but they are all there. */
         for (int i = 0; i < n; i++)
                 free(argv[i]);
         return status;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tests of what changes the whole process: they run in a child of their own. */
+/* Runs tests that change the whole process in a child of their own. */
 #pragma once
 
 #include <stdio.h>
 
-/* Runs `f` in a child, which has test_timeout_ms() of a minute; it returns 0 if all is well, 77 to
- * skip, else a number of a check. */
+/* Runs `f` in a child, with a time limit of test_timeout_ms() of a minute. `f` returns 0 on
+ * success, 77 to skip, otherwise the number of the failed check. */
 void in_child(int (*f)(void));
 
-/* In a child: numbered checks, as assertions of cmocka cannot leave it. */
+/* A numbered check for use in a child, which assertions of cmocka cannot leave. */
 #define CHECK(n, condition)                                                                        \
         do {                                                                                       \
                 if (!(condition)) {                                                                \

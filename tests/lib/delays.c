@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine that is slow at random, by LD_PRELOAD: threads sleep where they begin, wake and make
- * calls, for up to DELAYS_MS (40), in DELAYS_PER_MILLE (20) of a thousand calls. What fails then
- * depends on how soon a thread goes on. */
+/* Simulates a machine that is slow at random, by LD_PRELOAD: threads sleep where they begin, wake
+ * and make calls, for up to DELAYS_MS (40), in DELAYS_PER_MILLE (20) of a thousand calls. A test
+ * that then fails depends on the speed of a thread. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -30,7 +30,7 @@ __attribute__((constructor)) static void configure(void)
                 most_ns = strtoull(value, NULL, 10) * 1000000;
 }
 
-/* Of xorshift64. */
+/* Returns the next number of xorshift64. */
 static uint64_t draw(void)
 {
         if (seed == 0 && getrandom(&seed, sizeof(seed), 0) < 0)
@@ -42,7 +42,7 @@ static uint64_t draw(void)
         return seed;
 }
 
-/* In so many of a million calls; errno stays. */
+/* Sleeps in `per_million` of a million calls; preserves errno. */
 static void sleep_at_random(uint64_t per_million)
 {
         uint64_t ns = draw() % (most_ns + 1);
@@ -68,11 +68,11 @@ static void *begin(void *userdata)
         return b.run(b.userdata);
 }
 
-/* What follows is instead of the library's. */
+/* The functions below replace those of the C library. */
 #pragma GCC visibility push(default)
 
-/* `real_NAME`, the C library's; not in a constructor, since those of other libraries may run first.
- */
+/* Finds `real_NAME`, the C library's function; not in a constructor, because constructors of other
+ * libraries may run first. */
 #define FIND(name)                                                                                 \
         static __typeof__(&name) real_##name;                                                      \
         if (!__atomic_load_n(&real_##name, __ATOMIC_RELAXED))                                      \
@@ -94,7 +94,7 @@ int pthread_create(pthread_t *ret, const pthread_attr_t *attributes, void *(*run
         return error;
 }
 
-/* The one that has the lock does not sleep. */
+/* A thread must not sleep with the lock held. */
 int pthread_cond_wait(pthread_cond_t *condition, pthread_mutex_t *lock)
 {
         int error;
@@ -113,7 +113,7 @@ int pthread_mutex_unlock(pthread_mutex_t *lock)
 
         FIND(pthread_mutex_unlock);
         error = real_pthread_mutex_unlock(lock);
-        sleep_at_random(per_mille * 100); /* there are many */
+        sleep_at_random(per_mille * 100); /* such calls are frequent */
         return error;
 }
 

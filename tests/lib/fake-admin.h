@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of <kvcache-admin.h> that only kvcachectl makes: namespaces one by one, volumes,
- * verify, the shared tier, reload and record. They answer what a test has set here and record their
- * arguments; fake.scripts makes them fail, as any other call. */
+/* Fakes the calls of <kvcache-admin.h> that only kvcachectl makes: namespaces, volumes, verify, the
+ * shared tier, reload and record. They return values that a test has set here, and record their
+ * arguments; fake.scripts makes them fail, like any other call. */
 #pragma once
 
 #include "fake-kvcache.h"
@@ -17,13 +17,13 @@ struct fake_admin {
         struct kvcache_sweep swept;         /* out members */
         const char *reloaded;               /* kvcache_reload(); NULL: "{}" */
         bool reload_refused;
-        int record_fd; /* kvcache_record() gives it away */
+        int record_fd; /* kvcache_record() passes it to the caller */
 
-        /* arguments of the last call of the kind */
-        char name[256]; /* the namespace's */
+        /* Arguments of the last call of each kind: */
+        char name[256]; /* name of the namespace */
         uint32_t remove_flags;
         uint32_t lifetime_s;
-        bool suspended; /* else resumed */
+        bool suspended; /* true: suspended; false: resumed */
         uint32_t volume;
         struct kvcache_verify verify;
         struct kvcache_sweep sweep;
@@ -32,5 +32,5 @@ struct fake_admin {
 };
 extern struct fake_admin fake_admin;
 
-/* Forgets everything and calls fake_reset(). */
+/* Resets this structure, and calls fake_reset(). */
 void fake_admin_reset(void);

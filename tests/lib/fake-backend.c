@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See fake-backend.h. One of it, with one lock over all; the thread of FAKE_THREAD is started with
- * the first back end and ends with it. */
+/* A fake back end; see fake-backend.h. There is one, protected by one lock; the thread of
+ * FAKE_THREAD is started with the first back end and ends with it. */
 #include "fake-backend.h"
 
 #include <errno.h>
@@ -52,7 +52,7 @@ static void unlock(void)
         pthread_mutex_unlock(&fake.lock);
 }
 
-/* --- objects; under the lock --- */
+/* --- objects, under the lock --- */
 
 static struct object *find(const char *name)
 {
@@ -234,7 +234,7 @@ static struct backend *close_fake(struct backend *b)
         (void)b;
         lock();
         if (fake.listing)
-                abort(); /* a back end would free what the sweeper's thread is using */
+                abort(); /* a back end would free memory that the sweeper's thread uses */
         unlock();
         if (fake.has_thread)
                 pthread_join(fake.thread, NULL);
@@ -242,7 +242,7 @@ static struct backend *close_fake(struct backend *b)
         return NULL;
 }
 
-/* --- the sweeper's --- */
+/* --- the sweeper's functions --- */
 
 static int lease(struct backend *b, const char *name, const char *owner, uint64_t for_ns)
 {
@@ -358,7 +358,7 @@ const struct backend_ops fake_backend_plain = {
         .close = close_fake,
 };
 
-/* --- the test's --- */
+/* --- the test's functions --- */
 
 void fake_reset(void)
 {
@@ -489,7 +489,7 @@ void fake_put(const char *name, const void *bytes, size_t size, uint64_t used_ms
         unlock();
 }
 
-/* With the object of that name, if there is one. */
+/* Calls `change` on the object of that name, if there is one. */
 static bool with(const char *name, void (*change)(struct object *o, uint64_t how), uint64_t how)
 {
         struct object *o;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A storage engine in memory, for tests of the shared tier. It does what it is asked to: ends
- * operations within submit(), on another thread, when the test says so, or never; fails; brings
- * other bytes than were written. */
+/* A storage engine in memory, for tests of the shared tier. A test chooses when operations end
+ * (within submit(), on another thread, on request, or never), makes them fail, and alters the bytes
+ * of objects. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,30 +11,30 @@
 #include "remote/backend.h"
 
 enum fake_end {
-        FAKE_WITHIN, /* submit() */
-        FAKE_THREAD, /* on a thread of the back end's */
+        FAKE_WITHIN, /* within submit() */
+        FAKE_THREAD, /* on a thread of the back end */
         FAKE_HELD,   /* by fake_release(); stop() cancels it */
-        FAKE_HUNG,   /* the same, but stop() does not */
+        FAKE_HUNG,   /* by fake_release(); stop() does not cancel it */
 };
 
-extern const struct backend_ops fake_backend;       /* with all that the sweeper needs */
-extern const struct backend_ops fake_backend_plain; /* without */
+extern const struct backend_ops fake_backend;       /* with all functions that the sweeper needs */
+extern const struct backend_ops fake_backend_plain; /* without them */
 
-/* Before remote_new(), and at the end: no objects, no faults. */
+/* Removes all objects and faults. Call before remote_new(), and at the end. */
 void fake_reset(void);
 void fake_set_end(enum backend_op_kind kind, enum fake_end end);
 void fake_set_end_of_all(enum fake_end end);
-/* The next `times` operations of this kind end with `result`, and do nothing. */
+/* Makes the next `times` operations of this kind end with `result`, without any effect. */
 void fake_fail(enum backend_op_kind kind, int result, unsigned times);
-/* Reads do not say how large the object is. */
+/* Hides the sizes of objects in the results of reads. */
 void fake_hide_sizes(bool hide);
-/* Ends the oldest `n` of those held; how many there were. */
+/* Ends the oldest `n` held operations. Returns how many were held. */
 unsigned fake_release(unsigned n);
 unsigned fake_held(void);
-unsigned fake_count(enum backend_op_kind kind); /* submitted since fake_reset() */
+unsigned fake_count(enum backend_op_kind kind); /* number submitted since fake_reset() */
 unsigned fake_marked(void);                     /* calls of mark_used() */
 
-/* Objects. Those that change one: false if it is not there. */
+/* Inspect and change objects. Functions that change one return false if it does not exist. */
 unsigned fake_objects(void);
 bool fake_has(const char *name);
 const uint8_t *fake_bytes(const char *name, size_t *ret_size);
@@ -42,11 +42,12 @@ void fake_put(const char *name, const void *bytes, size_t size, uint64_t used_ms
 bool fake_remove(const char *name);
 bool fake_flip(const char *name, size_t offset);
 bool fake_cut(const char *name, size_t size);
-bool fake_swap(const char *a, const char *b); /* their bytes */
+bool fake_swap(const char *a, const char *b); /* exchanges their bytes */
 bool fake_set_used(const char *name, uint64_t used_ms);
 
-/* Of the sweeper. */
-void fake_lease(const char *owner);     /* another host has it; NULL: none does */
+/* The sweeper's lease and listing: */
+void fake_lease(const char *owner);     /* leases to another host; NULL: to none */
 bool fake_is_leased(const char *owner); /* NULL: to any host */
-void fake_hang_list(bool hang);         /* list() hangs until it is false, whatever `stop` says */
+void fake_hang_list(bool hang);         /* makes list() hang until it is false, whatever `stop`
+                                           says */
 unsigned fake_lists(void);

@@ -15,7 +15,7 @@ enum { MOST_DONE = 1 << 16 };
 
 struct fake_bench fake_bench;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Completions that were not reaped, of all handles, the oldest first. */
+/* Unreaped completions of all handles, the oldest first. */
 static struct {
         const struct kvcache *kv;
         struct kvcache_completion completion;

@@ -38,7 +38,7 @@
                 }                                                                                  \
         } while (0)
 
-/* The same file by another open: read-only, and a lock of its own. */
+/* Opens the same file again: read-only, and with its own lock. */
 static int reopen(int fd, int flags)
 {
         char path[64];
@@ -93,7 +93,7 @@ static void refuse(struct fake_daemon *d, unsigned session, const struct wire_hd
         send_reply(d, session, request, buf, sizeof(*r) + strlen(text), NULL, 0);
 }
 
-/* --- what it keeps --- */
+/* --- chunks --- */
 
 static int chunk_find(const struct fake_daemon *d, uint32_t ns, const struct key *key)
 {
@@ -154,7 +154,8 @@ static unsigned leases_end(struct fake_daemon *d, unsigned session, const struct
         return stale;
 }
 
-/* [offset, offset + length) of the staging area or of a region; NULL: there is no such place. */
+/* Returns the address of [offset, offset + length) in the staging area or a region, or NULL if
+ * there is no such place. */
 static uint8_t *place_of(struct fake_session *s, uint32_t region, uint64_t offset, uint64_t length)
 {
         if (length == 0)
@@ -171,8 +172,8 @@ static uint8_t *place_of(struct fake_session *s, uint32_t region, uint64_t offse
         return NULL;
 }
 
-/* Copies between the pool and what an entry names, `length` bytes at most. False: a place of it is
- * none. */
+/* Copies at most `length` bytes between the pool and the places of an entry. Returns false if a
+ * place is invalid. */
 static bool copy_bytes(struct fake_session *s, const struct wire_batch *b, uint32_t region,
                        uint64_t offset, uint32_t named, uint8_t *pool, uint64_t length,
                        bool to_pool)
@@ -249,7 +250,7 @@ static void put_one(struct fake_daemon *d, unsigned session, const struct wire_b
         }
 }
 
-/* They keep their names, by which cuFile opens them again. */
+/* The files keep their names, by which cuFile opens them again. */
 static void data_file_path(const struct fake_daemon *d, unsigned number, char ret[static 160])
 {
         snprintf(ret, 160, "%s.data%u", d->path, number);
@@ -521,7 +522,7 @@ static void do_hello(struct fake_daemon *d, unsigned session, const struct wire_
         if (n <= WIRE_MAX_FDS) {
                 send_reply(d, session, request, &m, sizeof(m) - d->o.hello_cut, fds, (unsigned)n);
         } else {
-                /* More than fdpass_send() would send. */
+                /* Send more descriptors than fdpass_send() would. */
                 struct iovec iov = { .iov_base = &m, .iov_len = sizeof(m) };
                 union {
                         struct cmsghdr align;
@@ -647,7 +648,8 @@ static void do_list(struct fake_daemon *d, unsigned session, const struct wire_l
         send_reply(d, session, &l->hdr, buf, sizeof(*reply) + reply->count * sizeof(*r), NULL, 0);
 }
 
-/* One volume of three segments with two chunks of 10 bytes each, the second of which is bad. */
+/* Answers as for one volume of three segments with two chunks of 10 bytes each, the second of which
+ * is bad. */
 static void do_verify(struct fake_daemon *d, unsigned session, const struct wire_verify *msg)
 {
         struct {
@@ -675,7 +677,7 @@ static void do_verify(struct fake_daemon *d, unsigned session, const struct wire
                    NULL, 0);
 }
 
-/* One result, with the fingerprint if it was asked for by its name. */
+/* Writes one result, with the fingerprint if it was requested by name. */
 static size_t print_namespace(const struct fake_daemon *d, unsigned i, bool named, uint8_t *to)
 {
         size_t name = strlen(d->namespaces[i].name),
@@ -791,7 +793,7 @@ static void do_report(struct fake_daemon *d, unsigned session, const struct wire
         close(fd);
 }
 
-/* `fd` came with it, and stays the caller's. */
+/* Processes a request; the caller keeps `fd`, which came with it. */
 static void do_request(struct fake_daemon *d, unsigned session, const void *msg, size_t bytes,
                        int fd)
 {
@@ -1006,7 +1008,7 @@ static void wake(struct fake_daemon *d)
         CHECK(write(d->wake, &one, sizeof(one)) == sizeof(one));
 }
 
-/* --- from the tests --- */
+/* --- calls of the tests --- */
 
 void fake_daemon_hang_up(struct fake_daemon *d)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts the
- * requests and lies where the test says so. It checks each request with wire_check_request() and
- * counts those that fail.
+/* A daemon in a thread, for tests of the client library: keeps chunks in its pool, counts requests,
+ * and sends false data where the test says so. It checks each request with wire_check_request() and
+ * counts invalid ones.
  *
- * Fields are read and written under the lock: fake_daemon_lock(), or before it runs. */
+ * Fields are accessed under the lock (fake_daemon_lock()), or before the daemon runs. */
 #pragma once
 
 #include <pthread.h>
@@ -32,45 +32,46 @@ struct fake_options {
         uint64_t max_chunk;    /* 0: 1 MiB */
         uint32_t max_inflight; /* 0: 64 */
         uint32_t max_keys;     /* 0: 1024 */
-        uint32_t spin_us;      /* as it says */
+        uint32_t spin_us;      /* value in its reply to HELLO */
 
-        /* Lies of the handshake. */
+        /* Faults of the handshake: */
         bool unsealed, silent, hang_up;
         uint16_t version;      /* 0: 1 */
-        uint16_t hello_status; /* else a refusal with a text */
-        int hello_fds;         /* 0: two; -1: none; else so many */
-        size_t hello_cut;      /* so many bytes less */
-        uint64_t pool_lie;     /* added to the pool's size as said */
+        uint16_t hello_status; /* not 0: refuse with a text */
+        int hello_fds;         /* 0: two; -1: none; else this number */
+        size_t hello_cut;      /* bytes missing at the end */
+        uint64_t pool_lie;     /* added to the reported size of the pool */
         bool staging_unsealed, staging_short;
-        bool no_fd, stray_fd;        /* replies lack theirs; carry one where none belongs */
-        bool short_verify;           /* VERIFY is answered with less than a result */
-        const char *refuse_register; /* REGISTER is INVALID, and this is why */
-        bool register_long;          /* its OK has a result too many */
-        uint32_t region_lie;         /* if not 0, the number of each region */
-        bool is_old;                 /* it offers nothing beyond the first version but lookups */
-        bool lookup;                 /* it offers a lookup index: see lookup_fd */
-        bool tally;                  /* and a tally of it: see tally_fd */
-        bool cancel;            /* it can cancel: a held PUT or GET that is named is released, with
-                                   each key cancelled */
-        bool lends;             /* its chunks, from files that it writes for that */
-        unsigned in_memory;     /* but for so many of the first, which are leased */
-        unsigned lend_per_file; /* so many chunks of each file; 0: any number */
-        uint64_t lease_bytes;   /* a session may hold so much, QUOTA beyond; 0: any number */
-        bool lend_indirect;     /* the files' descriptors are without O_DIRECT */
-        bool takes_files;       /* on a disk, as regions for puts */
-        bool lease_into;        /* GETs with INTO may ask for leases: of the first `in_memory` */
-        uint64_t lease_lie;     /* added to where a leased chunk is */
-        bool no_reply;          /* RELEASEs need no answer */
+        bool no_fd, stray_fd;        /* replies lack their descriptor; carry one where none
+                                        belongs */
+        bool short_verify;           /* the result of VERIFY is too short */
+        const char *refuse_register; /* reason for which REGISTER is INVALID; NULL: OK */
+        bool register_long;          /* the OK to REGISTER has one result too many */
+        uint32_t region_lie;         /* not 0: number of each region */
+        bool is_old;                 /* offer only the first version and lookups */
+        bool lookup;                 /* offer a lookup index: see lookup_fd */
+        bool tally;                  /* offer counters of lookups: see tally_fd */
+        bool cancel;                 /* support CANCEL: it releases a held PUT or GET, and every key
+                                        ends as cancelled */
+        bool lends;                  /* lend chunks, from files written for that */
+        unsigned in_memory;     /* number of chunks, from the first on, that are leased instead */
+        unsigned lend_per_file; /* chunks per file; 0: unlimited */
+        uint64_t lease_bytes;   /* bytes that a session may lease before QUOTA; 0: unlimited */
+        bool lend_indirect;     /* descriptors of the files lack O_DIRECT */
+        bool takes_files;       /* accept files on a disk as regions for puts */
+        bool lease_into;        /* GETs with INTO may request leases of the first `in_memory` */
+        uint64_t lease_lie;     /* added to the position of leased chunks */
+        bool no_reply;          /* RELEASEs need no reply */
 
-        /* Looks at a reply before it goes out, and may change it. Returns its bytes; 0: it does not
-         * go out. In the daemon's thread, under the lock. */
+        /* Called with each reply before it is sent; may change it. Returns its size in bytes, or 0
+         * to drop it. In the daemon's thread, under the lock. */
         size_t (*reply)(struct fake_daemon *d, const struct wire_hdr *request,
                         struct wire_reply *reply, size_t bytes);
         void *user;
 };
 
 struct fake_session {
-        int sock; /* -1: free */
+        int sock; /* -1: unused */
         uint8_t *staging;
         uint64_t staging_bytes;
         struct {
@@ -86,7 +87,7 @@ struct fake_held {
         unsigned session;
         size_t bytes;
         void *request;
-        int fd; /* that came with it; -1: none */
+        int fd; /* descriptor sent with it; -1: none */
 };
 
 struct fake_logged {
@@ -94,8 +95,8 @@ struct fake_logged {
         uint16_t pieces;
         uint8_t ack, tiers;
         uint32_t timeout_ms;
-        uint32_t region;  /* of the first entry of a PUT, or a GET with WIRE_F_INTO */
-        uint32_t cost_us; /* of the first entry of a PUT */
+        uint32_t region;  /* in the first entry of a PUT, or a GET with WIRE_F_INTO */
+        uint32_t cost_us; /* in the first entry of a PUT */
         struct key parent, first;
 };
 
@@ -132,43 +133,43 @@ struct fake_daemon {
         unsigned n_namespaces;
 
         struct fake_session sessions[FAKE_SESSIONS];
-        uint32_t
-                hold_ops; /* bits: requests that are kept, not worked on, until they are released */
+        uint32_t hold_ops; /* bits: ops whose requests are held until they are released */
         struct fake_held held[FAKE_HELD];
         unsigned n_held;
 
-        /* What LOOKUP is answered with: the test's own. -1: BUSY. */
+        /* Answer to LOOKUP, set by the test. -1: BUSY. */
         int lookup_fd;
         uint64_t lookup_bytes;
-        int tally_fd; /* sent with it to a client that asks for one; -1: none */
+        int tally_fd; /* sent with it to clients that request it; -1: none */
         unsigned tallies_asked;
 
-        /* What is lent: see fake_options.lends. */
-        uint32_t not_lent;  /* enum wire_not_lent: chunks are leased instead, and this is why */
-        bool lent_is_stale; /* what is given back was no more there */
-        bool file_is_gone;  /* LENT_FILE is refused */
+        /* Loans: see fake_options.lends. */
+        uint32_t not_lent;  /* enum wire_not_lent: reason for leasing chunks instead; 0: lend */
+        bool lent_is_stale; /* the chunk of a returned loan had been removed */
+        bool file_is_gone;  /* refuse LENT_FILE */
 
-        /* Of puts from files on a disk: see fake_options.takes_files. */
+        /* Puts from files on a disk: see fake_options.takes_files. */
         unsigned files_registered, file_puts;
-        uint16_t file_put_status; /* what each of them is answered with; 0: it is done */
+        uint16_t file_put_status; /* status of each; 0: success */
         int files[FAKE_FILES];
-        uint64_t file_free; /* of the last file: chunks are below one another */
+        uint64_t file_free; /* free offset in the last file; its chunks follow one another */
         unsigned n_files, lent_of_file, loans_held, loans_ever;
 
-        struct key hinted; /* the first of the last HINT, and its kind */
+        struct key hinted; /* first key of the last HINT */
         uint8_t hint;
-        uint32_t last_region; /* that was given a number */
-        unsigned regions;     /* registered now, by all sessions */
-        uint64_t most_leased; /* by a session at a time */
+        uint32_t last_region; /* last number assigned to a region */
+        unsigned regions;     /* currently registered, by all sessions */
+        uint64_t most_leased; /* largest number of bytes leased by a session */
         unsigned connects, bad_requests, stale_releases, releases, leases_held,
                 requests[WIRE_OP_END];
         struct fake_logged log[FAKE_LOG];
         unsigned n_log;
 };
 
-/* Listens at `path` (an old socket there is removed). NULL: it cannot. */
+/* Starts a daemon that listens at `path`, where it removes an old socket. Returns NULL on
+ * failure. */
 struct fake_daemon *fake_daemon_start(const char *path, const struct fake_options *o);
-/* Ends thread and sessions; with `io_goes_on`, the liveness file stays locked until
+/* Ends the thread and the sessions. With `io_goes_on`, the liveness file stays locked until
  * fake_daemon_io_done(). */
 void fake_daemon_kill(struct fake_daemon *d, bool io_goes_on);
 void fake_daemon_io_done(struct fake_daemon *d);
@@ -176,12 +177,12 @@ struct fake_daemon *fake_daemon_free(struct fake_daemon *d);
 
 void fake_daemon_lock(struct fake_daemon *d);
 void fake_daemon_unlock(struct fake_daemon *d);
-/* Ends the sessions from the daemon's side; the daemon lives on. */
+/* Ends the sessions from the daemon's side; the daemon continues. */
 void fake_daemon_hang_up(struct fake_daemon *d);
-/* Which ops are held from now on. What was held and no longer is, is worked on. */
+/* Sets the ops that are held. Requests that are no longer held are processed. */
 void fake_daemon_hold(struct fake_daemon *d, uint32_t ops);
-/* Waits until *value (a field of `d`) is at least `least`. False: five seconds have passed. */
+/* Waits until *value (a field of `d`) is at least `least`. Returns false after five seconds. */
 bool fake_daemon_wait(struct fake_daemon *d, const unsigned *value, unsigned least);
 bool fake_daemon_wait_leases(struct fake_daemon *d, unsigned exactly);
-/* Sends any bytes to every session, unasked. */
+/* Sends arbitrary bytes, unrequested, to every session. */
 void fake_daemon_say(struct fake_daemon *d, const void *bytes, size_t n);

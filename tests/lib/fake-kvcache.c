@@ -13,9 +13,9 @@ struct chunk {
         uint8_t *data;
         size_t length;
         unsigned pins;
-        bool on_disk;                /* The chunk was evicted from memory, and not got since. */
-        struct chunk *newer, *older; /* of the LRU */
-        struct chunk *next;          /* of the bucket */
+        bool on_disk;                /* evicted from memory, and not got since */
+        struct chunk *newer, *older; /* neighbours in the LRU list */
+        struct chunk *next;          /* next in the bucket */
 };
 
 /* A place in the staging memory of a handle. */
@@ -41,7 +41,7 @@ static struct chunk **leased; /* by id - 1; NULL: released */
 static size_t n_leased, leased_room, n_chunks;
 static bool dead;
 static uint8_t *wrong_data;
-static uint8_t *graveyard[4]; /* copies handed out instead of the chunk's own bytes */
+static uint8_t *graveyard[4]; /* copies returned instead of the chunk's own bytes */
 static size_t n_graveyard;
 static struct chunk *got_before;
 
@@ -116,7 +116,7 @@ static int fails(struct kvcache *kv, int r, const char *text)
         return r;
 }
 
-/* Counts a call. Returns its script if that is in force; NULL: the call does what it does. */
+/* Counts a call. Returns its script if the script applies; NULL: the call proceeds. */
 static const struct fake_script *script_of(enum fake_call call)
 {
         const struct fake_script *s = &fake.scripts[call];
@@ -315,7 +315,7 @@ static struct kvcache_lease lease(struct kvcache *kv, struct chunk *c)
         return (struct kvcache_lease){ .id = (uint32_t)n_leased, .generation = 1 };
 }
 
-/* What a client sees of this chunk: most often its bytes. */
+/* Sets the bytes that a client sees of a chunk: usually the chunk's own. */
 static void give(struct chunk *c, struct kvcache_result *result)
 {
         struct chunk *other = got_before ? got_before : c;
@@ -359,7 +359,8 @@ static void get(struct kvcache *kv, const struct kvcache_key *key, struct kvcach
         result->lease = lease(kv, c);
 }
 
-/* Narrows the result to the range of the entry; KVCACHE_INVALID if it begins behind the chunk. */
+/* Narrows the result to the range of the entry; KVCACHE_INVALID if the range begins after the
+ * chunk's end. */
 static void cut(struct kvcache *kv, const struct kvcache_entry *entry,
                 struct kvcache_result *result)
 {
@@ -379,7 +380,7 @@ static void cut(struct kvcache *kv, const struct kvcache_entry *entry,
                 result->length = entry->range_length;
 }
 
-/* Answers for a key of a request that moves no bytes. */
+/* Answers a key of a request that moves no bytes. */
 static void look(const struct kvcache_key *key, struct kvcache_result *result)
 {
         const struct chunk *c = find(key);
@@ -452,7 +453,7 @@ static void put(struct kvcache *kv, const struct kvcache_entry *entry, bool keep
         }
 }
 
-/* The bytes of a leased chunk into the client's own memory, instead of the lease. */
+/* Copies a leased chunk into the client's memory, and releases the lease. */
 static void get_into(struct kvcache *kv, const struct kvcache_entry *entry,
                      struct kvcache_result *result)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands between a worker and its queue. push() asks the plan: a failed operation goes to a list of
- * results, a short one to the device as a shadow request of its own length, a held one waits here.
- * reap() brings all of them together again. Its worker's thread runs all but wake(); the plan has a
- * lock. */
+/* A layer between a worker and its queue. push() asks the plan: a failed operation goes to a list
+ * of results, a short one to the device as a shadow request of its own length, and a held one waits
+ * here. reap() returns all of them. The worker's thread runs everything except wake(); a lock
+ * protects the plan. */
 #include "fault.h"
 
 #include <assert.h>
@@ -17,9 +17,9 @@
 struct entry {
         struct list_node node;
         struct kio_request *req;
-        struct kio_request shadow; /* of a short one */
-        int32_t result;            /* of a failed one; 0: it has its own */
-        uint64_t due_ns;           /* of a held one; 0: never */
+        struct kio_request shadow; /* for a short operation */
+        int32_t result;            /* for a failed operation; 0: the operation's own */
+        uint64_t due_ns;           /* for a held operation; 0: never */
         uint64_t epoch;
 };
 
@@ -35,7 +35,7 @@ struct fault_queue {
 
 static struct {
         pthread_mutex_t lock;
-        pthread_cond_t gate; /* the gate opens, or a thread comes to it */
+        pthread_cond_t gate; /* the gate opens, or a thread arrives at it */
         bool gate_closed;
         struct kio_backend wrapper;
         const struct kio_backend *inner;
@@ -54,7 +54,7 @@ static struct fault_queue *fault_of(struct kio_queue *q)
         return container_of(q, struct fault_queue, base);
 }
 
-/* splitmix64 */
+/* Returns the next number of splitmix64. */
 static uint64_t fault_draw(void)
 {
         uint64_t z = fault.random += 0x9e3779b97f4a7c15u;
@@ -64,7 +64,7 @@ static uint64_t fault_draw(void)
         return z ^ (z >> 31);
 }
 
-/* Is it this one's turn? Copies the plan out if so. */
+/* Returns whether the plan selects this operation, and copies the plan out if so. */
 static bool fault_decide(const struct kio_request *req, struct fault_plan *ret, uint64_t *ret_epoch)
 {
         const struct fault_plan *p = &fault.plan;
@@ -172,7 +172,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
         if (fault_decide(req, &plan, &epoch)) {
                 struct list_node *n = list_pop(&q->unused);
 
-                assert(n); /* as many as the depth */
+                assert(n); /* there are no more than the queue's depth */
                 e = container_of(n, struct entry, node);
                 e->req = req;
                 e->epoch = epoch;
@@ -227,7 +227,7 @@ static int fault_push(struct kio_queue *base, struct kio_request *req)
         return 0;
 }
 
-/* Hands over what has been held long enough. Returns when the next one is due, 0: none is. */
+/* Passes on operations held long enough. Returns when the next one is due, or 0 if none is. */
 static uint64_t fault_hand_over(struct fault_queue *q)
 {
         uint64_t now = clock_mono_ns(), next = 0, epoch;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults of files under a process, by LD_PRELOAD: for the campaigns that run the daemon itself, on
- * the POSIX backend (io_uring makes its calls past the library).
+/* Faults of files under a process, by LD_PRELOAD, for campaigns that run the daemon itself, on the
+ * POSIX backend (io_uring bypasses the C library).
  *
- * The file that FAULTY_FILES names is mapped: an array of struct rule, which the test writes
- * while the process runs. Before each write and sync every rule whose `suffix` ends the file's path
- * is asked; the first that has some of its count left is what happens. */
-#undef _FILE_OFFSET_BITS /* it gives the calls other names, and all of them are here */
+ * The file named by FAULTY_FILES is mapped: an array of struct rule, which the test writes while
+ * the process runs. Before each write and sync, the first rule whose `suffix` ends the file's path
+ * and whose count is not used up is applied. */
+#undef _FILE_OFFSET_BITS /* the macro renames the calls, all of which are defined here */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -26,21 +26,21 @@
 
 enum { RULES = 16, SUFFIX_BYTES = 52 };
 
-/* Known to tests/campaigns/faults.py. */
+/* The values are repeated in tests/campaigns/faults.py. */
 enum kind {
         WRITE_FAILS = 1, /* with EIO, and nothing is written */
-        WRITE_LIES = 2,  /* it is done, and EIO is said */
+        WRITE_LIES = 2,  /* the write is done, but reports EIO */
         SYNC_FAILS = 3,
-        SYNC_IS_SLOW = 4, /* `ms` */
+        SYNC_IS_SLOW = 4, /* by `ms` */
         WRITE_IS_SLOW = 5,
-        WRITE_KILLS = 6,      /* the last of `left`: the process is killed instead of it */
-        WRITE_THEN_KILLS = 7, /* ... and after it */
+        WRITE_KILLS = 6,      /* the process is killed instead of the last write of `left` */
+        WRITE_THEN_KILLS = 7, /* ... after it */
 };
 
 struct rule {
         char suffix[SUFFIX_BYTES];
         uint32_t kind;
-        _Atomic int32_t left; /* how often; 0: the rule is not in use */
+        _Atomic int32_t left; /* number of times; 0: the rule is unused */
         uint32_t ms;
 };
 
@@ -69,7 +69,7 @@ static int take(struct rule *r)
         return 0;
 }
 
-/* What is to happen to this operation, if anything. */
+/* Returns the rule for this operation, or NULL. */
 static const struct rule *rule_of(int fd, int is_sync)
 {
         char link[64], path[512];
@@ -118,7 +118,7 @@ static ssize_t fail_with_eio(void)
         return -1;
 }
 
-/* Whether it is to be made at all; false: it fails at once. */
+/* Applies delays and kills. Returns false if the operation must fail without being performed. */
 static int begins(const struct rule *rule)
 {
         if (rule && rule->ms)
@@ -135,7 +135,7 @@ static ssize_t ends(const struct rule *rule, ssize_t done)
         return rule && rule->kind == WRITE_LIES ? fail_with_eio() : done;
 }
 
-/* The calls are to be found by other programs, whatever the rest of the tree is built with. */
+/* Export the calls for other programs, whatever visibility the rest of the tree uses. */
 #pragma GCC visibility push(default)
 
 #define WRITE(name)                                                                                \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many bytes of a process's heap are allocated, by LD_PRELOAD, for the campaign that compares
- * them with what the daemon reports as charged. The number is in the name of each memfd that the
- * process makes, behind a colon, so that it belongs to the same moment as the report in it;
- * a program that has the descriptor finds it in /proc/self/fd. glibc's allocator does the work; an
- * allocation counts with all that its caller may use of it. */
+/* Counts the allocated bytes of a process's heap, by LD_PRELOAD, for the campaign that compares
+ * them with the bytes that the daemon reports as charged. The number is appended to the name of
+ * each memfd that the process creates, after a colon, so that it belongs to the same moment as the
+ * report in the memfd; a program that has the descriptor finds it in /proc/self/fd. glibc's
+ * allocator does the work; an allocation counts with all bytes that its caller may use. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -36,7 +36,7 @@ static void *counted(void *p)
         return p;
 }
 
-/* What follows is instead of the library's. */
+/* The functions below replace those of the C library. */
 #pragma GCC visibility push(default)
 
 void *malloc(size_t bytes)
@@ -55,7 +55,7 @@ void *realloc(void *p, size_t bytes)
         void *now = __libc_realloc(p, bytes);
 
         if (!now && bytes > 0)
-                return NULL; /* `p` is as it was */
+                return NULL; /* `p` is unchanged */
         count(-before);
         return counted(now);
 }

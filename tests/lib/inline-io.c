@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See inline-io.h. Requests wait in two lists, calls and everything else; kio_reap() takes from
- * them, does what they ask for with system calls, or hands it to the backend, and completes what is
- * done. The descriptor is always readable, so a waiting caller comes to kio_reap() at once.
+/* I/O without threads; see inline-io.h. Requests wait in two lists, calls and everything else;
+ * kio_reap() takes requests, performs them by system calls or passes them to the backend, and
+ * completes them. The descriptor is always readable, so that a waiting caller enters kio_reap() at
+ * once.
  *
- * Failures: those of the system calls or of the backend, and those that are planned, are the
- * request's result. */
+ * Failures of system calls or the backend, and planned failures, are the results of requests. */
 #include "inline-io.h"
 
 #include <assert.h>
@@ -94,7 +94,7 @@ int kio_fd(const struct kio *io)
         return io->fd;
 }
 
-/* How much of the request is not the tail's: see io.h. */
+/* Returns the bytes of the request that precede the tail: see io.h. */
 static uint64_t body_of(const struct kio_request *req)
 {
         if (!req->tail || (req->op == KIO_COPY && req->buf))
@@ -161,8 +161,8 @@ static int64_t transfer(const struct kio_request *req)
         return 0;
 }
 
-/* A checksum, and what is copied on the way: from `src` or a vector to `buf`, a vector or nowhere;
- * what is beyond the body through the tail. */
+/* Computes a checksum, and copies on the way: from `src` or a vector to `buf`, a vector or nowhere;
+ * bytes beyond the body go through the tail. */
 static void compute(void *userdata)
 {
         struct kio_request *req = userdata;
@@ -287,7 +287,7 @@ static void push(struct kio *io, struct kio_request *req)
 {
         int r = io->queue->ops->push(io->queue, req);
 
-        assert(r == 0); /* it has room for all */
+        assert(r == 0); /* the backend has room for all */
 }
 
 static unsigned reap_queue(struct kio *io)
@@ -349,7 +349,7 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
         done(userdata, 0);
 }
 
-/* As the POSIX backend: nothing is registered, which takes an iteration to say. */
+/* Registers nothing, like the POSIX backend, and takes an iteration to report that. */
 static int region_call(struct kio_request *req)
 {
         return 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of the client library stand on: a folder for a socket, a fake daemon there, a handle,
- * and the watch over what is left behind. */
+/* The fixture of tests of the client library: a folder for a socket, a fake daemon, a handle, and
+ * checks for leaks. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,15 +11,15 @@
 #include "kvcache-admin.h"
 
 struct rig {
-        char dir[64], path[96]; /* of the socket */
-        struct fake_daemon *d;  /* these three are the test's to make */
+        char dir[64], path[96]; /* path of the socket */
+        struct fake_daemon *d;  /* created by the test, like the two members below */
         struct kvcache *kv;
         uint32_t ns;
-        unsigned fds; /* open before */
+        unsigned fds; /* number of open descriptors before the test */
 };
 
-/* cmocka's: *state is the rig. The teardown fails if the daemon has seen a bad request, or if there
- * are other descriptors than before. */
+/* Setup and teardown for cmocka: *state is the rig. The teardown fails if the daemon has received
+ * an invalid request, or if the number of descriptors has changed. */
 int rig_setup(void **state);
 int rig_teardown(void **state);
 

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A small S3 for tests, in every bad way that a server has. It listens on 127.0.0.1, prints its port, and ends with its stdin.
+"""A small S3 for tests, with all faults of a bad server. Listens on 127.0.0.1, prints its port, and ends when its stdin closes.
 
     s3-server.py [--tls CERTIFICATE KEY]
     s3-server.py --self-test
 
-Objects are in memory. Every request's signature is verified, by code that shares nothing with libcurl. The last part of an
-object's name says how it behaves: "hang", "cut", ..., or "status-503-SlowDown"; any other is an ordinary object.
-"""
+Objects are in memory. Every request's signature is verified, by code independent of libcurl. The last part of an object's name selects its
+behaviour: "hang", "cut", ..., or "status-503-SlowDown"; any other name is an ordinary object."""
 
 import hashlib
 import hmac
@@ -31,7 +30,7 @@ n_connections = 0
 
 
 def sign(secret, region, method, path, headers, signed):
-    """SigV4 of a request without a query, as AWS's documentation has it."""
+    """Returns the SigV4 signature of a request without a query, as in AWS's documentation."""
     date = headers["x-amz-date"]
     canonical = "\n".join([method, path, "", *(f"{name}:{' '.join(headers.get(name, '').split())}" for name in signed), "",
                            ";".join(signed), headers["x-amz-content-sha256"]])
@@ -44,7 +43,7 @@ def sign(secret, region, method, path, headers, signed):
 
 
 def refused(method, path, headers, body):
-    """None, or the code of why the request is refused."""
+    """Returns None, or the code of the reason for refusing the request."""
     try:
         scheme, rest = headers["authorization"].split(" ", 1)
         fields = dict(field.strip().split("=", 1) for field in rest.split(","))
@@ -97,7 +96,7 @@ class Connection:
         return self.answer(status, body, ["Content-Type: application/xml"])
 
     def hang(self):
-        while self.sock.recv(65536):  # until the client closes it
+        while self.sock.recv(65536):  # until the client closes the connection
             pass
         return False
 
@@ -161,7 +160,7 @@ class Connection:
         if how == "times-out-once" and method == "PUT" and times == 1:
             return self.error(400, "RequestTimeout")
         if how == "closes-later" and method == "PUT" and times % 2 == 0:
-            return False  # a connection that was kept, and is closed when it is used
+            return False  # a kept connection that is closed when it is used again
         if method == "PUT":
             with lock:
                 if conditional and path in objects and not how.startswith("no-condition"):
@@ -192,7 +191,7 @@ class Connection:
         of = [f"Content-Range: bytes {first}-{first + len(part) - 1}/{len(whole)}"]
         if how == "no-range":
             return self.answer(200, whole)
-        if how == "endless":  # 200, and more than anyone asked for
+        if how == "endless":  # 200, and more bytes than requested
             self.send(b"HTTP/1.1 200 X\r\nContent-Length: 100000000000\r\n\r\n" + whole)
             while True:
                 self.send(b"x" * 65536)
@@ -209,7 +208,7 @@ class Connection:
         if how == "cut":
             self.answer(206, part[:len(part) // 2], of, len(part))
             return False
-        if how == "short":  # whole as HTTP has it, and not what Content-Range says
+        if how == "short":  # complete for HTTP, but shorter than Content-Range
             return self.answer(206, part[:-10], of)
         if how == "long":
             return self.answer(206, part + b"x" * 5000, of)
@@ -226,7 +225,7 @@ class Connection:
 
 
 def self_test():
-    """The example of AWS's documentation, "GET Object"."""
+    """Checks the example of AWS's documentation, "GET Object"."""
     headers = {"host": "examplebucket.s3.amazonaws.com", "range": "bytes=0-9", "x-amz-date": "20130524T000000Z",
                "x-amz-content-sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
     got = sign("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1", "GET", "/test.txt", headers, sorted(headers))

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The first way to the simulated disk: the backend for kio_start_with(). An operation is done as it
- * comes, or waits at the device until the test completes it. Workers call it, each for its own
- * queue. */
+/* The simulated disk as a backend for kio_start_with(). An operation is performed on arrival, or
+ * waits at the device until the test completes it. Workers call it, each for its own queue. */
 #include <errno.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -13,10 +12,10 @@ static struct sim_queue *queue_of(struct kio_queue *q)
         return container_of(q, struct sim_queue, base);
 }
 
-/* Between the pieces that a request lies in and one that they make together. */
+/* Copies between the pieces of a request and one contiguous buffer. */
 void sim_gather(const struct kio_request *req, uint8_t *whole, bool out)
 {
-        struct iovec pieces[KIO_PIECES_MAX + 1]; /* of a vector, and a tail */
+        struct iovec pieces[KIO_PIECES_MAX + 1]; /* pieces of a vector, and a tail */
         unsigned n = kio_rest(req, pieces);
 
         for (unsigned i = 0; i < n; whole += pieces[i++].iov_len)
@@ -26,14 +25,14 @@ void sim_gather(const struct kio_request *req, uint8_t *whole, bool out)
 
 static void show_read(const struct kio_request *req)
 {
-        struct iovec pieces[KIO_PIECES_MAX + 1]; /* of a vector, and a tail */
+        struct iovec pieces[KIO_PIECES_MAX + 1]; /* pieces of a vector, and a tail */
         unsigned n = kio_rest(req, pieces);
 
         for (unsigned i = 0; i < n; i++)
                 sim.read_watch(pieces[i].iov_base, pieces[i].iov_len);
 }
 
-/* The device does it, and says so. */
+/* Performs an operation, and completes it. */
 static void execute(struct waiting *w)
 {
         struct kio_request *req = w->req;
@@ -42,7 +41,7 @@ static void execute(struct waiting *w)
                 req->parts || req->vector || req->body < req->length ? must(malloc(length)) : NULL;
         uint8_t *buf = whole      ? whole
                        : req->buf ? (uint8_t *)req->buf + req->progress
-                                  : NULL; /* a sync has none */
+                                  : NULL; /* a sync has no buffer */
         struct file *f = sim_file_of(req->fd);
         ssize_t n = (ssize_t)length;
         bool truthful = sim.fault == SIM_READ_RIGHT;
@@ -71,7 +70,7 @@ static void execute(struct waiting *w)
                         break;
                 }
                 if (f && length > 0 && sim_reached("write", f->name, false))
-                        sim_record_add(f, offset, length, buf); /* on its way */
+                        sim_record_add(f, offset, length, buf); /* in flight */
                 if (sim.dead)
                         break;
                 if (f) {
@@ -118,8 +117,7 @@ static void execute(struct waiting *w)
         pthread_cond_signal(&w->queue->cond);
 }
 
-/* Threads decide when operations come, so their order among those that wait is made from what they
- * are. */
+/* Orders waiting operations by their contents, because threads determine when they arrive. */
 static bool comes_before(const struct kio_request *a, const struct kio_request *b)
 {
         if (a->fd != b->fd)
@@ -128,7 +126,7 @@ static bool comes_before(const struct kio_request *a, const struct kio_request *
                 return a->op < b->op;
         if (a->offset != b->offset)
                 return a->offset < b->offset;
-        return a->submitted_ns <= b->submitted_ns; /* several syncs of the table, say */
+        return a->submitted_ns <= b->submitted_ns; /* for example several syncs of the table */
 }
 
 static int sim_push(struct kio_queue *base, struct kio_request *req)

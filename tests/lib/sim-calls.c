@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The second way to the simulated disk: the wrapped system calls, on any thread. Each takes the
- * lock, and does the real call where neither a simulated file nor a fault is meant. */
+/* The simulated disk behind the wrapped system calls, on any thread. Each call takes the lock, and
+ * makes the real call unless a simulated file or a fault is concerned. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ int __wrap_fstatfs64(int fd, struct statfs *ret);
 ssize_t __wrap_getrandom(void *buf, size_t bytes, unsigned flags);
 int __wrap_clock_gettime(clockid_t which, struct timespec *ret);
 
-/* Is it this one's turn to fail? Then errno says why. */
+/* Returns whether this call must fail, with errno set. */
 static bool call_fails(bool is_read)
 {
         bool fails = false;
@@ -107,7 +107,7 @@ int __wrap_openat64(int dir, const char *path, int flags, ...)
                 return fd;
         }
         if (sim_name_now(n) && flags & O_TRUNC) {
-                /* As if it were made anew: the old bytes stay where they are until the name is
+                /* Treat the file as newly created: the old bytes stay in place until the name is
                  * synced. */
                 __real_unlinkat(dir, path, 0);
                 sim_name_set(n, NULL, ++sim.serial);
@@ -174,7 +174,7 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
                 return -1;
         }
         if (f && bytes > 0 && sim_reached("write", f->name, false))
-                sim_record_add(f, (uint64_t)offset, bytes, buf); /* on its way */
+                sim_record_add(f, (uint64_t)offset, bytes, buf); /* in flight */
         dead = sim.dead;
         if (f && !dead) {
                 sim_file_write(f, buf, bytes, (uint64_t)offset);
@@ -301,8 +301,8 @@ int __wrap_ftruncate64(int fd, off_t length)
         if (f)
                 sim_reached("truncate", f->name, false);
         if (!sim.dead || !f) {
-                /* A file that is shortened may have its old size again after a power loss; what it
-                 * lost is zeros then. */
+                /* After a power loss, a truncated file may have its old size again, with zeros in
+                 * place of the lost bytes. */
                 r = __real_ftruncate64(fd, length);
                 if (f) {
                         sim_changed();
@@ -398,7 +398,7 @@ int __wrap_unlinkat(int dir, const char *path, int flags)
         return r;
 }
 
-/* tmpfs keeps nothing, and a store asks for that. */
+/* A store asks whether the file system is tmpfs, which keeps nothing. */
 int __wrap_fstatfs64(int fd, struct statfs *ret)
 {
         int r = __real_fstatfs64(fd, ret);
@@ -422,7 +422,7 @@ ssize_t __wrap_getrandom(void *buf, size_t bytes, unsigned flags)
 int __wrap_clock_gettime(clockid_t which, struct timespec *ret)
 {
         bool held =
-                __atomic_load_n(&sim.holds_clock, __ATOMIC_ACQUIRE); /* workers come here, too */
+                __atomic_load_n(&sim.holds_clock, __ATOMIC_ACQUIRE); /* workers call this, too */
 
         if (which != CLOCK_REALTIME && (which != CLOCK_MONOTONIC || !held))
                 return __real_clock_gettime(which, ret);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the simulated disk knows of files and names: of each file the writes that no sync covers
- * yet, of each name the changes since the directory was synced. A write, a sync and a change of a
- * name are recorded here. Called with the lock held. */
+/* The simulated disk's records of files and names: for each file the writes that no sync covers
+ * yet, for each name the changes since the directory was synced. Writes, syncs and changes of names
+ * are recorded here. Called with the lock held. */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@ void sim_read_whole(int fd, void *buf, uint64_t bytes, uint64_t offset)
         ssize_t n = __real_pread64(fd, buf, bytes, (off_t)offset);
 
         assert(n >= 0);
-        memset((char *)buf + n, 0, bytes - (uint64_t)n); /* past the end */
+        memset((char *)buf + n, 0, bytes - (uint64_t)n); /* beyond the end */
 }
 
 void sim_write_whole(int fd, const void *buf, uint64_t bytes, uint64_t offset)
@@ -38,7 +38,7 @@ uint64_t sim_size_of(const struct file *f)
         return (uint64_t)st.st_size;
 }
 
-/* The number of the simulated directory; -1: it is none. */
+/* Returns the number of the simulated directory, or -1. */
 int sim_dir_of(int fd)
 {
         struct stat st;
@@ -50,7 +50,7 @@ int sim_dir_of(int fd)
         return -1;
 }
 
-/* NULL: it is not simulated. */
+/* Returns the simulated file, or NULL. */
 struct file *sim_file_of(int fd)
 {
         struct stat st;
@@ -104,7 +104,7 @@ struct name *sim_name_get(unsigned dir, const char *text)
         sim.names[sim.n_names++] = n;
         n->changes = must(calloc(4, sizeof(*n->changes)));
         n->room = 4;
-        n->n = 1; /* nothing, for sure */
+        n->n = 1; /* certainly absent */
         return n;
 }
 
@@ -138,7 +138,7 @@ void sim_forget_all(void)
         sim.n_files = sim.n_names = 0;
 }
 
-/* What is in the directory is what is stable. */
+/* Records the contents of a directory as stable. */
 int sim_take_stock_of(unsigned dir)
 {
         int fd = __real_openat64(sim.dirs[dir].fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -174,21 +174,22 @@ int sim_take_stock(void)
         return r;
 }
 
-/* How it is to fail; then *ret_error is what is to be said. */
+/* Returns the fault of an operation, and sets `*ret_error` to the error that it reports. */
 enum sim_fault sim_fault_for(const char *operation, unsigned dir, const char *file, int *ret_error)
 {
         return sim.active && !sim.dead && sim.faults ? sim.faults(operation, dir, file, ret_error)
                                                      : SIM_FAULT_NONE;
 }
 
-/* One more change has been made. */
+/* Counts a change. */
 void sim_changed(void)
 {
         if (sim.die_after > 0 && --sim.die_after == 0)
                 sim_die_locked();
 }
 
-/* A change of this file is about to be made, or has been. True: this is where the end comes. */
+/* Informs the observer of a change of this file, before or after it. Returns true if the power
+ * fails here. */
 bool sim_reached(const char *operation, const char *file, bool after)
 {
         if (!sim.active || sim.dead || !sim.watch || !sim.watch(operation, file, after))
@@ -239,8 +240,8 @@ void sim_file_write(struct file *f, const void *buf, uint64_t length, uint64_t o
         sim_write_whole(f->fd, buf, length, offset);
 }
 
-/* Zeros are as uncertain as any other write until a sync, and like one they end what a failed sync
- * has left of what lay there. */
+/* Zeros from punching are as uncertain as any other write until a sync, and replace what a failed
+ * sync has left. */
 int sim_file_punch(struct file *f, int fd, int mode, off_t offset, off_t length)
 {
         uint64_t at = MIN((uint64_t)offset, sim_size_of(f)),
@@ -257,7 +258,7 @@ int sim_file_punch(struct file *f, int fd, int mode, off_t offset, off_t length)
         return r;
 }
 
-/* As a write that fails on its way: each sector is there or not. */
+/* Tears a write: each sector is written or not. */
 void sim_file_tear(struct file *f, const uint8_t *buf, uint64_t length, uint64_t offset)
 {
         for (uint64_t at = 0; at < length;) {
@@ -279,7 +280,8 @@ void sim_file_write_fault(struct file *f, enum sim_fault fault, const uint8_t *b
         sim_changed();
 }
 
-/* Has a write since, that is covered, replaced some of it? Then the rest does not matter either. */
+/* Returns whether a later write that is covered has replaced a part of this one. The rest of it is
+ * then irrelevant. */
 static bool is_replaced(const struct file *f, unsigned i, uint64_t serial)
 {
         const struct record *r = &f->records[i];
@@ -301,7 +303,7 @@ void sim_sync_dropped(struct file *f)
                 f->records[i].dropped = true;
 }
 
-/* All of the file that was completed up to then is stable. */
+/* Makes everything completed up to `serial` stable. */
 void sim_file_synced(struct file *f, uint64_t serial, uint64_t size)
 {
         unsigned kept = 0;
@@ -340,7 +342,7 @@ void sim_names_synced(unsigned dir, uint64_t serial)
 
 void sim_sync_now(struct file *f, int dir)
 {
-        /* The power may fail before it is through. */
+        /* The power may fail before the sync is complete. */
         if (sim.die_after == 1 && draw(2) == 0) {
                 sim_changed();
                 return;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the simulated disk share: see sim.c. All of it is guarded by the one lock; a
- * function that takes it says so in sim.h, those here are called with it held. */
+/* Declarations shared by the files of the simulated disk: see sim.c. One lock protects everything.
+ * Functions declared in sim.h take it as they state; those here are called with it held. */
 #pragma once
 
 #include <assert.h>
@@ -15,17 +15,17 @@ struct statfs;
 
 enum { NAME_BYTES = 64, DIRS = 4, PAGE = 4096 };
 
-/* A write that no sync covers. */
+/* A write that no completed sync covers. */
 struct record {
-        uint64_t serial; /* of its completion */
+        uint64_t serial; /* serial number of its completion */
         uint64_t offset, length;
         bool dropped; /* a sync that was to cover it has failed */
-        uint8_t *old; /* NULL: it had not completed when the power failed */
+        uint8_t *old; /* previous contents; NULL: not completed when the power failed */
         uint8_t *new;
 };
 
 struct file {
-        char name[NAME_BYTES]; /* the last one it had */
+        char name[NAME_BYTES]; /* last name of the file */
         unsigned dir;
         dev_t dev;
         ino_t ino;
@@ -33,20 +33,20 @@ struct file {
         uint64_t stable_size;
         struct record *records;
         unsigned n_records, room;
-        uint8_t *past; /* what lay there before the last write, as far as past_bytes go */
+        uint8_t *past; /* previous contents of the last write, up to past_bytes */
         uint64_t past_bytes;
         bool is_payload;
 };
 
 struct change {
         uint64_t serial;   /* 0: stable */
-        struct file *file; /* NULL: the name is not there */
+        struct file *file; /* NULL: the name does not exist */
 };
 
 struct name {
         char name[NAME_BYTES];
         unsigned dir;
-        struct change *changes; /* the first is the stable one, the last is what is so now */
+        struct change *changes; /* the first is the stable state, the last the current one */
         unsigned n, room;
 };
 
@@ -54,16 +54,16 @@ struct waiting {
         struct waiting *next;
         struct sim_queue *queue;
         struct kio_request *req;
-        struct file *file; /* of a sync; NULL: of a directory, or of neither */
+        struct file *file; /* for a sync; NULL: of a directory, or another operation */
         int dir;
-        uint64_t serial, size; /* when it came */
+        uint64_t serial, size; /* at its arrival */
         int32_t result;
 };
 
 struct sim_queue {
         struct kio_queue base;
         struct sim_queue *next;
-        pthread_t thread; /* whose it is */
+        pthread_t thread; /* its owner */
         pthread_cond_t cond;
         bool woken, waiting;
         struct waiting *done, **done_end;
@@ -89,7 +89,7 @@ struct sim {
         struct file **files;
         struct name **names;
         unsigned n_files, n_names, hold;
-        struct waiting *held; /* in an order that does not depend on threads */
+        struct waiting *held; /* in an order independent of threads */
         unsigned n_held;
         struct sim_queue *queues;
         pthread_cond_t idle;
@@ -104,7 +104,7 @@ struct sim {
         sim_read_watch *read_watch;
         sim_faults *faults;
 
-        /* sim_use_files() */
+        /* State of sim_use_files(): */
         char paths[DIRS][256];
         unsigned n_paths;
         pthread_t loop;
@@ -138,7 +138,7 @@ static inline void unlock(void)
         pthread_mutex_unlock(&sim.lock);
 }
 
-/* The calls themselves. */
+/* The real system calls. */
 int __real_openat64(int dir, const char *path, int flags, ...);
 ssize_t __real_pread64(int fd, void *buf, size_t bytes, off_t offset);
 ssize_t __real_pwrite64(int fd, const void *buf, size_t bytes, off_t offset);
@@ -152,7 +152,7 @@ int __real_fstatfs64(int fd, struct statfs *ret);
 ssize_t __real_getrandom(void *buf, size_t bytes, unsigned flags);
 int __real_clock_gettime(clockid_t which, struct timespec *ret);
 
-/* --- sim-files.c: files and names, and what a power loss may take back of them --- */
+/* --- sim-files.c: files and names, and the changes that a power loss may undo --- */
 
 void sim_read_whole(int fd, void *buf, uint64_t bytes, uint64_t offset);
 void sim_write_whole(int fd, const void *buf, uint64_t bytes, uint64_t offset);
@@ -186,13 +186,13 @@ enum sim_fault sim_real_fault(const char *operation, int fd, const char *file, i
 _Noreturn void sim_real_end(void);
 void sim_real_tear(int fd, const void *buf, uint64_t bytes, uint64_t offset);
 
-/* --- sim-reads.c: reads that bring something else --- */
+/* --- sim-reads.c: reads that return wrong bytes --- */
 
 void sim_spoil_reads(const struct kio_request *req, uint8_t *buf, uint64_t length);
 void sim_note_for_swap(const struct kio_request *req);
 void sim_spoil_pages(uint8_t *buf, uint64_t bytes);
 
-/* --- sim-backend.c: operations, as they come or as they are completed one by one --- */
+/* --- sim-backend.c: operations, performed at once or completed one by one --- */
 
 void sim_gather(const struct kio_request *req, uint8_t *whole, bool out);
 void sim_execute_held(unsigned i);

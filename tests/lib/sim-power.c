@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ends that a process or a disk may come to: power loss, kill. What is in doubt then is drawn.
- */
+/* The possible ends of a process or a disk: power loss and kill. Uncertain changes are decided at
+ * random. */
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,7 +11,7 @@ void sim_die_locked(void)
 {
         if (sim.dead)
                 return;
-        /* What was on its way may have got there, in parts. */
+        /* Writes in flight may have reached the disk, in parts. */
         for (struct waiting *w = sim.held; w; w = w->next) {
                 const struct kio_request *req = w->req;
                 struct file *f = req->op == KIO_WRITE ? sim_file_of(req->fd) : NULL;
@@ -54,16 +54,16 @@ bool sim_is_dead(void)
         return dead;
 }
 
-/* How chance treats what is in doubt, one of these a loss. */
+/* The treatment of uncertain changes, chosen once per loss. */
 enum luck {
-        LUCK_NONE,     /* all of it is lost */
-        LUCK_ALL,      /* all of it is there */
-        LUCK_SECTORS,  /* each sector by half */
+        LUCK_NONE,     /* everything is lost */
+        LUCK_ALL,      /* everything remains */
+        LUCK_SECTORS,  /* each sector with probability 1/2 */
         LUCK_RECORDS,  /* each write as a whole */
-        LUCK_ORDER,    /* up to some moment all, from then on nothing */
+        LUCK_ORDER,    /* everything up to some moment */
         LUCK_FILES,    /* each file as a whole */
         LUCK_ONE_LESS, /* all but one write of each file */
-        LUCK_MIXED,    /* each write by a share of its own */
+        LUCK_MIXED,    /* each write with a probability of its own */
         LUCK_END,
 };
 
@@ -86,7 +86,7 @@ static void redo(const struct loss *loss, const struct file *f, unsigned file_nu
 
         for (unsigned i = 0; i < f->n_records; i++) {
                 const struct record *r = &f->records[i];
-                unsigned share = 4; /* of eight */
+                unsigned share = 4; /* eighths */
 
                 switch (loss->luck) {
                 case LUCK_NONE:
@@ -113,7 +113,7 @@ static void redo(const struct loss *loss, const struct file *f, unsigned file_nu
                 default:
                         break;
                 }
-                /* Sectors of the disk, not of the write. */
+                /* Sectors of the disk rather than of the write. */
                 for (uint64_t at = 0; share > 0 && at < r->length;) {
                         uint64_t n =
                                 share == 8 ? r->length : SIM_SECTOR - (r->offset + at) % SIM_SECTOR;
@@ -232,8 +232,7 @@ void sim_end_process(void)
                 unsigned n = f->n_records, torn = 0;
                 struct record *records = must(calloc(n + 1, sizeof(*records)));
 
-                /* Those that were on their way are the last; each is there, in part there, or not.
-                 */
+                /* Writes in flight are the last; each remains, remains in part, or is lost. */
                 for (unsigned k = n; k-- > 0 && !f->records[k].old;)
                         records[torn++] = f->records[--f->n_records];
                 while (torn-- > 0) {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads that bring other bytes than those asked for: another place's, old ones, swapped ones, with
- * bits turned. */
+/* Reads that return wrong bytes: those of another place, old ones, swapped ones, or ones with
+ * flipped bits. */
 #include <stdio.h>
 #include <string.h>
 
 #include "checked.h"
 #include "sim-internal.h"
 
-/* Is it another place of some payload file, long enough? */
+/* Reads another place of some payload file, if it is long enough. */
 static bool read_elsewhere(uint64_t length, uint8_t *buf)
 {
         const struct file *f = sim.files[draw(sim.n_files)];
@@ -73,7 +73,7 @@ static void spoil_read(const struct kio_request *req, uint8_t *buf, uint64_t len
         free(right);
 }
 
-/* What it is made up of comes out right or wrong one by one. */
+/* Spoils a read; parts of a merged read are spoilt independently. */
 void sim_spoil_reads(const struct kio_request *req, uint8_t *buf, uint64_t length)
 {
         if (!req->parts) {
@@ -104,7 +104,7 @@ void sim_note_for_swap(const struct kio_request *req)
         sim.swapped[sim.n_swapped++] = (struct range){ .fd = req->fd, .offset = req->offset };
 }
 
-/* A few pages of what was read are others' or old. */
+/* Replaces a few pages of a read by other or old ones. */
 void sim_spoil_pages(uint8_t *buf, uint64_t bytes)
 {
         uint64_t pages = bytes / PAGE;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults of real files, without any simulation: see sim_use_files(). */
+/* Faults of real files, without a simulation: see sim_use_files(). */
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -7,8 +7,8 @@
 
 #include "sim-internal.h"
 
-/* The directory's number and the file's name in it, of a file or with `file` of the directory; -1:
- * it is in none that counts. */
+/* Gets the number of the directory and the name in it, of a file, or with `file` of a name in a
+ * directory. Returns -1 if the directory does not count. */
 static int real_name(int fd, const char *file, char ret[static NAME_BYTES])
 {
         char link[64], path[512];
@@ -33,7 +33,7 @@ static int real_name(int fd, const char *file, char ret[static NAME_BYTES])
         return -1;
 }
 
-/* The lock is held. SIM_FAULT_END: nothing may happen after this operation. */
+/* Returns the fault. The lock is held. SIM_FAULT_END: nothing may happen after this operation. */
 enum sim_fault sim_real_fault(const char *operation, int fd, const char *file, int *ret_error)
 {
         char name[NAME_BYTES];
@@ -46,7 +46,7 @@ enum sim_fault sim_real_fault(const char *operation, int fd, const char *file, i
         return sim.faults ? sim.faults(operation, (unsigned)dir, name, ret_error) : SIM_FAULT_NONE;
 }
 
-/* The lock is held. A thread other than the loop's stays here for good. */
+/* Ends the process. The lock is held. A thread other than the loop's stays here forever. */
 _Noreturn void sim_real_end(void)
 {
         bool is_loop = pthread_equal(pthread_self(), sim.loop);
@@ -60,13 +60,13 @@ _Noreturn void sim_real_end(void)
                 pause();
 }
 
-/* Some sectors from its begin, as the device has no others' bytes to tear it with. */
+/* Writes some sectors from the beginning, because other bytes for tearing are not available. */
 void sim_real_tear(int fd, const void *buf, uint64_t bytes, uint64_t offset)
 {
         uint64_t n = draw(bytes / SIM_SECTOR + 1) * SIM_SECTOR;
 
         if (n > 0 && __real_pwrite64(fd, buf, n, (off_t)offset) < 0)
-                return; /* less is torn off, then */
+                return; /* fewer sectors are written then */
 }
 
 void sim_use_files(const char *const *paths, unsigned n, void (*end)(void))
@@ -105,7 +105,7 @@ enum sim_fault sim_fault_of(const struct kio_request *req, int *ret_error)
         lock();
         fault = sim_real_fault(req->op == KIO_WRITE ? "write" : "sync", req->fd, NULL, ret_error);
         if (fault == SIM_FAULT_END) {
-                struct iovec pieces[KIO_PIECES_MAX + 1]; /* of a vector, and a tail */
+                struct iovec pieces[KIO_PIECES_MAX + 1]; /* pieces of a vector, and a tail */
 
                 if (req->op == KIO_WRITE && kio_rest(req, pieces) > 0)
                         sim_real_tear(req->fd, pieces[0].iov_base, pieces[0].iov_len,

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated disk: see sim.h. Any thread comes here, by the backend or by a wrapped call; one
- * lock guards all.
+/* The simulated disk: see sim.h. Any thread enters, through the backend or a wrapped call; one lock
+ * protects everything.
  *
- * Of each file it knows the writes that no sync covers yet, each with what it overwrote, and of
- * each name the changes since the directory was synced. A power loss takes all those writes back,
- * newest first, then does again, sector by sector, what is drawn. So nothing is copied but what is
- * in doubt, and a state costs what was written since the last syncs. A file keeps a descriptor
- * here: its inode number is not given again, and a name that comes back has its bytes.
+ * For each file, the simulation knows the writes that no sync covers yet, each with the bytes it
+ * replaced, and for each name the changes since the directory was synced. A power loss undoes all
+ * those writes, newest first, then redoes a random part of them, sector by sector. Only uncertain
+ * bytes are copied, so that a state costs what was written since the last syncs. Each file keeps a
+ * descriptor here: its inode number is not reused, and a name that returns has its bytes.
  *
- * sim-backend.c and sim-calls.c are the two ways to it, sim-files.c has the records, sim-reads.c
- * spoils reads, sim-power.c is what may become of it all, sim-real.c faults without a simulation.
- * Here are its begin and end, its clock and chance.
+ * sim-backend.c and sim-calls.c are the two ways in, sim-files.c has the records, sim-reads.c
+ * spoils reads, sim-power.c decides uncertain changes, and sim-real.c has faults without a
+ * simulation. Here are start and stop, the clock and random numbers.
  *
- * Failures: without memory it gives up by assertion; this is a test. */
+ * Failures: without memory an assertion fails, because this is a test. */
 #include "sim-internal.h"
 
 #include <errno.h>

@@ -41,7 +41,7 @@ void tiers_open(struct tiers *t)
                 .n_paths = 1,
                 .limit = t->limit ? t->limit : 256 * MIB,
                 .segment_bytes = 4 * MIB,
-                .prewrite = false, /* so that a plan meets the writes it means */
+                .prewrite = false, /* keeps the writes of a plan free of preformatting */
                 .direct = true,
                 .policy = "lru",
                 .secret = { { 1, 2 } },
@@ -200,7 +200,7 @@ void tiers_wait_hits(struct tiers *t, uint64_t hits)
                 if (clock_mono_ns() > end)
                         fail_msg("%llu operations failed or are held, not %llu",
                                  (unsigned long long)fault_hits(), (unsigned long long)hits);
-                poll(&p, 1, 1); /* the worker is at it: no event tells of a held operation */
+                poll(&p, 1, 1); /* a worker is busy: no event announces a held operation */
                 kio_reap(t->io);
                 tiers_iterate(t);
         }

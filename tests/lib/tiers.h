@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pool, a store in a folder of its own, the POSIX backend under faults by plan, and a cache over
- * them: what tests of the daemon's core stand on. The test is the loop: nothing is reaped, and no
- * turn ends, unless it says so. */
+/* The fixture of tests of the daemon's core: a pool, a store in its own folder, the POSIX backend
+ * with planned faults, and a cache over them. The test replaces the event loop: nothing is reaped,
+ * and no iteration ends, unless it says so. */
 #pragma once
 
 #include "cache/cache.h"
@@ -16,30 +16,30 @@ struct tiers {
         char dir[256];
         uint64_t pool_bytes, limit;  /* 0: 16 MiB, 256 MiB */
         uint64_t hang_ms;            /* io.hang; 0: nothing hangs */
-        struct admission *admission; /* of the cache; or NULL */
+        struct admission *admission; /* for the cache; may be NULL */
         struct pool *pool;
         struct kio *io;
         struct store *store;
         struct cache *cache;
         uint32_t ns;
-        uint64_t later_ns; /* how far the clock that cache_iterate() sees is ahead */
+        uint64_t later_ns; /* lead of the clock that cache_iterate() sees */
 };
 
-/* Opens what is in `dir`, or makes it; assertions inside. */
+/* Opens the store in `dir`, or creates it, with assertions. */
 void tiers_open(struct tiers *t);
-/* Nothing may be pending. */
+/* Closes everything; nothing may be pending. */
 void tiers_close(struct tiers *t);
-/* Closes, and removes the folder. */
+/* Closes everything, and removes the folder. */
 void tiers_remove(struct tiers *t);
 uint32_t tiers_namespace(struct tiers *t, const char *name);
 
-/* The end of an iteration, without reaping. */
+/* Ends an iteration, without reaping. */
 void tiers_iterate(struct tiers *t);
-/* Reaps and turns until `*done`. */
+/* Reaps and iterates until `*done`. */
 void tiers_wait(struct tiers *t, const bool *done);
-/* Reaps and turns until nothing is pending. */
+/* Reaps and iterates until nothing is pending. */
 void tiers_settle(struct tiers *t);
-/* Waits until a worker has something for the loop; does not reap it. */
+/* Waits until a worker has a result for the loop, without reaping it. */
 void tiers_wait_io(struct tiers *t);
 /* Waits until the fault plan has made this many operations fail, or holds them. */
 void tiers_wait_hits(struct tiers *t, uint64_t hits);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command lines of plan, profile, kvcache and iosize: KVBench's options, with '_' or '-' in
- * their names, and our own. Numbers are read as KVBench reads them: blanks around, '_' between
- * digits. */
+/* Parses the command lines of plan, profile, kvcache and iosize: KVBench's options, with '_' or '-'
+ * in their names, and our own. Numbers are parsed as KVBench does, with blanks around them and '_'
+ * between digits. */
 #include <ctype.h>
 #include <getopt.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ enum {
         OPTION_NO_RAW,
         OPTION_LAYOUT,
         OPTION_GPU,
-        OPTION_PARAMETER, /* + enum kvbench_parameter */
+        OPTION_PARAMETER, /* plus enum kvbench_parameter */
 };
 
 #define FILE_OPTIONS                                                                               \
@@ -114,7 +114,7 @@ const struct option_row kvbench_figures_options[] = {
 };
 #undef X
 
-/* The name of an option, for messages. */
+/* Returns the name of an option, for messages. */
 static const char *option_name(const struct command *self, int id)
 {
         for (const struct option_row *row = self->options; row->id; row++)
@@ -123,7 +123,8 @@ static const char *option_name(const struct command *self, int id)
         return "?";
 }
 
-/* "1_000", " 12 ". Sets exit_status when it is none, or not from `least` to 2^53. */
+/* Parses a count such as "1_000" or " 12 ". Reports a text that is not a count, or one outside
+ * `least` to 2^53, and sets exit_status. */
 static bool parse_count(struct ctl *ctl, const struct command *self, int id, const char *text,
                         uint64_t least, uint64_t *ret)
 {
@@ -135,7 +136,8 @@ static bool parse_count(struct ctl *ctl, const struct command *self, int id, con
         for (;
              isdigit((unsigned char)*p) || (used > 0 && *p == '_' && isdigit((unsigned char)p[1]));
              p++)
-                if (*p != '_' && used < sizeof(digits) - 1) { /* more are beyond 2^53 anyway */
+                if (*p != '_' && used < sizeof(digits) - 1) { /* longer numbers exceed 2^53
+                                                                 anyway */
                         if (used == 1 && digits[0] == '0')
                                 used = 0;
                         digits[used++] = *p;
@@ -152,7 +154,7 @@ static bool parse_count(struct ctl *ctl, const struct command *self, int id, con
         return true;
 }
 
-/* -1: no truth value. */
+/* Returns the Boolean that a text stands for, or -1. */
 static int parse_truth(const char *text)
 {
         static const char *const words[] = { "false", "true", "0", "1", "no",  "yes",
@@ -183,7 +185,7 @@ static bool parse_format(struct ctl *ctl, const char *text, struct kvbench_optio
         else if (strcmp(text, "table") == 0 &&
                  (ret->which == KVBENCH_KVCACHE || ret->which == KVBENCH_IOSIZE))
                 ret->format = KVBENCH_TABLE;
-        else if (ret->which == KVBENCH_PLAN) { /* as KVBench does, but not in silence */
+        else if (ret->which == KVBENCH_PLAN) { /* KVBench ignores it silently; warn */
                 complain(0, "warning: --format: '%s' is not one of text, json, csv; using text",
                          text);
                 ret->format = KVBENCH_TEXT;
@@ -232,7 +234,7 @@ static bool parse_parameter(struct ctl *ctl, enum kvbench_parameter id, const ch
                                  &p->value[id].number))
                         return false;
                 break;
-        case KVBENCH_FLAG: /* alone, "=true", or followed by a truth value */
+        case KVBENCH_FLAG: /* alone, "=true", or followed by a Boolean */
                 truth = text ? parse_truth(text) : 1;
                 if (!text && next && parse_truth(next) >= 0) {
                         truth = parse_truth(next);
@@ -317,7 +319,7 @@ static bool parse_option(struct ctl *ctl, int id, const char *text, char **argv,
         }
 }
 
-/* What must be there, and what stands behind the options. */
+/* Checks that required options are given, and takes the operands. */
 static bool check_operands(struct ctl *ctl, int argc, char **argv, int first,
                            struct kvbench_options *ret)
 {
@@ -337,7 +339,7 @@ static bool check_operands(struct ctl *ctl, int argc, char **argv, int first,
                         usage_error(ret->self, "--model_config or --model_configs is missing");
                 return false;
         }
-        /* A pattern that the shell has already made into names. */
+        /* The shell has expanded a pattern into several names. */
         for (; first < argc; first++)
                 ret->model_configs[ret->n_model_configs++] = argv[first];
         return true;

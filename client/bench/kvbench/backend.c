@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a backend makes of --source and --destination: the direction, and in what memory the two
- * ends are. These are KVBench's rules; where they overrule an option that was given, that is
- * said. */
+/* Derives from --source and --destination the direction, and the memory at both ends, according to
+ * the backend. These are KVBench's rules; if they override an option that was given, a warning says
+ * so. */
 #include <errno.h>
 #include <string.h>
 #include <strings.h>
@@ -28,7 +28,7 @@ static int rules_store(struct change *c);
 
 static const struct backend {
         const char *name;
-        bool nixlbench, profile; /* which tool has it */
+        bool nixlbench, profile; /* tools that have the backend */
         int (*rules)(struct change *c);
 } backends[KVBENCH_N_BACKENDS] = {
         [KVBENCH_BACKEND_KVCACHE] = { "KVCACHE", false, true, rules_store },
@@ -63,7 +63,7 @@ int kvbench_place_parse(const char *text, enum kvbench_place *ret)
         return -EINVAL;
 }
 
-/* A parameter that the rules decide. */
+/* Sets a parameter that the rules determine. */
 static void decide(struct change *c, enum kvbench_parameter id, const char *text)
 {
         struct kvbench_parameters *p = &c->w->parameters;
@@ -97,8 +97,8 @@ static int wrong_end(const struct change *c, const char *end, enum kvbench_place
                         kvbench_place_name(place), kvbench_backend_name(c->w->backend), able);
 }
 
-/* GPU memory and files. KVBench says FILE for the target of a write, which nixlbench does not take:
- * the segment types are those of memory, and the file goes without saying. */
+/* GPU memory and files. KVBench prints FILE as the target of a write, which nixlbench rejects:
+ * segment types are those of memory, and the file is implied. */
 static int rules_gds(struct change *c)
 {
         if (c->options->target == KVBENCH_TARGET_NIXLBENCH_2025_06 &&
@@ -133,7 +133,7 @@ static int rules_file(struct change *c)
         }
 }
 
-/* Memory to memory; the direction is the user's. */
+/* Memory to memory; the user chooses the direction. */
 static int rules_network(struct change *c)
 {
         static const char able[] = "moves between memory and gpu";
@@ -152,7 +152,7 @@ static int rules_network(struct change *c)
         return EXIT_OK;
 }
 
-/* One end is memory, the other is the object store, whatever it is called. */
+/* One end is memory; the other is the object store, whatever its name. */
 static int rules_obj(struct change *c)
 {
         static const char able[] = "needs memory or gpu at one end, and its store at the other";
@@ -171,7 +171,7 @@ static int rules_obj(struct change *c)
         return EXIT_OK;
 }
 
-/* The daemon: writes from memory or a GPU, reads into one of them. */
+/* The daemon: writes from memory or a GPU, or reads into one of them. */
 static int rules_store(struct change *c)
 {
         if (local(c->w->source)) {
@@ -189,7 +189,7 @@ static int rules_store(struct change *c)
         return EXIT_OK;
 }
 
-/* Does it belong to the tool that is to use it? */
+/* Returns whether the tool that will run the command has the backend. */
 static bool usable(const struct kvbench_options *options, const struct backend *backend)
 {
         if (options->which == KVBENCH_PROFILE || options->target == KVBENCH_TARGET_KVCACHE_BENCH)
@@ -236,7 +236,7 @@ static int find_backend(const struct kvbench_options *options, struct kvbench_wo
                                 : "");
 }
 
-/* The option, else the file's word. */
+/* Takes the option, otherwise the file's value. */
 static int find_place(struct kvbench_workload *w, const char *key, enum kvbench_place given,
                       const char *word, enum kvbench_place *ret)
 {

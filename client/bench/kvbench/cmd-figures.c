@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench kvcache and iosize: the figures alone. The text forms are KVBench's of 2025-06,
- * kvcache's table is that of 2026. */
+/* kvcache-bench kvcache and iosize: print the figures only. The text formats are those of KVBench
+ * of 2025-06; the table of kvcache is that of 2026. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 enum { SIZE_BYTES = 32, N_COLUMNS = 9, CELL_BYTES = 160 };
 
-/* "72.0 KB": powers of 1024, two decimals rounded half to even, of which a zero at the end goes,
- * but not the first. */
+/* Formats a size such as "72.0 KB": powers of 1024, with two decimals rounded half to even; a
+ * trailing zero is dropped unless it is the only decimal. */
 static void print_size(uint64_t bytes, char ret[static SIZE_BYTES])
 {
         static const char *const units[] = { "B", "KB", "MB", "GB", "TB" };
@@ -64,7 +64,7 @@ static void print_iosize_text(const struct kvbench_set *set)
         }
 }
 
-/* The columns of KVBench's table, as text; numbers stand at the right. */
+/* The columns of KVBench's table; numbers are right-aligned. */
 static const struct column {
         const char *heading;
         bool number;
@@ -78,7 +78,7 @@ struct cells {
         char text[N_COLUMNS][CELL_BYTES];
 };
 
-/* A column with a fraction in it shows six decimals all along. */
+/* If any number of a column has a fraction, all have six decimals. */
 static void print_number_cell(char *ret, const struct kvbench_number *number, bool fraction)
 {
         if (fraction)
@@ -111,7 +111,7 @@ static void fill_cells(const struct kvbench_workload *w, bool isl_fraction, bool
 static void print_table_line(const char *const texts[static N_COLUMNS],
                              const size_t widths[static N_COLUMNS])
 {
-        size_t owed = 0; /* blanks before the next text: none at a line's end */
+        size_t owed = 0; /* spaces pending before the next text, so that no line ends with spaces */
 
         for (size_t i = 0; i < N_COLUMNS; i++) {
                 size_t pad = widths[i] - MIN(widths[i], human_width(texts[i]));
@@ -174,7 +174,7 @@ static bool add_number(cJSON *object, const char *name, uint64_t number)
         return cJSON_AddRawToObject(object, name, text);
 }
 
-/* A number that was written with a fraction keeps it. */
+/* Adds a number; one that was written with a fraction keeps it. */
 static bool add_written(cJSON *object, const char *name, const struct kvbench_number *number)
 {
         if (has_fraction(number))
@@ -223,7 +223,7 @@ static int print_as_json(const struct kvbench_options *options, const struct kvb
         return kvbench_print_json(options, array);
 }
 
-/* The same fields as in JSON, in the same order. */
+/* Prints the fields of the JSON, in the same order. */
 static int print_csv(const struct kvbench_set *set)
 {
         for (size_t i = 0; i < set->n; i++) {

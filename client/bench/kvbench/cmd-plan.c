@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvcache-bench plan: the benchmark command for a model and its deployments, without running it.
- *
- * Text comes one configuration after the other, in KVBench's form; JSON and CSV as a whole at the
- * end, so that a wrong configuration leaves them well-formed. */
+/* kvcache-bench plan: prints the benchmark command for a model and its deployments, without running
+ * it. Text is printed for one configuration after the other, in KVBench's form; JSON and CSV as a
+ * whole at the end, so that an invalid configuration leaves them well-formed. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 static const char rule[] =
         "================================================================================";
 
-/* The name under which the tool knows it; NULL: it does not. */
+/* Returns the name of a parameter in the target tool, or NULL if it has none. */
 static const char *parameter_name(const struct kvbench_options *options, enum kvbench_parameter id)
 {
         const struct kvbench_parameter_row *row = &kvbench_parameter_rows[id];
@@ -56,7 +55,7 @@ static void print_parameter(const struct kvbench_options *options,
                 print_argument(name, parameters_print(p, id, buffer));
 }
 
-/* What differs from nixlbench's defaults, in KVBench's order. */
+/* Prints the parameters that differ from nixlbench's defaults, in KVBench's order. */
 static void print_nixlbench(const struct kvbench_options *options,
                             const struct kvbench_parameters *p)
 {
@@ -77,7 +76,7 @@ static void print_override(const char *name, uint64_t value)
         print_argument(name, text);
 }
 
-/* profile computes the figures itself: what it needs is what was said here. */
+/* Prints the options given here; profile computes the figures itself. */
 static void print_kvcache_bench(const struct kvbench_options *options,
                                 const struct kvbench_workload *w)
 {
@@ -103,7 +102,7 @@ static void print_kvcache_bench(const struct kvbench_options *options,
                 enum kvbench_parameter id = (enum kvbench_parameter)i;
 
                 switch (id) {
-                case KVBENCH_BACKEND: /* said already, or follows from what was said */
+                case KVBENCH_BACKEND: /* given already, or derived from given options */
                 case KVBENCH_OP_TYPE:
                 case KVBENCH_INITIATOR_SEG_TYPE:
                 case KVBENCH_TARGET_SEG_TYPE:
@@ -215,7 +214,7 @@ static void print_csv(const struct kvbench_options *options, const struct kvbenc
                 print_csv_line(options, &set->workloads[i]);
 }
 
-/* The tool of 2025-06 was not told the size of its buffer, and has fewer parameters. */
+/* Adapts to the tool of 2025-06, which takes no buffer size and has fewer parameters. */
 static void go_back_to_2025_06(const struct kvbench_options *options, struct kvbench_set *set)
 {
         const uint64_t total = parameters_number(&options->parameters, KVBENCH_TOTAL_BUFFER_SIZE);

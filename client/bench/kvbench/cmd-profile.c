@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile: runs planned workloads through the daemon, with RAW beside it.
+/* profile: runs planned workloads through the daemon, and on RAW for comparison.
  *
- * For each configuration, and each block and batch size between start and max, one job
- * (profile-job.h). A configuration that fails does not stop the others; Ctrl-C stops all, and
- * cleans up.
+ * Each configuration runs one job (profile-job.h) for each block and batch size between start and
+ * max. A failed configuration does not stop the others; Ctrl-C stops all, and cleans up.
  *
- * Every option that was given is obeyed, refused, or named on stderr as not used here. */
+ * Every option that was given is obeyed, refused, or listed on stderr as unused. */
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
@@ -22,7 +21,7 @@
 #include "report.h"
 #include "workload.h"
 
-static atomic_int interrupted; /* the handler sets it, threads look at it */
+static atomic_int interrupted; /* set by the signal handler, read by threads */
 
 static void on_signal(int signal)
 {
@@ -41,7 +40,7 @@ static void catch_signals(void)
 
 /* --- the options --- */
 
-/* Of other machines, other backends or other tools. */
+/* Parameters of other machines, other backends or other tools. */
 static const enum kvbench_parameter not_used[] = {
         KVBENCH_DEVICE_LIST,
         KVBENCH_ENABLE_PT,
@@ -86,7 +85,7 @@ static void say_not_used(const struct kvbench_parameters *p)
         for (unsigned i = 0; i < ARRAY_SIZE(not_used); i++)
                 if (parameters_given(p, not_used[i]))
                         add_name(list, sizeof(list), not_used[i]);
-        /* I/O is direct wherever it can be. */
+        /* I/O is always direct if possible. */
         if (parameters_given(p, KVBENCH_STORAGE_ENABLE_DIRECT) &&
             parameters_number(p, KVBENCH_STORAGE_ENABLE_DIRECT) == 0)
                 add_name(list, sizeof(list), KVBENCH_STORAGE_ENABLE_DIRECT);
@@ -100,7 +99,7 @@ static bool given_as_not(const struct kvbench_parameters *p, enum kvbench_parame
         return parameters_given(p, id) && strcmp(parameters_text(p, id), text) != 0;
 }
 
-/* What one process on one host cannot do. EXIT_OK, or it was refused. */
+/* Refuses parameters that one process on one host cannot serve. Returns an exit status. */
 static int check_options(const struct kvbench_parameters *p)
 {
         static const enum kvbench_parameter devices[] = { KVBENCH_NUM_INITIATOR_DEV,
@@ -129,7 +128,7 @@ static int check_options(const struct kvbench_parameters *p)
         return EXIT_OK;
 }
 
-/* Is the GPU there that the workload needs? RAW's end in memory is the host's. */
+/* Checks that the GPU which the workload needs exists. RAW uses host memory. */
 static int check_gpu(const struct kvbench_options *options, const struct kvbench_workload *w)
 {
         static const enum kvbench_parameter segments[] = { KVBENCH_INITIATOR_SEG_TYPE,
@@ -205,7 +204,7 @@ static int check_workload(const struct kvbench_options *options, const struct kv
 
 /* --- the runs --- */
 
-/* Every block size and batch size from start to max, doubling, as nixlbench goes through them. */
+/* Runs every block size and batch size from start to max, doubling, as nixlbench does. */
 static int run_workload(struct ctl *ctl, const struct kvbench_options *options,
                         const struct kvbench_workload *w, struct report *report)
 {

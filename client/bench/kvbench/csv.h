@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One field of a line of CSV: quoted where commas, quotes or line ends ask for it. */
+/* Prints one field of a CSV line, quoted if it contains commas, quotes or line ends. */
 #pragma once
 
 #include <stdio.h>

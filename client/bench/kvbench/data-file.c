@@ -18,7 +18,8 @@
 
 DEFINE_CLEANUP(DIR *, closedir);
 
-/* The directory of this program, which both an installed one and a build lead from. */
+/* Gets the directory of this program, relative to which both an installation and a build find their
+ * data. */
 static bool program_directory(char ret[static DATA_FILE_BYTES])
 {
         ssize_t n = readlink("/proc/self/exe", ret, DATA_FILE_BYTES - 1);
@@ -34,8 +35,9 @@ static bool program_directory(char ret[static DATA_FILE_BYTES])
         return true;
 }
 
-/* One more, unless it is the one before, or lies beside the program and is not there: a message
- * that lists the places has every directory that was named. Returns how many there are. */
+/* Adds a directory unless it equals the one before it, or lies beside the program and does not
+ * exist. An error message thus lists every directory that was named. Returns the number of
+ * directories. */
 static size_t add_directory(const char *base, const char *data, const char *folder,
                             char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES], size_t n)
 {
@@ -65,7 +67,7 @@ size_t data_file_directories(const char *folder,
         if (program_directory(self))
                 n = add_directory(self, "/" KVCACHE_DATADIR_FROM_BIN, folder, ret, n);
         n = add_directory("", KVCACHE_DATADIR, folder, ret, n);
-        if (program_directory(self)) /* BUILD/client/bench/ in the source tree */
+        if (program_directory(self)) /* in the source tree, BUILD/client/bench/ */
                 n = add_directory(self, "/../../../conf", folder, ret, n);
         return n;
 }
@@ -91,7 +93,7 @@ bool data_file_find(const char *folder, const char *name, char ret[static DATA_F
         return false;
 }
 
-/* The stem in the directory that is spelled most like `name`. */
+/* Finds the file name in a directory, without extension, that is most similar to `name`. */
 static void suggest_in(const char *directory, const char *name, struct suggestion *meant,
                        char ret[static KVBENCH_SHOWN_BYTES])
 {

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models and deployments by name. A name is first taken as the path that it is; one without '/' is
- * then searched, as it is and with ".yaml", in $KVCACHE_DATA_DIR, or, where that is not set, in the
- * data directory beside the program, in that which it was built for, and in conf/ of the source
- * tree that holds the build. */
+/* Finds models and deployments by name. A name is first tried as a path. A name without '/' is then
+ * searched, as given and with ".yaml", in $KVCACHE_DATA_DIR or, if that is not set, in the data
+ * directory beside the program, in the one that the program was built for, and in conf/ of the
+ * source tree that contains the build. */
 #pragma once
 
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { KVBENCH_FAILED = 1 }; /* the exit status of everything but wrong usage (2) */
+enum { KVBENCH_FAILED = 1 }; /* exit status of all failures except wrong usage (2) */
 enum { KVBENCH_SHOWN_BYTES = 256 };
 enum { DATA_FILE_BYTES = 1024, DATA_FILE_DIRECTORIES = 3 };
 
-/* `folder`: "models" or "deployments". False: there is none, or its path is too long. */
+/* Finds a file. `folder`: "models" or "deployments". Returns false if there is none, or its path is
+ * too long. */
 bool data_file_find(const char *folder, const char *name, char ret[static DATA_FILE_BYTES]);
-/* The directories that are searched; returns how many. */
+/* Lists the directories that are searched. Returns their number. */
 size_t data_file_directories(const char *folder,
                              char ret[static DATA_FILE_DIRECTORIES][DATA_FILE_BYTES]);
-/* Says which places were searched for what, and which name is like it. Returns KVBENCH_FAILED. */
+/* Reports which directories were searched, and a similar name. Returns KVBENCH_FAILED. */
 int data_file_complain(const char *folder, const char *name);

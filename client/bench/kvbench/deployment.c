@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a deployment file by a table of its keys. What it does not know is a warning and not an
+/* Reads a deployment file by a table of its keys. Unknown keys cause a warning rather than an
  * error, because engines keep keys of their own in such files. */
 #include "deployment.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Starts the daemon's binary, waits until it answers, and cleans up after it.
  *
- * The temporary directory is locked as long as this process or its caretaker lives. A directory of
- * that name that is ours and not locked was left behind when the machine crashed, or the caretaker
- * was killed too: the next run removes it. */
+ * The temporary directory is locked while this process or its caretaker lives. An unlocked
+ * directory of that name owned by this user is left over from a machine crash, or from a caretaker
+ * that was killed, too: the next run removes it. */
 #include "embedded.h"
 
 #include <dirent.h>
@@ -127,7 +127,7 @@ uint64_t embedded_kept_bytes(const char *directory)
         return bytes;
 }
 
-/* As it is installed or built. */
+/* Finds the daemon's binary, as installed or built. */
 static bool find_binary(char *ret, size_t room)
 {
         static const char *const directories[] = { "", "../sbin", "../../daemon", NULL };
@@ -137,7 +137,7 @@ static bool find_binary(char *ret, size_t room)
 
 /* --- the process --- */
 
-/* Settings of the host's daemon are not for this one. */
+/* Removes variables meant for the host's own daemon. */
 static void clean_environment(void)
 {
         static const char *const others[] = {
@@ -170,7 +170,7 @@ __attribute__((noreturn)) static void become_daemon(const char *binary, char *co
 
         if (null < 0 || out < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 || dup2(out, 2) < 0)
                 _exit(127);
-        setpgid(0, 0); /* Ctrl-C is ours to deal with */
+        setpgid(0, 0); /* this process handles Ctrl-C */
         prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (getppid() != parent)
                 _exit(127);
@@ -180,8 +180,8 @@ __attribute__((noreturn)) static void become_daemon(const char *binary, char *co
         _exit(127);
 }
 
-/* Until the daemon, which the kernel has told to end, has done so. `fd` is its pidfd; -1: the
- * kernel is older than 5.3, and its number alone is no reason to kill what has it now. */
+/* Waits until the daemon, which the kernel is ending, has ended. `fd` is its pidfd; -1: the kernel
+ * is older than 5.3, and a process id alone does not justify killing its present owner. */
 static void wait_for_end(pid_t pid, int fd)
 {
         struct pollfd ended = { .fd = fd, .events = POLLIN };
@@ -196,16 +196,16 @@ static void wait_for_end(pid_t pid, int fd)
                 pause_ms(LOOK_MS);
 }
 
-/* The caretaker: it is killed by embedded_stop(), unless we are killed before. */
+/* Runs the caretaker. embedded_stop() kills it unless this process is killed first. */
 __attribute__((noreturn)) static void become_caretaker(const struct embedded *e, int alive)
 {
         int null = open("/dev/null", O_RDWR), daemon_fd = (int)syscall(SYS_pidfd_open, e->pid, 0);
         ssize_t n;
         char c;
 
-        setsid(); /* what ends our terminal, or our group, is not for it */
+        setsid(); /* signals to our terminal or process group must not end it */
         for (int fd = 0; null >= 0 && fd < 3; fd++)
-                (void)dup2(null, fd); /* who reads our output must not wait for it */
+                (void)dup2(null, fd); /* readers of our output must not wait for it */
         close(e->alive_fd);
         signal(SIGHUP, SIG_IGN);
         do
@@ -216,7 +216,8 @@ __attribute__((noreturn)) static void become_caretaker(const struct embedded *e,
         _exit(0);
 }
 
-/* Without one the run goes on: then the next one cleans up, should this one be killed. */
+/* Starts the caretaker. Without one the run continues: if this process is then killed, the next run
+ * cleans up. */
 static void start_caretaker(struct embedded *e)
 {
         int ends[2];
@@ -344,7 +345,7 @@ static int make_directories(struct embedded *e, const struct embedded_options *o
                         e->directory[0] = '\0';
                         return r;
                 }
-                /* Another run that cleans up may have been faster than our lock. */
+                /* Between mkdtemp() and the lock, another run may have removed the directory. */
                 e->lock_fd = lock_directory(e->directory);
                 if (e->lock_fd < 0)
                         (void)rmdir(e->directory);

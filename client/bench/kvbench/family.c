@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The products below are in doubles and in this order on purpose: KVBench computes them so, and a
- * file that it sizes must come out the same here, to the last bit. */
+/* The products below use doubles, in this order, because KVBench does: the sizes must be equal to
+ * the last bit. */
 #include "family.h"
 
 #include <ctype.h>
@@ -9,7 +9,7 @@
 
 #include "checked.h"
 
-/* Multi-head latent attention: one vector a token and layer, for keys and values together. */
+/* Multi-head latent attention: one vector per token and layer, for keys and values together. */
 static double latent_bytes(const struct kvbench_model *m, double precision, double tokens)
 {
         double values = (double)m->rope_mla_dimension + (double)m->mla_latent_vector_dimension;
@@ -17,7 +17,7 @@ static double latent_bytes(const struct kvbench_model *m, double precision, doub
         return trunc(values * precision * (double)m->num_layers) * tokens;
 }
 
-/* Grouped-query attention, with the number of KV heads left to be divided out. */
+/* Grouped-query attention, with the number of KV heads computed by division. */
 static double grouped_bytes(const struct kvbench_model *m, double precision, double tokens)
 {
         double kv_heads = (double)m->num_query_heads_with_mha / (double)m->gqa_num_queries_in_group;
@@ -26,7 +26,7 @@ static double grouped_bytes(const struct kvbench_model *m, double precision, dou
                      precision * tokens);
 }
 
-/* A key and a value a token, layer and KV head. */
+/* A key and a value per token, layer and KV head. */
 static double heads_bytes(const struct kvbench_model *m, double precision, double tokens)
 {
         return trunc((double)m->num_layers * (double)m->num_kv_heads *
@@ -46,7 +46,7 @@ static double generic_latent_bytes(const struct kvbench_model *m, double precisi
         return trunc(values * precision * (double)m->num_layers) * tokens;
 }
 
-/* Tried from the top: the first whose `part` is in the name. */
+/* Searched from the top: the first family whose `part` is in the name. */
 static const struct kvbench_family families[] = {
         {
                 .name = "llama3.1",
@@ -125,7 +125,7 @@ static const struct kvbench_key keys[] = {
 #undef KEY
 };
 
-/* Is the lower-case `part` in `name`, whose case does not matter? */
+/* Returns whether the lower-case `part` occurs in `name`, ignoring case. */
 static bool contains(const char *name, const char *part)
 {
         for (; *name; name++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Families of models: how many bytes of KV cache a token takes. One table row each (family.c); a
- * new family is a row, and a function where no present one fits. */
+/* Families of models: computes the bytes of KV cache per token. One table row each (family.c); a
+ * new family is a row, and a function if no existing one fits. */
 #pragma once
 
 #include <stddef.h>
@@ -8,12 +8,12 @@
 
 struct kvbench_family;
 
-/* What a model file says; model.h reads it. */
+/* The contents of a model file, which model.h reads. */
 struct kvbench_model {
         char *name;
         const struct kvbench_family *family;
 
-        /* 0: not in the file. */
+        /* 0 means not in the file. */
         uint64_t num_layers;
         uint64_t num_query_heads;
         uint64_t query_head_dimension;
@@ -29,7 +29,7 @@ struct kvbench_model {
         uint64_t num_model_params;
 };
 
-/* A key of a model file, by what it stands for in struct kvbench_model. */
+/* A key of a model file and its member in struct kvbench_model. */
 struct kvbench_key {
         const char *name;
         size_t offset;
@@ -37,31 +37,33 @@ struct kvbench_key {
 
 enum { KVBENCH_FAMILY_KEYS = 8 };
 
-/* How one layer's bytes are shared out over GPUs. */
+/* How one layer's bytes are divided among GPUs. */
 enum kvbench_rounding {
-        KVBENCH_ROUND_LATE,  /* exact until the end; layers of a pipeline stage rounded up */
+        KVBENCH_ROUND_LATE,  /* exact until the end; layers of a pipeline stage are rounded up */
         KVBENCH_ROUND_EARLY, /* whole bytes at each step; a stage may have part of a layer */
 };
 
 struct kvbench_family {
-        const char *name; /* what `family:` may say; without spaces */
-        const char *part; /* of the lower-cased model_name, by which it is known; NULL: by `family:`
-                           * alone */
-        const char *keys[KVBENCH_FAMILY_KEYS];     /* required, NULL at the end */
-        const char *optional[KVBENCH_FAMILY_KEYS]; /* NULL at the end */
-        /* Of all layers and of so many tokens, for values of `precision` bytes: a whole number. */
+        const char *name; /* value of `family:`; without spaces */
+        const char *part; /* substring of the lower-cased model_name that selects the family;
+                             NULL: only `family:` does */
+        const char *keys[KVBENCH_FAMILY_KEYS];     /* required keys, ended by NULL */
+        const char *optional[KVBENCH_FAMILY_KEYS]; /* optional keys, ended by NULL */
+        /* Returns the bytes of all layers for a number of tokens, with values of `precision` bytes:
+         * a whole number. */
         double (*bytes)(const struct kvbench_model *model, double precision, double tokens);
         enum kvbench_rounding rounding;
-        unsigned outer; /* 2: keys and values apart; 1: one latent vector */
+        unsigned outer; /* 2: keys and values are separate; 1: one latent vector */
 };
 
-/* By the name of a model; by `family:`. NULL: none. */
+/* Find a family by the name of a model, or by the value of `family:`. Return NULL if there is
+ * none. */
 const struct kvbench_family *family_of_model(const char *model_name);
 const struct kvbench_family *family_by_name(const char *name);
-/* "llama3.1, deepseek_r1, ..." */
+/* Returns the names of all families: "llama3.1, deepseek_r1, ...". */
 const char *family_names(void);
 
-/* NULL: no family has such a key. */
+/* Finds a key. Returns NULL if no family has it. */
 const struct kvbench_key *family_key(const char *name);
 static inline uint64_t *family_value(struct kvbench_model *model, const struct kvbench_key *key)
 {

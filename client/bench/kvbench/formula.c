@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* IEEE doubles in the order of KVBench, so that the numbers are the same to the last bit. All
- * intermediate whole numbers stay at or below 2^53, where doubles have no gaps; what is larger is
- * refused, and said. */
+/* Uses IEEE doubles in the order of KVBench, so that the numbers are equal to the last bit. All
+ * intermediate whole numbers are at most 2^53, up to which doubles represent every integer; larger
+ * ones are refused with a message. */
 #include "formula.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static int precision_bytes(const char *mode, double *ret)
         return -EINVAL;
 }
 
-/* One page on one GPU. */
+/* Returns the bytes of one page on one GPU. */
 static double io_bytes(const struct kvbench_model *m, const struct kvbench_deployment *d,
                        double bytes_per_layer, uint64_t page)
 {

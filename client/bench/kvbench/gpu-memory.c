@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The few functions of libcuda.so.1 that this needs, by their symbols. */
+/* Allocates GPU memory with the few functions of libcuda.so.1 that it needs, loaded by their
+ * symbols. */
 #include "gpu-memory.h"
 
 #include <dlfcn.h>
@@ -10,7 +11,7 @@
 
 #include "cleanup.h"
 
-/* X(member, symbol, is it needed, parameters) */
+/* X(member, symbol, whether it is required, parameters) */
 #define FUNCTIONS(X)                                                                               \
         X(init, cuInit, 1, (unsigned flags))                                                       \
         X(error_name, cuGetErrorName, 1, (int error, const char **ret))                            \
@@ -76,7 +77,7 @@ static int driver_load(struct gpu_driver **ret, int ordinal, char *ret_why)
 
         if (!d)
                 return fail(ret_why, -ENOMEM, "out of memory");
-        /* Its code stays in memory: the driver has threads of its own. */
+        /* Keep the library's code in memory, because the driver has its own threads. */
         d->dl = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
         if (!d->dl)
                 return fail(ret_why, -ENODEV, "no CUDA driver here: %s", dlerror());

@@ -30,7 +30,7 @@ int gpu_shape_kind_parse(const char *text, enum kvcache_layout_kind *ret)
         return -EINVAL;
 }
 
-/* Of one pipeline stage; 0: no whole number. */
+/* Returns the layers of one pipeline stage, or 0 if their number is not whole. */
 static uint64_t layers_of(const struct kvbench_model *m, const struct kvbench_deployment *d)
 {
         uint64_t stages = d->strategy.pp_size;

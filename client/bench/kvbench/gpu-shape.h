@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a block lies in GPU memory, from the model and the deployment: so many layers, keys and
- * values apart or not, and so many bytes of each. Pure. */
+/* The layout of a block in GPU memory, derived from the model and the deployment: number of layers,
+ * separate keys and values or not, and the bytes of each. Pure functions. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,20 +14,20 @@ struct gpu_shape {
         enum kvcache_layout_kind kind;
         uint32_t layers, outer, page_tokens;
         uint64_t inner;        /* bytes of a token, in one layer and one of keys and values */
-        uint64_t region_bytes; /* of page_tokens */
-        bool whole;            /* a block that is not a whole number of layers: one piece */
+        uint64_t region_bytes; /* bytes of page_tokens tokens */
+        bool whole;            /* one piece, because the block is not a whole number of layers */
 };
 
-/* "contiguous", "block-first", "outer-first". */
+/* Returns "contiguous", "block-first" or "outer-first". */
 const char *gpu_shape_kind_name(enum kvcache_layout_kind kind);
-/* 0, -EINVAL. */
+/* Parses the name of a kind. Returns 0 or -EINVAL. */
 int gpu_shape_kind_parse(const char *text, enum kvcache_layout_kind *ret);
 
 void gpu_shape_of(struct gpu_shape *ret, enum kvcache_layout_kind kind,
                   const struct kvbench_model *model, const struct kvbench_deployment *deployment,
                   uint64_t io_size);
 
-/* That a block has in memory, neighbours being one. */
+/* Returns the number of pieces of a block in memory; adjacent pieces count as one. */
 static inline uint32_t gpu_shape_pieces(const struct gpu_shape *s)
 {
         switch (s->kind) {

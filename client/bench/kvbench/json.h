@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the daemon reports, as numbers. */
+/* Reads numbers from the daemon's reports. */
 #pragma once
 
 #include <cjson/cJSON.h>
 
-/* 0: there is none of this name. */
+/* Returns the number of this name, or 0 if there is none. */
 static inline double json_number(const cJSON *object, const char *name)
 {
         const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, name);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads a model file in two steps, because the keys that it may have follow from its family, and
- * the family from a key: first every key that any family knows, then those of its own. */
+/* Reads a model file in two steps, because the family determines the allowed keys, and a key
+ * determines the family: first every key that any family has, then the keys of the model's own
+ * family. */
 #include "model.h"
 
 #include <errno.h>
@@ -33,7 +34,7 @@ struct kvbench_model *model_free(struct kvbench_model *model)
         return NULL;
 }
 
-/* Step one. Values that are null count as keys that are not there. */
+/* Step one. A null value counts as a missing key. */
 static int read_pair(struct yaml_file *f, const yaml_node_t *key_node, const char *key,
                      const yaml_node_t *value, void *data)
 {
@@ -95,7 +96,7 @@ static bool is_one_of(const char *key, const char *const *list)
         return false;
 }
 
-/* Step two. */
+/* Step two: rejects keys that the family does not have. */
 static int check_pair(struct yaml_file *f, const yaml_node_t *key_node, const char *key,
                       const yaml_node_t *value, void *data)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model's architecture, as far as the size of its KV cache goes: read from a flat YAML mapping.
+/* A model's architecture, as far as it determines the size of its KV cache, read from a flat YAML
+ * mapping.
  *
- * Which keys a file must have, and what they mean, is said by its family (family.h). The family
+ * The family (family.h) determines which keys a file must have, and their meaning. The family
  * follows from model_name, or from a key `family`, which also offers descriptions that fit any
  * model. */
 #pragma once
@@ -10,8 +11,9 @@
 
 #include "family.h"
 
-/* 0; -EINVAL: said so on stderr, with file, line, column and key; -errno: said so too. */
+/* Reads a file. Returns 0; -EINVAL after reporting file, line, column and key on stderr; another
+ * -errno, also reported. */
 int model_load(struct kvbench_model **ret, const char *path);
-/* The same from memory: `path` is for messages. */
+/* Parses a text as model_load() does; `path` is for messages. */
 int model_parse(struct kvbench_model **ret, const char *path, const void *text, size_t bytes);
 struct kvbench_model *model_free(struct kvbench_model *model);

@@ -65,6 +65,6 @@ bool parameters_add_json(const struct kvbench_parameters *p, enum kvbench_parame
         case KVBENCH_COUNT:
                 break;
         }
-        /* Raw, because a double would round what is above 2^53. */
+        /* Raw, because a double would round numbers above 2^53. */
         return cJSON_AddRawToObject(object, name, parameters_print(p, id, buffer));
 }

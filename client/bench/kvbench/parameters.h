@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parameters of nixlbench, in the order in which it and we print them: one table row each, from
- * which the command-line options, their help, their defaults and plan's text, JSON and CSV come. */
+/* The parameters of nixlbench, in its order of printing: one table row each, from which the
+ * command-line options, their help, their defaults, and the text, JSON and CSV of plan are
+ * generated. */
 #pragma once
 
 #include <cjson/cJSON.h>
@@ -9,7 +10,7 @@
 
 enum kvbench_kind { KVBENCH_COUNT, KVBENCH_FLAG, KVBENCH_WORD };
 
-/* id, name, kind, default number, default text, was it there in 2025-06, argument, help */
+/* id, name, kind, default number, default text, whether 2025-06 has it, argument, help */
 #define KVBENCH_PARAMETERS(X)                                                                      \
         X(BACKEND, "backend", WORD, 0, "UCX", 1, "NAME", "transfer backend")                       \
         X(CHECK_CONSISTENCY, "check_consistency", FLAG, 0, NULL, 1, "[BOOL]",                      \
@@ -78,7 +79,7 @@ enum kvbench_parameter {
 };
 
 struct kvbench_parameter_row {
-        const char *name; /* with '_', as nixlbench spells it */
+        const char *name; /* with '_', as in nixlbench */
         enum kvbench_kind kind;
         uint64_t number;  /* default of a COUNT or FLAG */
         const char *text; /* default of a WORD */
@@ -86,13 +87,13 @@ struct kvbench_parameter_row {
 };
 extern const struct kvbench_parameter_row kvbench_parameter_rows[KVBENCH_N_PARAMETERS];
 
-/* Texts are borrowed. */
+/* Values of all parameters. Texts are borrowed. */
 struct kvbench_parameters {
         union {
                 uint64_t number; /* COUNT; FLAG: 0 or 1 */
                 const char *text;
         } value[KVBENCH_N_PARAMETERS];
-        uint64_t given; /* bit KVBENCH_X: from the command line */
+        uint64_t given; /* bit KVBENCH_X: given on the command line */
 };
 
 void parameters_init(struct kvbench_parameters *p); /* all defaults, none given */
@@ -115,10 +116,12 @@ static inline const char *parameters_text(const struct kvbench_parameters *p,
 }
 
 bool parameters_is_default(const struct kvbench_parameters *p, enum kvbench_parameter id);
-/* "READ", "36864", "True": as nixlbench's command line has it. */
+/* Formats a value as nixlbench's command line does: "READ", "36864", "True". Returns `buffer` or
+ * the parameter's text. */
 enum { KVBENCH_NUMBER_BYTES = 24 };
 const char *parameters_print(const struct kvbench_parameters *p, enum kvbench_parameter id,
                              char buffer[static KVBENCH_NUMBER_BYTES]);
-/* Adds it to `object` under `name` as a number, a truth value or a text. False: no memory. */
+/* Adds a value to `object` under `name` as a number, a Boolean or a text. Returns false if memory
+ * is short. */
 bool parameters_add_json(const struct kvbench_parameters *p, enum kvbench_parameter id,
                          const char *name, cJSON *object);

@@ -46,7 +46,8 @@ void content_fill(const struct content *c, void *place)
         memcpy(place, c->pattern, c->bytes);
 }
 
-/* The first word says whose block it is, the second which sector: neither is the pattern's. */
+/* Computes a stamp. The first word identifies the block, the second the sector; both differ from
+ * the pattern. */
 static inline void stamp_of(const struct content *c, uint64_t block, uint64_t generation,
                             uint64_t sector, uint8_t ret[static STAMP_BYTES])
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One job: find a daemon or start one, write the blocks to be read unless another job has, measure,
- * report, clean up.
+/* One job: finds a daemon or starts one, writes the blocks to read unless an earlier job has,
+ * measures, reports, and cleans up.
  *
- * What exists for the run alone (an embedded daemon, its temporary store, RAW's unnamed file) is
- * removed with it, however it ends. */
+ * Everything that exists only for the run (an embedded daemon, its temporary store, RAW's unnamed
+ * file) is removed with it, however it ends. */
 #include "profile-job.h"
 
 #include <errno.h>
@@ -101,7 +101,7 @@ static void raw_io_text(const struct raw *raw, char ret[static 64])
                  raw->direct ? "O_DIRECT" : "buffered");
 }
 
-/* "kvbench/deepseek_r1/...": letters, digits and a few more. */
+/* Makes names such as "kvbench/deepseek_r1/...", of letters, digits and a few other characters. */
 static void make_names(const struct kvbench_workload *w, uint64_t io_size, char name[static 256],
                        char fingerprint[static 512])
 {
@@ -124,7 +124,7 @@ static void make_names(const struct kvbench_workload *w, uint64_t io_size, char 
                  model);
 }
 
-/* That the embedded daemon's pool may have a part of. */
+/* Returns the available memory, of which the embedded daemon's pool may take a part. */
 static uint64_t available_memory(void)
 {
         _cleanup_(fclosep) FILE *f = fopen("/proc/meminfo", "re");
@@ -155,12 +155,12 @@ static int start_embedded(struct run *run)
         char error[512] = "";
         int status;
 
-        /* Slots, tables, what is prewritten ahead, and 64 data files that hold a block each. */
+        /* Slots, tables, preformatted space, and 64 data files that hold a block each. */
         if (!checked_mul(run->job.n_blocks, block + 1024, &payload) || payload > INT64_MAX / 4)
                 return complain(KVBENCH_FAILED, "%s: the workload is too large",
                                 run->workload->shown);
         limit = payload + payload / 8 + (256 << 20) + 96 * block;
-        if (filepath(run)) /* what other workloads have left there stays */
+        if (filepath(run)) /* data of other workloads stays there */
                 limit += embedded_kept_bytes(filepath(run));
         pool = MAX((uint64_t)512 << 20, 16 * block);
         pool = MAX(MIN(pool, available_memory() / 4), 8 * block);
@@ -204,7 +204,7 @@ static int start_embedded(struct run *run)
         return EXIT_OK;
 }
 
-/* A daemon that runs, else one of our own. */
+/* Connects to a running daemon, or starts one. */
 static int find_daemon(struct run *run)
 {
         struct kvcache_options options = {
@@ -225,7 +225,7 @@ static int find_daemon(struct run *run)
         return EXIT_OK;
 }
 
-/* Can the daemon do what is asked? */
+/* Checks that the daemon supports what the options require. */
 static int check_daemon(struct run *run)
 {
         static const char *const wanted[] = {
@@ -269,7 +269,8 @@ static void add_note(struct run *run, const char *text)
                 snprintf(run->note + n, sizeof(run->note) - n, "%s%s", n ? "; " : "", text);
 }
 
-/* Where RAW's file goes: the daemon's file system, or it is no comparison. NULL, with a note. */
+/* Returns the directory of RAW's file. The file must be on the daemon's file system for a
+ * comparison; otherwise returns NULL, with a note. */
 static const char *place_for_raw(struct run *run)
 {
         struct stat store, other;
@@ -292,7 +293,7 @@ static const char *place_for_raw(struct run *run)
         return NULL;
 }
 
-/* The job that writes what this one reads. */
+/* Runs the job that writes the blocks which this one reads. */
 static int write_first(struct run *run, struct profile_side *side, const char *what)
 {
         struct profile_job job = run->job;
@@ -316,14 +317,14 @@ static int write_first(struct run *run, struct profile_side *side, const char *w
         return r;
 }
 
-/* Of the command that leaves what this one reads. */
+/* Returns the --source of the command that writes the blocks. */
 static const char *write_source(const struct run *run)
 {
         return kvbench_uses_gpu(run->workload) ? "gpu" : "memory";
 }
 
-/* What is to be read must be there. A store that we made for this run is empty: then it is written
- * first. One that outlives the run is what a write left, or did not leave. */
+/* Checks that the blocks to read exist. A store created for this run is empty, so they are written
+ * first. In a store that outlives the run, an earlier write must have left them. */
 static int find_blocks(struct run *run)
 {
         uint64_t present = 0;
@@ -351,7 +352,7 @@ static int find_blocks(struct run *run)
                             present, run->job.n_blocks, write_source(run));
 }
 
-/* RAW's own blocks: its file is made anew, unless it was kept. */
+/* Writes RAW's own blocks, because its file is new unless it was kept. */
 static int fill_raw(struct run *run, struct raw *raw, bool beside)
 {
         if (run->job.write ? run->job.warmup > 0 : !raw->fresh)
@@ -368,7 +369,7 @@ static int fill_raw(struct run *run, struct raw *raw, bool beside)
         return write_first(run, &raw->side, "writing RAW's file");
 }
 
-/* RAW beside the daemon. Without it the figure stands alone, and a note says why. */
+/* Opens RAW for comparison. Without it the figure stands alone, and a note gives the reason. */
 static bool open_raw_beside(struct run *run)
 {
         struct profile scratch = { .job = &run->job, .told = ATOMIC_FLAG_INIT };
@@ -440,7 +441,7 @@ static int measure(struct run *run, struct profile_side *const *sides, unsigned 
         return r == 0 ? EXIT_OK : report_failure(run);
 }
 
-/* Once it is known that there is room for them. */
+/* Allocates the blocks' keys and contents, after the check that there is room for them. */
 static int make_blocks(struct run *run)
 {
         if (profile_init(&run->profile, &run->job, run->interrupted) < 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One workload at one block size and one batch size, from finding a daemon to the report. */
+/* Runs one workload at one block size and one batch size, from finding a daemon to the report. */
 #pragma once
 
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 #include "report.h"
 #include "workload.h"
 
-/* An exit status; on failure it has been said why. */
+/* Returns an exit status, after reporting a failure. */
 int profile_job_run(struct ctl *ctl, const struct kvbench_options *options,
                     const struct kvbench_workload *w, struct report *report, uint64_t io_size,
                     uint64_t n_blocks, const atomic_int *interrupted);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a job on its sides.
  *
- * profile_run() is the conductor. Each side has a crew: a thread for every client, which makes its
- * client, waits for a task, does it, and frees the client at the end; what belongs to one thread (a
- * ring, a connection) stays with it. The conductor cuts a pass into windows of pieces, sets the
- * crew to move one, and later to check it; the time of a window is from its task being given out to
- * the last client having moved its share.
+ * profile_run() coordinates. Each side has a crew: a thread for every client, which creates its
+ * client, waits for a task, performs it, and frees the client at the end; resources of one thread
+ * (a ring, a connection) stay with it. The coordinator cuts a pass into windows of pieces, lets the
+ * crew move a window, and later check it. The time of a window is from handing out its task until
+ * the last client has moved its share.
  *
- * Failures: a thread that fails calls profile_fail() and sets `stop`; all others return from what
- * they wait for within a fraction of a second. A task is always finished by all threads of the
- * crew, so nothing is torn down while in use. */
+ * Failures: a thread that fails calls profile_fail() and sets `stop`; all others return from their
+ * waits within a fraction of a second. All threads of the crew finish every task, so that nothing
+ * is freed while in use. */
 #include "profile.h"
 
 #include <errno.h>
@@ -33,9 +33,9 @@ struct member {
         void *client;
         struct profile_tally tally, unmeasured;
 
-        struct profile_piece *pieces; /* of the pass, in order */
+        struct profile_piece *pieces; /* pieces of the pass, in order */
         size_t n_pieces, room;
-        size_t next; /* where the next window begins */
+        size_t next; /* first piece of the next window */
         struct profile_work work;
 };
 
@@ -48,7 +48,7 @@ struct crew {
 
         pthread_mutex_t lock;
         pthread_cond_t begin, end;
-        enum crew_task task; /* under lock, as all below */
+        enum crew_task task; /* protected by `lock`, like the members below */
         uint64_t round;
         unsigned running;
         uint64_t ended_ns;
@@ -61,7 +61,7 @@ static inline uint64_t mix(uint64_t x)
         return x ^ (x >> 31);
 }
 
-/* --- what is shared --- */
+/* --- shared state --- */
 
 int profile_init(struct profile *p, const struct profile_job *job, const atomic_int *interrupted)
 {
@@ -209,7 +209,7 @@ static void *member_run(void *userdata)
         return NULL;
 }
 
-/* Ten times a second. */
+/* Shows the progress, at most ten times a second. */
 static void show_progress(struct profile *p)
 {
         uint64_t now = profile_now_ns();
@@ -220,7 +220,7 @@ static void show_progress(struct profile *p)
         p->on_progress(p->userdata, atomic_load(&p->done_blocks), p->all_blocks);
 }
 
-/* Gives a task to all, and waits until all have done it. Returns how long that took, in ns. */
+/* Gives a task to all members, and waits until all have performed it. Returns the time in ns. */
 static uint64_t crew_do(struct crew *crew, enum crew_task task)
 {
         uint64_t begin, end;
@@ -263,7 +263,7 @@ static void crew_end(struct crew *crew)
         pthread_cond_destroy(&crew->end);
 }
 
-/* crew_end() in any case. */
+/* Starts the crew's threads. crew_end() must follow in any case. */
 static int crew_start(struct crew *crew, struct profile *p, struct profile_side *side)
 {
         pthread_condattr_t monotonic;
@@ -294,7 +294,7 @@ static int crew_start(struct crew *crew, struct profile *p, struct profile_side 
 
 /* --- a pass --- */
 
-/* How the job is cut: p->piece_blocks, and the window of a client, which is returned. */
+/* Chooses p->piece_blocks, and returns the window of a client in blocks. */
 static uint64_t cut(struct profile *p, struct profile_side *const *sides, unsigned n_sides)
 {
         const struct profile_job *job = p->job;
@@ -317,7 +317,7 @@ static uint64_t cut(struct profile *p, struct profile_side *const *sides, unsign
                 most = decides->piece_blocks;
         }
         window_blocks = MAX(window / stride, (uint64_t)1);
-        /* Four pieces at least are on their way, and every client has some. */
+        /* At least four pieces are in flight, and every client has some. */
         piece = MIN(MIN(depth, window_blocks), job->n_blocks / job->clients) / 4;
         piece = MIN(MIN(piece, bytes / stride), most);
         p->piece_blocks = MAX(piece, (uint64_t)1);
@@ -339,8 +339,8 @@ static int member_add(struct member *m, const struct profile_piece *piece)
         return 0;
 }
 
-/* Deals all blocks out: the first piece of each user, then the second of each, and so on. A user
- * stays with a client, unless there are fewer of them than clients. */
+/* Distributes all blocks: the first piece of each user, then the second of each, and so on. All
+ * pieces of a user go to one client, unless there are fewer users than clients. */
 static int pass_deal(struct crew *crew)
 {
         const struct profile_job *job = crew->profile->job;
@@ -378,7 +378,7 @@ static int pass_deal(struct crew *crew)
         return 0;
 }
 
-/* Another order each time, the same on every side. */
+/* Shuffles the pieces: differently in each pass, but equally on every side. */
 static void pass_shuffle(struct crew *crew, uint64_t seed)
 {
         for (unsigned i = 0; i < crew->n; i++) {
@@ -395,7 +395,7 @@ static void pass_shuffle(struct crew *crew, uint64_t seed)
         }
 }
 
-/* The next window of each client. False: there is none. */
+/* Takes the next window of each client. Returns false after the last. */
 static bool pass_window(struct crew *crew, uint64_t window_blocks)
 {
         bool any = false;
@@ -419,7 +419,8 @@ static bool pass_window(struct crew *crew, uint64_t window_blocks)
         return any;
 }
 
-/* `tally`: does it count. `generation` is that of what is written, or must be there. */
+/* Runs a pass. `counts`: the pass is measured. `generation` is that of the contents to write, or to
+ * expect. */
 static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass pass,
                     uint64_t generation, uint64_t seed, bool counts)
 {
@@ -467,7 +468,7 @@ static int pass_run(struct crew *crew, uint64_t window_blocks, enum profile_pass
         return 0;
 }
 
-/* Is this write pass read back? */
+/* Returns whether this write pass is read back. */
 static bool reads_back(const struct profile_job *job, uint64_t pass)
 {
         return job->write && (pass + 1 == job->warmup + job->iterations ||
@@ -488,7 +489,7 @@ static int run_all(struct profile *p, struct crew *crews, unsigned n, uint64_t w
                                                              : PROFILE_READ;
                         uint64_t generation = job->write ? passes - 1 - i : 0;
 
-                        /* What is warmed up comes from where it is kept. */
+                        /* The first warm-up pass reads from disk. */
                         if (pass == PROFILE_READ && i == 0 && job->warmup > 0)
                                 pass = PROFILE_READ_COLD;
                         r = pass_run(crew, window_blocks, pass, generation, i, i >= job->warmup);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* profile's engine: a workload, the sides on which it is measured, and what came out.
+/* The engine of profile: a workload, the sides on which it is measured, and the results.
  *
- * A workload is `n_blocks` blocks of `io_size` bytes. They belong to `users`, each of whom has one
- * chain of them; `clients` threads move them in pieces, which are short runs of one user's chain.
- * A pass moves all blocks once. A side is a way to move them: through the daemon (through.h), or
- * straight on a file (raw.h). With two sides, their passes take turns, so that a machine whose
- * speed drifts moves both.
+ * A workload is `n_blocks` blocks of `io_size` bytes. They belong to `users`, each with one chain
+ * of blocks. `clients` threads move them in pieces, which are short runs of one user's chain. A
+ * pass moves all blocks once. A side is a way to move them: through the daemon (through.h), or
+ * directly to a file (raw.h). With two sides, passes alternate, so that a machine whose speed
+ * drifts affects both.
  *
- * What is measured is moving, and nothing else. A write streams all its blocks: a place in shared
- * memory is filled once, and stamped for each block; from GPU memory it goes in windows, which are
- * made there first. A read goes in windows: the clock runs while a window is fetched and stands
- * while every byte of it is compared.
+ * Only moving is measured. A write streams all its blocks: a place in shared memory is filled once,
+ * and stamped for each block. From GPU memory, a write goes in windows, which are generated first.
+ * A read goes in windows: the clock runs while a window is fetched, and stops while every byte of
+ * it is compared.
  *
- * Every function that returns int gives 0, or a negative errno after it has given profile_fail()
- * the reason: the first reason is the one that is printed, and ends all threads. */
+ * Every function that returns int returns 0, or a negative errno after it has called profile_fail()
+ * with the reason: the first reason is printed, and ends all threads. */
 #pragma once
 
 #include <stdatomic.h>
@@ -28,14 +28,15 @@
 
 enum {
         PROFILE_TEXT_BYTES = 1024,
-        PROFILE_DEPTH = 64, /* I/Os of RAW at the device, of all clients together */
+        PROFILE_DEPTH = 64, /* I/Os of RAW at the device, for all clients together */
         PROFILE_MAX_DEPTH = 1024,
-        PROFILE_REQUESTED = 512,   /* blocks that are requested of the daemon, likewise */
-        PROFILE_PIECE_BLOCKS = 16, /* most blocks of a piece */
+        PROFILE_REQUESTED = 512,   /* blocks requested from the daemon, for all clients together */
+        PROFILE_PIECE_BLOCKS = 16, /* maximum blocks of a piece */
         PROFILE_PIECE_BYTES = 2 << 20,
         PROFILE_MAX_CLIENTS = 256,
-        PROFILE_WINDOW_BYTES = 128 << 20,     /* of a read, of all clients together */
-        PROFILE_GPU_WINDOW_BYTES = 512 << 20, /* and of what passes through GPU memory */
+        PROFILE_WINDOW_BYTES = 128 << 20,     /* window of a read, for all clients together */
+        PROFILE_GPU_WINDOW_BYTES = 512 << 20, /* window of blocks in GPU memory, likewise for all
+                                                 clients */
         PROFILE_GPU_REQUESTED = 2048,
         PROFILE_GPU_PIECE_BLOCKS = 512,
         PROFILE_GPU_PIECE_BYTES = 16 << 20,
@@ -43,57 +44,57 @@ enum {
 };
 
 struct profile_job {
-        const char *name;        /* what its blocks depend on: a namespace's name */
-        const char *fingerprint; /* and its canonical text */
+        const char *name;        /* name of the namespace; the contents of blocks depend on it */
+        const char *fingerprint; /* canonical text of the namespace */
         uint64_t io_size, n_blocks;
         bool write;
-        bool cold;      /* before each read, what is in memory is dropped */
-        bool check_all; /* read back after every write, not after the last alone */
+        bool cold;      /* blocks in memory are dropped before each read */
+        bool check_all; /* read back after every write, rather than only after the last */
         uint64_t users;
         unsigned clients;
         uint64_t iterations, warmup;
 };
 
-/* So many blocks from `first` on, of one user's chain. */
+/* A run of `count` blocks from `first` on, of one user's chain. */
 struct profile_piece {
         uint64_t first;
         uint32_t count;
         uint32_t at; /* position of its first block in the window */
-        bool root;   /* begins the user's chain */
+        bool root;   /* the run begins the user's chain */
 };
 
-/* What one client did in what counts. */
+/* Counters of one client in measured passes. */
 struct profile_tally {
         uint64_t operations, blocks, bytes; /* moved */
-        uint64_t bytes_memory, bytes_disk;  /* of those read: where the daemon had them */
+        uint64_t bytes_memory, bytes_disk;  /* bytes read from either tier of the daemon */
         uint64_t bytes_verified;
-        struct latency latency, prepare, post, transfer; /* of each operation, ns */
+        struct latency latency, prepare, post, transfer; /* per operation, ns */
         double latency_sum, prepare_sum, post_sum, transfer_sum;
 };
 
-/* What one client is to move now. */
+/* The work of one client in a window. */
 struct profile_work {
         const struct profile_piece *pieces;
         size_t n_pieces;
-        size_t n_blocks; /* of all pieces */
+        size_t n_blocks; /* sum over all pieces */
         bool write;
-        uint64_t generation;         /* of the contents: writes count down to 0 */
-        struct profile_tally *tally; /* the client's own */
+        uint64_t generation;         /* generation of the contents; writes count down to 0 */
+        struct profile_tally *tally; /* counters of the client */
 };
 
-/* What all clients share while a job runs. */
+/* State shared by all clients while a job runs. */
 struct profile {
         const struct profile_job *job;
         const atomic_int *interrupted;
-        struct kvcache_key *keys; /* of each block */
+        struct kvcache_key *keys; /* key of each block */
         struct content content;
 
         atomic_bool stop;
-        uint64_t piece_blocks; /* most blocks of a piece */
+        uint64_t piece_blocks; /* maximum blocks of a piece */
         _Atomic uint64_t done_blocks;
-        uint64_t all_blocks; /* of all passes, those that count for nothing too */
+        uint64_t all_blocks; /* in all passes, including those that are not measured */
         void (*on_progress)(void *userdata, uint64_t done,
-                            uint64_t all); /* now and then; may be NULL */
+                            uint64_t all); /* called now and then; may be NULL */
         void *userdata;
         uint64_t shown_ns;
         atomic_flag told;
@@ -102,34 +103,35 @@ struct profile {
 
 enum profile_pass { PROFILE_WRITE, PROFILE_READ, PROFILE_READ_COLD };
 
-/* A side. `self` is its own; `client` is what client_new() made, in the thread that uses it. */
+/* A side. `self` is its own state; `client` was returned by client_new(), in the thread that uses
+ * it. */
 struct profile_side {
-        const char *name; /* "KVCACHE", "RAW" */
+        const char *name; /* "KVCACHE" or "RAW" */
         void *self;
-        uint64_t window_bytes; /* that one client can hold between move and check */
-        uint64_t piece_bytes;  /* most of a piece; 0: any */
-        uint64_t depth;        /* blocks on their way, of one client */
-        uint64_t piece_blocks; /* most of a piece, where it is this side that decides; 0: any */
+        uint64_t window_bytes; /* maximum that one client can hold between move and check */
+        uint64_t piece_bytes;  /* maximum of a piece; 0: any */
+        uint64_t depth;        /* blocks in flight per client */
+        uint64_t piece_blocks; /* maximum of a piece, if this side determines it; 0: any */
 
         int (*client_new)(void *self, struct profile *p, void **ret);
         void (*client_free)(void *client);
-        /* Before a pass, by the thread that runs the job: what must be so for it. */
+        /* Prepares a pass, in the thread that runs the job. */
         int (*before)(void *self, struct profile *p, enum profile_pass pass);
-        /* Before each window, in the client's thread and outside of the measured time: what is to
-         * be moved is made, or what must not be there is removed. May be NULL; a side that has it
+        /* Prepares each window, in the client's thread and outside of measured time: generates the
+         * blocks to move, or removes blocks that must be absent. May be NULL; a side that has it
          * writes in windows, too. */
         int (*prepare)(void *client, const struct profile_work *work);
-        /* Measured: returns when every block has been moved. */
+        /* Moves the blocks. Measured; returns when every block has been moved. */
         int (*move)(void *client, const struct profile_work *work);
-        /* After a read: compares every byte, and gives back what was held. */
+        /* Ends a read: compares every byte, and releases the blocks. */
         int (*check)(void *client, const struct profile_work *work);
 };
 
-/* What a side came to. */
+/* The result of a side. */
 struct profile_result {
         const char *name;
         double seconds;
-        struct profile_tally tally; /* of all clients */
+        struct profile_tally tally; /* sum over all clients */
 };
 
 static inline uint64_t profile_now_ns(void)
@@ -145,23 +147,24 @@ static inline double profile_bandwidth(const struct profile_result *r) /* GB/s *
         return r->seconds > 0 ? (double)r->tally.bytes / r->seconds / 1e9 : 0;
 }
 
-/* Keys and contents. -ENOMEM. */
+/* Computes keys and allocates contents. Returns 0 or -ENOMEM. */
 int profile_init(struct profile *p, const struct profile_job *job, const atomic_int *interrupted);
 void profile_fini(struct profile *p);
 /* Ends the job; the first reason is kept. Returns -ECANCELED. */
 int profile_fail(struct profile *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
 bool profile_should_stop(struct profile *p);
-/* One operation of `blocks` blocks is done. Times: begin of preparing, of posting, end of posting,
- * and of all. */
+/* Counts one operation of `blocks` blocks. `at`: start of preparing, start and end of posting, and
+ * end of the operation, ns. */
 void profile_count(struct profile_tally *t, uint64_t blocks, uint64_t io_size,
                    const uint64_t at[4]);
 
 void profile_tally_merge(struct profile_tally *to, const struct profile_tally *from);
 void profile_tally_fini(struct profile_tally *t);
 
-/* Runs the job on all sides and fills a result for each. 0, or negative: p->error says why. */
+/* Runs the job on all sides and fills a result for each. Returns 0, or negative with the reason in
+ * p->error. */
 int profile_run(struct profile *p, struct profile_side *const *sides, unsigned n_sides,
                 struct profile_result *ret);
-/* One write pass that counts for nothing, so that there is something to read. */
+/* Runs one write pass that is not measured, so that there are blocks to read. */
 int profile_write_once(struct profile *p, struct profile_side *side);
 void profile_result_fini(struct profile_result *r);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RAW with POSIX calls: threads, each of which takes the next block, reads or writes it, and goes
- * on. They live for one window. */
+/* RAW with POSIX calls: each thread takes the next block, reads or writes it, and repeats. The
+ * threads live for one window. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -16,18 +16,18 @@ struct crowd {
         struct raw_client *client;
         const struct profile_work *work;
         pthread_mutex_t lock;
-        size_t piece; /* under lock */
+        size_t piece; /* protected by `lock` */
         uint32_t within;
 };
 
 struct hand {
         struct crowd *crowd;
         pthread_t thread;
-        uint64_t slot; /* of writes */
+        uint64_t slot; /* slot, for writes */
         struct profile_tally tally;
 };
 
-/* The next block, and its slot in the window. */
+/* Takes the next block, and its slot in the window. */
 static bool crowd_next(struct crowd *crowd, uint64_t *ret_block, uint64_t *ret_slot)
 {
         bool any = false;

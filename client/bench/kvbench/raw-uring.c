@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RAW with io_uring: a ring for each client, set up in the client's own thread.
+/* RAW with io_uring: one ring per client, created in the client's own thread.
  *
- * What the kernel refuses is left out, step by step: flags of the ring, then registered memory (it
- * counts against RLIMIT_MEMLOCK). A write takes any free slot; a read goes to the slot of its block
- * in the window. On failure the ring is drained before anything is freed: the kernel still owns the
- * memory of what is on its way. */
+ * Features that the kernel refuses are left out, one after the other: flags of the ring, then
+ * registered memory (which counts against RLIMIT_MEMLOCK). A write takes any free slot; a read goes
+ * to the slot of its block in the window. After a failure, all completions are reaped before
+ * anything is freed, because the kernel still uses the memory of I/O in flight. */
 #include "build-config.h"
 
 #include <errno.h>
@@ -27,10 +27,10 @@ struct on_way {
 struct ring {
         struct io_uring uring;
         bool fixed_memory, fixed_file;
-        struct on_way *on_way; /* `depth` of them */
+        struct on_way *on_way; /* `depth` entries */
         uint32_t *idle;
         uint64_t n_idle;
-        uint64_t *free_slots; /* of writes */
+        uint64_t *free_slots; /* free slots, for writes */
         uint64_t n_free;
 };
 
@@ -136,7 +136,7 @@ static void ring_prepare(struct raw_client *c, const struct profile_work *work, 
         w->at[1] = profile_now_ns();
 }
 
-/* Takes what has come; `drop`: the job is over, and only the end of it counts. */
+/* Reaps completions. `drop`: the job has failed, and results do not matter. */
 static int ring_reap(struct raw_client *c, const struct profile_work *work, bool drop,
                      uint64_t *on_way)
 {

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The file of RAW, its clients' memory, and the choice of how it is read and written.
- *
- * A read that is short is an error, whatever its reason: a file that was cut while it was measured
- * would otherwise be read at memory's speed. */
+/* The file of RAW, the memory of its clients, and the choice of the I/O method. A short read is an
+ * error, whatever its reason: a file truncated during the measurement would otherwise be read at
+ * the speed of memory. */
 #include "raw.h"
 
 #include <errno.h>
@@ -106,7 +105,7 @@ static int client_check(void *userdata, const struct profile_work *work)
                                         " bytes, the first at offset %zu",
                                         c->raw->path, piece->first + k, wrong, io_size, first);
                         work->tally->bytes_verified += io_size;
-                        /* What is read into it next must have been read. */
+                        /* An invalid generation, so that a later match proves a read. */
                         content_stamp(&p->content, slot, piece->first + k, UINT64_MAX);
                 }
                 if (profile_should_stop(p))
@@ -115,7 +114,7 @@ static int client_check(void *userdata, const struct profile_work *work)
         return 0;
 }
 
-/* Room on the disk, so that running out of it is said before, and in words. */
+/* Checks for room on the disk, so that its absence is reported in advance and in words. */
 static int check_room(struct raw *raw, struct profile *p, uint64_t bytes)
 {
         struct statvfs fs;
@@ -172,8 +171,8 @@ static int open_file(struct raw *raw, struct profile *p)
         return 0;
 }
 
-/* Near the golden section of n: steps of it visit every block, and never come close to where they
- * have been a short while before. */
+/* Chooses a number near the golden section of n: steps of this size visit every block, and stay
+ * away from recently visited places. */
 static uint64_t choose_spread(uint64_t n)
 {
         uint64_t spread = MAX((uint64_t)((double)n * 0.6180339887), (uint64_t)1);
@@ -240,7 +239,7 @@ int raw_open(struct raw *raw, struct profile *p, const struct raw_options *optio
                 .move = client_move,
                 .check = client_check,
         };
-        /* So much memory for its slots at most, as blocks get large. */
+        /* Limits the depth, so that large blocks do not need too much memory for slots. */
         raw->side.depth =
                 MAX(MIN(raw->side.depth, raw->side.window_bytes / raw->stride), (uint64_t)1);
         return 0;

@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The side RAW: the same blocks, straight on one file, with no daemon: what the disk gives.
+/* The side RAW: the same blocks directly on one file, without a daemon, to show the limit of the
+ * disk.
  *
- * The file is as large as all blocks, each rounded up to 4 KiB, and they are spread over it. I/O is
- * O_DIRECT where the file system can do it. Memory is of plain pages, as the daemon's is.
- * With io_uring a client is one ring with registered memory and file, where allowed; with POSIX
- * calls it is threads that read and write. */
+ * The file has room for all blocks, each rounded up to 4 KiB, and they are spread over it. I/O is
+ * O_DIRECT if the file system supports it. Memory consists of ordinary pages, as the daemon's does.
+ * With io_uring, a client is one ring with registered memory and file, if permitted; with POSIX
+ * calls, it is threads that read and write. */
 #pragma once
 
 #include "profile.h"
 
 enum raw_io { RAW_AUTO, RAW_URING, RAW_POSIX };
 
-/* What is not given is chosen. */
+/* Options of RAW; zero and NULL mean automatic. */
 struct raw_options {
         const char *directory;
-        const char *file; /* in it; NULL: one without a name, which goes when it is closed */
+        const char *file; /* name in the directory; NULL: a file without a name, which is deleted
+                             when closed */
         enum raw_io io;
-        uint64_t window_bytes, depth; /* per client, as the other side has them; 0: its own */
+        uint64_t window_bytes, depth; /* per client, as on the other side; 0: RAW's own */
 };
 
 struct raw {
@@ -26,39 +28,39 @@ struct raw {
         char path[512]; /* for messages */
         bool direct;
         bool uring;
-        bool fresh;     /* the file holds nothing of this job yet */
-        char note[256]; /* why it is not what was wished: "" when it is */
+        bool fresh;     /* the file has no data of this job yet */
+        char note[256]; /* deviation from what was requested; "": none */
         uint64_t stride;
-        uint64_t spread; /* a number without a factor in common with the number of blocks */
+        uint64_t spread; /* a number that has no common factor with the number of blocks */
 };
 
-/* Where a block is in the file. Neighbours of a chain are not neighbours there: what is measured is
- * I/O of the block's size, and not of what the block layer could join. */
+/* Returns a block's offset in the file. Neighbours in a chain are not neighbours in the file, so
+ * that I/Os of the block's size are measured, which the block layer cannot merge. */
 static inline uint64_t raw_offset(const struct raw *raw, uint64_t block, uint64_t n_blocks)
 {
         return (uint64_t)((unsigned __int128)block * raw->spread % n_blocks) * raw->stride;
 }
 
-/* 0; negative after profile_fail(). Makes the file, at its full size. */
+/* Creates the file at its full size. Returns 0, or negative after profile_fail(). */
 int raw_open(struct raw *raw, struct profile *p, const struct raw_options *options);
 void raw_close(struct raw *raw);
 
-/* --- inside RAW --- */
+/* --- internal to RAW --- */
 
-/* One client. Blocks of the window, or, when writing, those on their way, have a slot each. */
+/* One client. Each block of a read window, or each write in flight, has a slot. */
 struct raw_client {
         struct raw *raw;
         struct profile *profile;
-        uint8_t *slots; /* `n_slots` of `stride` */
+        uint8_t *slots; /* `n_slots` slots of `stride` bytes */
         uint64_t n_slots, depth;
-        void *ring; /* raw-uring.c */
+        void *ring; /* owned by raw-uring.c */
 };
 
 int raw_uring_new(struct raw_client *c);
 void raw_uring_free(struct raw_client *c);
 int raw_uring_move(struct raw_client *c, const struct profile_work *work);
 int raw_posix_move(struct raw_client *c, const struct profile_work *work);
-/* Is there io_uring here? 0; -errno, with why. */
+/* Checks whether io_uring is available. Returns 0, or -errno with the reason in `ret_why`. */
 int raw_uring_probe(char *ret_why, size_t room);
-/* `got` of one I/O: bytes, or -errno. */
+/* Checks the result `got` of one I/O: bytes, or -errno. */
 int raw_check_io(struct raw_client *c, uint64_t block, bool write, int64_t got);

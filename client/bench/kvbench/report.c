@@ -18,15 +18,15 @@ void report_init(struct report *r, const struct kvbench_options *options)
                 r->array = cJSON_CreateArray();
 }
 
-/* The times of an operation, and how they are split. */
+/* The time of an operation, and its parts. */
 struct split {
-        const char *name;              /* in JSON and CSV */
+        const char *name;              /* name in JSON and CSV */
         double average, p50, p90, p99; /* µs */
 };
 
 static void splits_of(const struct profile_result *result, struct split ret[static SPLITS])
 {
-        struct profile_tally tally = result->tally; /* sorting is no change */
+        struct profile_tally tally = result->tally; /* a copy, because quantiles sort */
         double n = tally.operations > 0 ? (double)tally.operations : 1;
         struct {
                 const char *name;
@@ -62,7 +62,7 @@ static const char *op_name(const struct report_entry *e)
         return e->job->write ? "WRITE" : "READ";
 }
 
-/* The places of a backend: what is not said is the daemon's, or the file's, side. */
+/* Returns the place at one end; an end that is not given is the daemon's, or the file's. */
 static const char *place_name(const struct report_entry *e, bool source)
 {
         enum kvbench_place place = source ? e->workload->source : e->workload->destination;
@@ -171,7 +171,7 @@ static void print_text(struct report *r, const struct report_entry *e)
         unsigned width = 0;
 
         if (e->error)
-                return; /* said on stderr */
+                return; /* reported on stderr */
         if (r->begun)
                 putchar('\n');
         print_rule('=', RULE_COLUMNS);

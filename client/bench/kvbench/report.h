@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What profile prints on standard output: tables in the manner of nixlbench, JSON (one array, an
- * object for each run), or CSV (a row for each side of each run). */
+/* Prints the results of profile on standard output: tables like those of nixlbench, JSON (one
+ * array, an object for each run), or CSV (a row for each side of each run). */
 #pragma once
 
 #include "profile.h"
@@ -10,13 +10,13 @@
 struct report_entry {
         const struct kvbench_workload *workload;
         const struct profile_job *job;
-        const struct profile_result *results; /* the side that was asked for, then RAW beside it */
+        const struct profile_result *results; /* the requested side, then RAW beside it */
         unsigned n_results;
-        const char *daemon;   /* "embedded", "running"; NULL: none */
-        const char *where;    /* its socket and store, or RAW's directory: for people */
-        const char *io[2];    /* of each result: "io_uring, O_DIRECT" */
-        const char *raw_note; /* why RAW is missing, or what is odd about it; NULL: nothing */
-        const char *error;    /* then there are no results */
+        const char *daemon;   /* "embedded" or "running"; NULL: none */
+        const char *where;    /* socket and store of the daemon, or directory of RAW, for people */
+        const char *io[2];    /* for each result: "io_uring, O_DIRECT" */
+        const char *raw_note; /* why RAW is missing or deviates; NULL: nothing */
+        const char *error;    /* failure, without results; NULL: none */
         const struct through_gpu_options *gpu; /* blocks in GPU memory; NULL: in host memory */
         const struct through_gpu *gpu_counts;
         const char *gpu_name;
@@ -31,5 +31,5 @@ struct report {
 
 void report_init(struct report *r, const struct kvbench_options *options);
 void report_add(struct report *r, const struct report_entry *entry);
-/* An exit status. */
+/* Ends the output. Returns an exit status. */
 int report_end(struct report *r);

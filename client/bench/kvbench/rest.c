@@ -8,7 +8,7 @@
 #include "common.h"
 #include "json.h"
 
-enum { REST_QUIET = 3 /* so many looks without anything moving */ };
+enum { REST_QUIET = 3 /* consecutive quiet checks that count as rest */ };
 
 int rest_look(struct rest *rest, struct kvcache *kv)
 {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is a daemon at rest? What it does in the background (its memory, new data files, writes to its
- * disk) is not what is measured. */
+/* Detects whether a daemon is at rest. Its background work (preparing memory, creating data files,
+ * writing to disk) must not be measured. */
 #pragma once
 
 #include "kvcache.h"
 
-enum { REST_LOOK_MS = 5 /* between two looks */ };
+enum { REST_LOOK_MS = 5 /* interval between two checks */ };
 
 struct rest {
-        double operations; /* at the last look */
-        unsigned quiet;    /* looks in a row without anything moving */
+        double operations; /* I/O operations at the last check */
+        unsigned quiet;    /* consecutive checks without background activity */
 };
 
-/* Looks once more; begins with { 0 }. 1: it is at rest; 0: not yet; or an error. */
+/* Checks once more; `*rest` is zero at first. Returns 1 if the daemon is at rest, 0 if not yet, or
+ * an error. */
 int rest_look(struct rest *rest, struct kvcache *kv);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of the side KVCACHE: runs in a thread of its own, and owns its connection, the places of
- * the staging area that it writes from, and the requests on their way.
+/* A client of the side KVCACHE. Runs in its own thread, and owns its connection, the places of the
+ * staging area for its writes, and its requests in flight.
  *
- * It keeps up to `depth` blocks on their way, a request for each piece. A request that is lost,
- * refused or incomplete ends the job: this measures, and a figure with holes in it is none. */
+ * Up to `depth` blocks are in flight, a request for each piece. A request that is lost, refused or
+ * incomplete ends the job, because an incomplete measurement is worthless. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ enum {
 
 struct flight {
         const struct profile_piece *piece;
-        uint8_t *place; /* of a write */
+        uint8_t *place; /* place in staging, for a write */
         uint64_t at[4];
 };
 
@@ -31,16 +31,16 @@ struct client {
         struct kvcache *kv;
         uint32_t namespace_handle;
 
-        uint64_t stride; /* of blocks in a place */
+        uint64_t stride; /* distance between blocks in a place */
         void *places[MOST_PLACES];
         size_t n_places, n_free;
 
         struct flight *flights;
         uint32_t *idle;
         size_t n_flights, n_idle;
-        struct kvcache_result *results; /* of a window; of a write: of each flight */
+        struct kvcache_result *results; /* reads: of a window; writes: of each flight */
         size_t results_room;
-        struct kvcache_entry *entries; /* of one request */
+        struct kvcache_entry *entries; /* entries of one request */
 };
 
 void through_client_free(void *userdata)
@@ -55,7 +55,7 @@ void through_client_free(void *userdata)
         free(c);
 }
 
-/* As many places as the depth wants, or the staging area has. */
+/* Acquires as many places as the depth requires, or as the staging area has. */
 static int client_take_places(struct client *c)
 {
         struct profile *p = c->profile;

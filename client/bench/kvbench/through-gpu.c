@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of the side KVCACHE whose blocks are in GPU memory: kvcache_gpu_put_blocks() and
- * kvcache_gpu_get_blocks(), a call for each piece.
+/* A client of the side KVCACHE with blocks in GPU memory: one call of kvcache_gpu_put_blocks() or
+ * kvcache_gpu_get_blocks() for each piece.
  *
- * Runs in a thread of its own, and owns its connection, its attachment to the GPU, and device
- * memory for a window of blocks in the layout that was asked for. Before a window is moved,
- * outside of the measured time, its blocks are made there; before a read all of the memory is set
- * to a value that no block has, so that what does not arrive is seen. After a read the memory
- * comes back in one copy, and every byte of every block is compared.
+ * Runs in its own thread, and owns its connection, its attachment to the GPU, and device memory for
+ * a window of blocks in the requested layout. Before a window is moved, outside of measured time,
+ * its blocks are generated there; before a read, all of the memory is set to a value that no block
+ * has, so that missing bytes are detected. After a read the memory is copied back at once, and
+ * every byte of every block is compared.
  *
  * A request that is lost, refused or incomplete ends the job, as in through-client.c. */
 #include <errno.h>
@@ -22,7 +22,7 @@
 enum {
         REAP_MAX = 64,
         DETACH_MS = 10000,
-        STAGING_PARTS = 8, /* of libkvcache's staging memory, each of which holds a block */
+        STAGING_PARTS = 8, /* parts of libkvcache's staging memory, each of which holds a block */
         STAGING_PAGE = 4096,
         STAGING_BYTES = 128 << 20,
         UNWRITTEN = 0xa5,
@@ -30,7 +30,7 @@ enum {
 
 struct flight {
         const struct profile_piece *piece;
-        int *statuses; /* of a piece */
+        int *statuses; /* statuses of a piece */
         uint64_t at[4];
 };
 
@@ -44,18 +44,18 @@ struct client {
         struct gpu_memory memory;
         struct kvcache_layout layout;
         uint64_t *bases;
-        struct kvcache_piece *pieces; /* of one block, as gpu_shape_pieces() counts them */
+        struct kvcache_piece *pieces; /* pieces of one block, as counted by gpu_shape_pieces() */
         uint32_t n_pieces;
-        uint8_t *chunk; /* one block as it is stored */
+        uint8_t *chunk; /* one block as stored */
 
         struct flight *flights;
         uint32_t *idle;
         size_t n_flights, n_idle;
         int *statuses;
-        struct kvcache_gpu_block *blocks; /* of one call */
+        struct kvcache_gpu_block *blocks; /* blocks of one call */
 };
 
-/* What the attachment has done is kept for the report. */
+/* Adds the attachment's counters to those of the report. */
 static void client_count(struct client *c)
 {
         struct kvcache_gpu_info info = { .size = sizeof(info) };
@@ -84,8 +84,8 @@ void through_gpu_client_free(void *userdata)
 
         if (c->gpu)
                 client_count(c);
-        /* What is still under way refers to the statuses and to device memory. The process ends
-         * soon: better to leave them than to free them early. */
+        /* Requests still in flight use the statuses and device memory. The process ends soon, so
+         * leave the memory rather than free it early. */
         if (kvcache_gpu_detach(c->gpu, DETACH_MS) < 0)
                 return;
         kvcache_close(c->kv);
@@ -100,7 +100,7 @@ void through_gpu_client_free(void *userdata)
         free(c);
 }
 
-/* Device memory for a window, and where its blocks are. */
+/* Allocates device memory for a window, and computes the addresses of its blocks. */
 static int client_take_memory(struct client *c)
 {
         const struct through *t = c->through;
@@ -128,7 +128,8 @@ static int client_take_memory(struct client *c)
                 .blocks = MIN(MAX(slots, (uint64_t)1), p->job->n_blocks),
                 .bases = c->bases,
         };
-        for (uint32_t i = 0; i < n_bases; i++) /* measured before there is memory */
+        for (uint32_t i = 0; i < n_bases; i++) /* valid addresses for measuring, before memory is
+                                                  allocated */
                 c->bases[i] = STAGING_PAGE;
         if (kvcache_layout_measure(&c->layout, &info, why, sizeof(why)) < 0)
                 return profile_fail(p, "the blocks' layout in GPU memory: %s", why);
@@ -157,7 +158,7 @@ static int client_attach(struct client *c)
         char error[512] = "";
         int r = kvcache_gpu_attach(&c->gpu, c->kv, &options, error, sizeof(error));
 
-        if (r == -EOPNOTSUPP && t->options.gds) { /* the report says why */
+        if (r == -EOPNOTSUPP && t->options.gds) { /* the report gives the reason */
                 options.gds = KVCACHE_GPU_GDS_AUTO;
                 r = kvcache_gpu_attach(&c->gpu, c->kv, &options, error, sizeof(error));
         }
@@ -200,7 +201,7 @@ int through_gpu_client_new(void *self, struct profile *p, void **ret)
         return through_check_instance(t, p, c->kv);
 }
 
-/* Between a block's chunk and the mirror of the device's memory. */
+/* Copies between a block's chunk and the mirror of the device's memory. */
 static void move_chunk(struct client *c, uint64_t slot, bool into_memory)
 {
         int n = kvcache_layout_pieces(&c->layout, slot, NULL, c->pieces, c->n_pieces);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The side, and what goes around its passes: what the daemon says of itself, dropping blocks,
- * looking for them, waiting until it is at rest. What has become of the daemon is looked at each
- * time: one that was restarted in between is not the one that was measured before. */
+/* The side KVCACHE, and calls between its passes: reading the daemon's properties, dropping blocks,
+ * looking them up, waiting until the daemon is at rest. Each step checks that the daemon is the
+ * same process, because figures of a restarted daemon are not comparable. */
 #include "through.h"
 
 #include <cjson/cJSON.h>
@@ -20,11 +20,11 @@
 
 enum {
         CALL_KEYS = 1024,
-        REST_OWN_MS = 60000,  /* how long to wait for that: our own daemon */
-        REST_OTHER_MS = 2000, /* another one, which may have other work */
+        REST_OWN_MS = 60000,  /* time to wait for rest: an embedded daemon */
+        REST_OTHER_MS = 2000, /* another daemon, which may have other work */
 };
 
-/* --- what the daemon says --- */
+/* --- the daemon's properties --- */
 
 static void text_at(const cJSON *object, const char *name, char *ret, size_t room)
 {
@@ -79,7 +79,8 @@ static int lost(struct through *t, struct profile *p, int r, const char *what)
         return profile_fail(p, "%s: %s", what, kvcache_error(t->options.kv));
 }
 
-/* A daemon that others use may never rest: then it is measured as it is. */
+/* Waits until the daemon is at rest. A daemon with other clients may never be, and is then measured
+ * as it is. */
 static int wait_for_rest(struct through *t, struct profile *p)
 {
         uint64_t deadline = profile_now_ns() +
@@ -101,7 +102,7 @@ static int wait_for_rest(struct through *t, struct profile *p)
         return 0;
 }
 
-/* --- around the passes --- */
+/* --- calls between the passes --- */
 
 int through_check_instance(struct through *t, struct profile *p, struct kvcache *kv)
 {
@@ -171,7 +172,7 @@ int through_look(struct through *t, struct profile *p, uint64_t *ret_present)
         return *ret_present < p->job->n_blocks ? THROUGH_INCOMPLETE : 0;
 }
 
-/* All blocks of the job. */
+/* Evicts all blocks of the job. */
 static int forget(struct through *t, struct profile *p)
 {
         return call_on_all(t, p, KVCACHE_OP_EVICT, KVCACHE_TIER_ALL, "dropping the blocks", is_gone,
@@ -193,7 +194,7 @@ static int through_before(void *self, struct profile *p, enum profile_pass pass)
 
 /* --- the side --- */
 
-/* The job's namespace, made if it is not there. */
+/* Opens the job's namespace, creating it if necessary. */
 static int open_namespace(struct profile *p, struct kvcache *kv, uint32_t *ret)
 {
         struct kvcache_namespace_options options = {
@@ -277,7 +278,7 @@ int through_block_failed(struct profile *p, bool write, uint64_t block, int stat
         }
 }
 
-/* How large are staging areas, and does a block fit? */
+/* Gets the size of staging areas, and checks that a block fits. */
 static int look_at_staging(struct through *t, struct profile *p, struct kvcache_info *ret)
 {
         struct kvcache *kv = t->options.kv;
@@ -299,8 +300,9 @@ static int look_at_staging(struct through *t, struct profile *p, struct kvcache_
         return 0;
 }
 
-/* The same with blocks in GPU memory: whole prompts in a call, as an engine has them. What is read
- * is leased until it has been copied: half of what one connection may hold. */
+/* Configures the side for blocks in GPU memory: whole prompts per call, as an engine has them.
+ * Blocks that are read are leased until they have been copied, up to half of a connection's
+ * limit. */
 static void side_of_gpu(struct through *t, const struct profile_job *job, uint64_t pool_bytes)
 {
         struct profile_side *side = &t->side;
@@ -353,12 +355,13 @@ int through_open(struct through *t, struct profile *p, const struct through_opti
                 .name = options->gds ? "GDS" : "KVCACHE",
                 .self = t,
                 .piece_bytes = info.staging_bytes / 4,
-                /* The daemon lets a connection hold a quarter of the pool; all of them leave half
-                   of it. */
+                /* The daemon lets a connection hold a quarter of the pool; together, connections
+                 * leave half of it free. */
                 .window_bytes =
                         MIN((uint64_t)PROFILE_WINDOW_BYTES, info.pool_bytes / 4) / job->clients,
-                /* What is copied, checked or answered is not at the device: the daemon has enough
-                 * at hand to keep as much there as RAW does. */
+                /* Blocks being copied, checked or acknowledged are not at the device. The daemon
+                 * therefore has more requests, so that the device's queue is as deep as with
+                 * RAW. */
                 .depth = MAX((uint64_t)PROFILE_REQUESTED / job->clients, (uint64_t)1),
                 .client_new = through_client_new,
                 .client_free = through_client_free,

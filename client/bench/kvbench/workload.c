@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the files to the workloads: one model, and each deployment that the command line names, by
- * itself or by a pattern, once. Owns what it reads until kvbench_set_fini(). */
+/* Computes workloads from files: one model, and each deployment that the command line names, by
+ * name or by pattern, once. Owns the models and deployments until kvbench_set_fini(). */
 #include "workload.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static void names_fini(struct names *names)
         free(names->names);
 }
 
-/* A name that is there already is not added again. */
+/* Adds a name unless it is in the list. */
 static int names_add(struct names *names, const char *name)
 {
         for (size_t i = 0; i < names->n; i++)
@@ -47,7 +47,7 @@ static int names_add(struct names *names, const char *name)
         return EXIT_OK;
 }
 
-/* glob(), also where data_file_find() searches. */
+/* Expands a pattern, also in the directories of data_file_find(). */
 static int find_pattern(const char *pattern, glob_t *found)
 {
         char directories[DATA_FILE_DIRECTORIES][DATA_FILE_BYTES],
@@ -91,7 +91,7 @@ static int names_add_pattern(struct names *names, const char *pattern)
         return status;
 }
 
-/* All that are named. One that is not there is left out when there are others, with a warning. */
+/* Finds all named files. A missing one causes a warning, and an error only if there is no other. */
 static int find_files(const struct kvbench_options *options, struct names *names)
 {
         char path[DATA_FILE_BYTES];
@@ -118,15 +118,14 @@ static int find_files(const struct kvbench_options *options, struct names *names
         return EXIT_OK;
 }
 
-/* Numbers that the workload determines, whatever the command line says; profile can override them.
- */
+/* Sets a number that the workload determines. The command line overrides it only for profile. */
 static void set_computed(const struct kvbench_options *options, struct kvbench_workload *w,
                          enum kvbench_parameter id, uint64_t number)
 {
         if (parameters_given(&options->parameters, id)) {
                 if (options->which == KVBENCH_PROFILE)
                         return;
-                /* The plan of 2025-06 prints the size of the buffer that was given. */
+                /* The plan of 2025-06 prints the buffer size that was given. */
                 if ((id != KVBENCH_TOTAL_BUFFER_SIZE ||
                      options->target != KVBENCH_TARGET_NIXLBENCH_2025_06) &&
                     parameters_number(&options->parameters, id) != number)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What plan, profile, kvcache and iosize share: the options as given, and the workloads that they,
- * a model and a number of deployments come to.
+/* Code shared by plan, profile, kvcache and iosize: the options as given, and the workloads that
+ * result from them, a model and a number of deployments.
  *
  * kvbench_options_parse() reads a command line; kvbench_workloads_load() reads the files, applies
- * the overrides and computes. Errors are said on stderr where they are found, with the file, line,
- * column and key; a configuration that is wrong does not stop the others. */
+ * the overrides and computes. Errors are reported on stderr where they are found, with file, line,
+ * column and key; an invalid configuration does not stop the others. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,7 +20,7 @@
 #include "options.h"
 #include "parameters.h"
 
-/* Where bytes come from and go to. */
+/* Source and destination of bytes. */
 enum kvbench_place {
         KVBENCH_PLACE_UNSET,
         KVBENCH_PLACE_FILE,
@@ -33,20 +33,20 @@ enum kvbench_op { KVBENCH_READ, KVBENCH_WRITE };
 
 enum kvbench_format { KVBENCH_TEXT, KVBENCH_JSON, KVBENCH_CSV, KVBENCH_TABLE, KVBENCH_N_FORMATS };
 
-/* Whose command plan prints. */
+/* The tool whose command plan prints. */
 enum kvbench_target {
         KVBENCH_TARGET_NIXLBENCH,
         KVBENCH_TARGET_NIXLBENCH_2025_06,
         KVBENCH_TARGET_KVCACHE_BENCH,
 };
 
-/* Which rules of source and destination apply. */
+/* The backend whose rules for source and destination apply. */
 enum kvbench_backend {
         KVBENCH_BACKEND_KVCACHE, /* through the daemon */
-        KVBENCH_BACKEND_RAW,     /* straight on a file */
+        KVBENCH_BACKEND_RAW,     /* directly to a file */
         KVBENCH_BACKEND_GDS,
         KVBENCH_BACKEND_GDS_MT,
-        KVBENCH_BACKEND_POSIX, /* profile: RAW by another name */
+        KVBENCH_BACKEND_POSIX, /* profile: another name of RAW */
         KVBENCH_BACKEND_HF3FS,
         KVBENCH_BACKEND_OBJ,
         KVBENCH_BACKEND_UCX,
@@ -64,11 +64,11 @@ enum kvbench_command { KVBENCH_PLAN, KVBENCH_PROFILE, KVBENCH_KVCACHE, KVBENCH_I
 struct kvbench_options {
         const struct command *self;
         enum kvbench_command which;
-        bool debug; /* say on stderr how numbers come about */
+        bool debug; /* explain on stderr how numbers are computed */
 
         const char *model;
         const char *model_config;   /* NULL: none */
-        const char **model_configs; /* patterns, and names that the shell made of them */
+        const char **model_configs; /* patterns, and names into which the shell expanded patterns */
         size_t n_model_configs;
 
         struct kvbench_overrides overrides; /* --pp --tp --isl ... */
@@ -78,35 +78,35 @@ struct kvbench_options {
         bool json_object; /* --json: one object, as all commands print; --format json: an array */
         enum kvbench_target target; /* plan */
 
-        /* The benchmark's own options, by kvbench_parameter_rows; those not given hold nixlbench's
-         * defaults. parameters_given(&o->parameters, KVBENCH_NUM_ITER): was it on the command
-         * line? profile has defaults of its own for some that were not. */
+        /* The benchmark's own options, indexed by kvbench_parameter_rows; those not given have
+         * nixlbench's defaults. parameters_given(&o->parameters, KVBENCH_NUM_ITER) tells whether
+         * one was on the command line. profile has its own defaults for some that were not. */
         struct kvbench_parameters parameters;
 
         /* profile only */
         enum kvbench_io io;
         bool cold;
-        bool no_raw;                     /* KVCACHE alone, without RAW beside it */
-        enum kvcache_layout_kind layout; /* of blocks in GPU memory */
+        bool no_raw;                     /* KVCACHE alone, without RAW */
+        enum kvcache_layout_kind layout; /* layout of blocks in GPU memory */
         uint64_t gpu;                    /* ordinal of the device */
-        bool gpu_given;                  /* either of them */
+        bool gpu_given;                  /* `layout` or `gpu` was given */
 };
 
 /* One configuration, computed. */
 struct kvbench_workload {
-        char *config_file;                    /* as it was named, or as the pattern found it */
-        char shown[KVBENCH_SHOWN_BYTES];      /* the same for messages: yaml_file_shown() */
-        const struct kvbench_model *model;    /* shared by all */
+        char *config_file;                    /* name as given, or as found by the pattern */
+        char shown[KVBENCH_SHOWN_BYTES];      /* name for messages: yaml_file_shown() */
+        const struct kvbench_model *model;    /* shared by all workloads */
         struct kvbench_deployment deployment; /* with the overrides applied */
         struct kvbench_figures figures;       /* io_size, batch_size, total_buffer_size, ... */
 
-        /* For plan and profile. --source, else the file's, else file; --destination, else the
-         * file's, else UNSET. */
+        /* For plan and profile. `source`: --source, else the file's value, else file;
+         * `destination`: --destination, else the file's value, else UNSET. */
         enum kvbench_backend backend; /* without --backend: KVCACHE for profile */
         enum kvbench_place source, destination;
-        enum kvbench_op op; /* of a storage backend: follows from source */
+        enum kvbench_op op; /* for a storage backend, determined by source */
 
-        /* The options with everything computed filled in: what plan prints. start_block_size,
+        /* The options with all computed values, which plan prints. start_block_size,
          * max_block_size, start_batch_size, max_batch_size and total_buffer_size are the figures;
          * for profile only those that were not given on the command line. */
         struct kvbench_parameters parameters;
@@ -114,41 +114,44 @@ struct kvbench_workload {
 
 struct kvbench_set {
         struct kvbench_model *model;
-        struct kvbench_workload *workloads; /* in the order of the command line, globs sorted */
+        struct kvbench_workload *workloads; /* in the order of the command line; matches of a
+                                               pattern are sorted */
         size_t n;
-        size_t n_failed; /* configurations that were wrong: already said; the exit is not 0 */
+        size_t n_failed; /* invalid configurations, which have been reported: the exit status is
+                            not 0 */
 };
 
-/* The options of the commands, for their struct command. profile's ends with those of its own. */
+/* The options of the commands, for their struct command; profile's include its own. */
 extern const struct option_row kvbench_plan_options[], kvbench_profile_options[],
         kvbench_figures_options[];
 
-/* False: return ctl->exit_status (it has been said why, or --help was printed).
- * kvbench_options_fini() in both cases. */
+/* Parses the command line. Returns false if the command must return ctl->exit_status, after an
+ * error was reported or --help printed. kvbench_options_fini() must follow in both cases. */
 bool kvbench_options_parse(struct ctl *ctl, const struct command *self, enum kvbench_command which,
                            int argc, char **argv, struct kvbench_options *ret);
 void kvbench_options_fini(struct kvbench_options *options);
 
-/* EXIT_OK: ret->n is at least 1. Otherwise the exit status: nothing is left to do, and it has been
- * said why. kvbench_set_fini() in both cases. For plan and profile, the rules of the backend are
- * applied: a source that it cannot serve is an error of that configuration. */
+/* Loads the workloads. Returns EXIT_OK with at least one workload; otherwise the exit status after
+ * reporting the failure. kvbench_set_fini() must follow in both cases. For plan and profile, the
+ * rules of the backend are applied: a source that it cannot serve is an error of that
+ * configuration. */
 int kvbench_workloads_load(const struct kvbench_options *options, struct kvbench_set *ret);
 void kvbench_set_fini(struct kvbench_set *set);
-/* The command's exit once all workloads are done: `status`, or KVBENCH_FAILED when configurations
- * were wrong. */
+/* Returns the exit status of the command after all workloads: `status`, or KVBENCH_FAILED if
+ * configurations were invalid. */
 int kvbench_set_exit(const struct kvbench_set *set, int status);
 
-/* What --format json, or --json, prints of the configurations. An exit status. */
+/* Prints the configurations in the form of --format json, or --json. Returns an exit status. */
 int kvbench_print_json(const struct kvbench_options *options, cJSON *configurations);
 
 const char *kvbench_place_name(enum kvbench_place place);
 const char *kvbench_backend_name(enum kvbench_backend backend);
-/* "file", "memory", "gpu", "obj". 0, -EINVAL. */
+/* Parses "file", "memory", "gpu" or "obj". Returns 0 or -EINVAL. */
 int kvbench_place_parse(const char *text, enum kvbench_place *ret);
 
-/* Are the blocks in GPU memory? */
+/* Returns whether the blocks are in GPU memory. */
 bool kvbench_uses_gpu(const struct kvbench_workload *w);
 
-/* Sets backend, source, destination, op, and what follows from them in w->parameters. EXIT_OK, or
- * it has been said why, with w->config_file. */
+/* Sets backend, source, destination, op, and dependent values of w->parameters. Returns EXIT_OK, or
+ * another status after reporting the failure with w->config_file. */
 int kvbench_backend_apply(const struct kvbench_options *options, struct kvbench_workload *w);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs in a command, once per file. Owns the parsed document. libyaml shares aliased nodes instead
- * of copying them, and only scalars of one mapping are looked at, so a small file stays small. */
+/* Reads a YAML file, once per command. Owns the parsed document. libyaml shares aliased nodes
+ * instead of copying them, and only scalars of one mapping are read, so the memory of a small file
+ * stays small. */
 #include "yaml-file.h"
 
 #include <ctype.h>
@@ -19,11 +20,12 @@
 #include "common.h"
 
 enum {
-        SHOWN_BYTES = 48, /* of a foreign text in a message */
-        MOST_KEYS = 64,   /* of one mapping */
+        SHOWN_BYTES = 48, /* maximum of a foreign text in a message */
+        MOST_KEYS = 64,   /* maximum of one mapping */
 };
 
-/* Bytes of a character that is shown as it is: a whole sequence of UTF-8. 0: it is not whole. */
+/* Returns the bytes of a printable character, a complete UTF-8 sequence, or 0 if it is
+ * incomplete. */
 static size_t plain_bytes(const unsigned char *p)
 {
         size_t n = p[0] < 0x80   ? 1
@@ -43,7 +45,7 @@ const char *yaml_file_shown(const char *text, char *buffer, size_t room)
 {
         static const char dots[] = "...";
         const unsigned char *p = (const unsigned char *)text;
-        size_t n = 0, cut = 0; /* `cut`: where it may end if the rest has no room */
+        size_t n = 0, cut = 0; /* `cut`: where the text may be cut if the rest does not fit */
 
         while (*p != '\0') {
                 char piece[16];
@@ -75,14 +77,14 @@ const char *yaml_file_shown(const char *text, char *buffer, size_t room)
         return buffer;
 }
 
-/* `status` is what tells a warning, EXIT_OK, from an error. */
+/* Prints a message; `status` distinguishes a warning, EXIT_OK, from an error. */
 static void say(const struct yaml_file *f, int status, const yaml_node_t *node, const char *format,
                 va_list arguments) __attribute__((format(printf, 4, 0)));
 static void say(const struct yaml_file *f, int status, const yaml_node_t *node, const char *format,
                 va_list arguments)
 {
         const char *kind = status == EXIT_OK ? "warning: " : "";
-        char text[512], path[512]; /* a path may come from a pattern, and have anything in it */
+        char text[512], path[512]; /* a path may come from a pattern, and contain any character */
 
         vsnprintf(text, sizeof(text), format, arguments);
         yaml_file_shown(f->path, path, sizeof(path));
@@ -162,7 +164,7 @@ int yaml_file_open(struct yaml_file *ret, const char *path)
         return yaml_file_parse(ret, path, text, bytes);
 }
 
-/* What libyaml found wrong, with its place. */
+/* Reports libyaml's error with its position. */
 static int syntax_error(const struct yaml_file *f, const yaml_parser_t *parser)
 {
         const char *problem = parser->problem ? parser->problem : "cannot be read";
@@ -228,7 +230,7 @@ void yaml_file_close(struct yaml_file *f)
         f->loaded = false;
 }
 
-/* A scalar without a NUL inside: its bytes are then a C text. */
+/* Returns a scalar without NUL bytes as a C string, or NULL. */
 static const char *scalar(const yaml_node_t *node)
 {
         if (node->type != YAML_SCALAR_NODE ||
@@ -282,7 +284,7 @@ bool yaml_file_is_null(const yaml_node_t *node)
                strcmp(text, "Null") == 0 || strcmp(text, "NULL") == 0;
 }
 
-/* The text of a value, or what it is instead. */
+/* Gets the text of a value, or reports its actual type. */
 static int value_text(const struct yaml_file *f, const char *key, const yaml_node_t *value,
                       const char *wanted, const char **ret)
 {
@@ -317,7 +319,7 @@ int yaml_file_text(const struct yaml_file *f, const char *key, const yaml_node_t
         return 0;
 }
 
-/* Digits, with '_' between them where it reads better. */
+/* Skips digits, with optional '_' between them. */
 static const char *skip_digits(const char *p)
 {
         while (isdigit((unsigned char)*p) ||
@@ -375,7 +377,7 @@ int yaml_file_number(const struct yaml_file *f, const char *key, const yaml_node
         number = strtod(digits, NULL);
         if (!(number > 0))
                 return not_a_number(f, key, value, text, wanted);
-        /* Digits beyond a double's would be rounded down to what is allowed. */
+        /* More digits than a double has would be rounded down to an allowed number. */
         if (!(number <= (double)YAML_FILE_MOST) ||
             (strspn(digits, "0123456789") == n && strtoull(digits, NULL, 10) > YAML_FILE_MOST))
                 return not_a_number(f, key, value, text, "at most 9007199254740992 (2^53)");

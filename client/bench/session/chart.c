@@ -9,19 +9,19 @@
 enum {
         WIDTH = 900,
         MARGIN = 28,
-        LABELS = 250, /* where bars begin */
-        BARS = 500,   /* the longest one; its value stands behind it */
+        LABELS = 250, /* x position of the bars */
+        BARS = 500,   /* length of the longest bar; its value follows it */
         HEAD = 96,
-        TITLE = 40, /* of a panel */
-        BAR = 24,   /* from one to the next */
+        TITLE = 40, /* height of a panel's title */
+        BAR = 24,   /* distance between bars */
         GROUP = 28,
-        AXIS = 52, /* with the space to the next panel */
+        AXIS = 52, /* height, with the space to the next panel */
         PLOT_LEFT = 78,
         PLOT_RIGHT = WIDTH - MARGIN - 10,
         PLOT_HEIGHT = 380,
         PLOT_AXIS = 76,
-        LABEL_ROOM = 8, /* between two on the x axis */
-        LOG_FROM = 8,   /* the x axis is logarithmic if its ends are so far apart */
+        LABEL_ROOM = 8, /* minimum distance of two labels on the x axis */
+        LOG_FROM = 8,   /* ratio of the ends from which the x axis is logarithmic */
 };
 
 static const char style[] =
@@ -69,7 +69,8 @@ static void text_at(FILE *out, double x, double y, const char *kind, const char 
         fputs("</text>\n", out);
 }
 
-/* Between two lines of the grid: 1, 2 or 5 times a power of ten; three to six lines. */
+/* Returns the distance of grid lines: 1, 2 or 5 times a power of ten, such that there are three to
+ * six lines. */
 static double grid_step(double most)
 {
         double step = pow(10, floor(log10(most)));
@@ -155,7 +156,7 @@ static struct plot plot_of(const struct chart_panel *p, double y)
         double step = grid_step(most_of(p));
 
         plot.bottom = plot.top + PLOT_HEIGHT;
-        plot.most_y = ceil(most_of(p) / step - 1e-9) * step; /* the highest line of the grid */
+        plot.most_y = ceil(most_of(p) / step - 1e-9) * step; /* the topmost grid line */
         for (size_t i = 0; i < p->n_lines; i++)
                 for (size_t k = 0; k < p->lines[i].n; k++) {
                         plot.least_x = MIN(plot.least_x, p->lines[i].points[k].x);
@@ -167,7 +168,7 @@ static struct plot plot_of(const struct chart_panel *p, double y)
 
 static void draw_axes(const struct chart_panel *p, const struct plot *plot, FILE *out)
 {
-        const struct chart_line *first = &p->lines[0]; /* the others have the same x */
+        const struct chart_line *first = &p->lines[0]; /* all lines have the same x */
         double step = grid_step(most_of(p)), free_from = 0;
         char label[32];
 
@@ -231,7 +232,7 @@ static void draw_lines(const struct chart *c, const struct chart_panel *p, doubl
         }
 }
 
-/* --- the whole --- */
+/* --- the whole chart --- */
 
 static void draw_bars(const struct chart_panel *p, double y, FILE *out)
 {

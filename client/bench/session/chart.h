@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Charts as SVG: panels one below the other, each with groups of bars and an axis of its own, or
- * with lines over an axis that they share. The SVG needs nothing from outside: system fonts, and
- * colours for a light and a dark page. */
+/* Charts as SVG: panels one below the other, each with groups of bars and its own axis, or with
+ * lines over a shared axis. The SVG is self-contained: system fonts, and colours for light and dark
+ * pages. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,42 +11,42 @@
 enum { CHART_SERIES = 5, CHART_GREY = 3 };
 
 struct chart_bar {
-        const char *group; /* a heading, where it differs from that of the bar before */
+        const char *group; /* heading, printed if it differs from that of the previous bar */
         const char *label;
-        unsigned series; /* the colour: below CHART_SERIES */
+        unsigned series; /* index of the colour, below CHART_SERIES */
         double value;
-        char text[40]; /* at the end of the bar */
+        char text[40]; /* text at the end of the bar */
 };
 
 struct chart_point {
         double x, y;      /* 0 or more */
-        const char *mark; /* where it is on the x axis */
-        char text[48];    /* shown when it is pointed at */
+        const char *mark; /* label on the x axis */
+        char text[48];    /* tooltip */
 };
 
 struct chart_line {
         unsigned series;
-        struct chart_point *points; /* x ascending */
+        struct chart_point *points; /* sorted by x */
         size_t n;
 };
 
 struct chart_panel {
-        const char *title, *unit; /* of the axis */
-        struct chart_bar *bars;   /* or lines */
+        const char *title, *unit; /* `unit` belongs to the axis */
+        struct chart_bar *bars;   /* NULL: the panel has lines */
         size_t n;
         const struct chart_line *lines;
         size_t n_lines;
-        const char *x_title; /* with lines; `unit` is that of y */
+        const char *x_title; /* with lines, where `unit` is that of y */
 };
 
 struct chart {
         const char *title, *subtitle;
-        const char *series[CHART_SERIES]; /* the legend; NULL: is in no panel */
+        const char *series[CHART_SERIES]; /* the legend; NULL: not used in any panel */
         bool is_line[CHART_SERIES], is_dashed[CHART_SERIES];
         const struct chart_panel *panels;
         size_t n;
 };
 
 void chart_svg(const struct chart *chart, FILE *out);
-/* A page around it: the chart, and after that `text` in fixed width, which may be NULL. */
+/* Writes a page with the chart and below it `text` (may be NULL) in fixed width. */
 void chart_html(const struct chart *chart, const char *text, FILE *out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* session: its options, and which action takes which of them. */
+/* session: parses the options, and checks which of them the action accepts. */
 #include <errno.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ enum action {
 static const char *const action_names[] = { "init",  "status", "report",  "export", "compare",
                                             "reset", "enable", "disable", "list",   "delete",
                                             "test",  "run",    NULL };
-/* An action that must be given a session has as many operands as it may have. */
+/* An action that requires sessions has exactly this number of operands. */
 static const int most_operands[ACTIONS] = { 1, 1, 1, 1, 2, 1, 1, 1, 0, 1, 0, 0 };
 
 enum option {
@@ -117,7 +117,7 @@ static const struct option_row session_options[] = {
         { 0 },
 };
 
-/* Which actions an option is of. */
+/* Returns the set of actions that accept an option. */
 static unsigned actions_of(int option)
 {
         switch (option) {
@@ -192,7 +192,7 @@ static bool percent_option(struct ctl *ctl, const struct command *self, const ch
         return false;
 }
 
-/* Of `run`. */
+/* Handles an option of `run`. */
 static bool take_run_option(struct ctl *ctl, const struct command *self, int option,
                             const char *argument, struct sweep_options *o)
 {
@@ -284,7 +284,7 @@ static bool take_option(struct ctl *ctl, const struct command *self, int option,
         }
 }
 
-/* What cannot be seen from one argument by itself. */
+/* Checks combinations of options and operands. */
 static bool check_operands(struct ctl *ctl, const struct command *self, enum action action,
                            const struct session_arguments *a)
 {
@@ -302,7 +302,7 @@ static bool check_operands(struct ctl *ctl, const struct command *self, enum act
         return false;
 }
 
-/* The action, or -1: end with ctl->exit_status. */
+/* Reads the arguments. Returns the action, or -1 if the command must end with ctl->exit_status. */
 static int read_arguments(struct ctl *ctl, const struct command *self, int argc, char **argv,
                           struct session_arguments *a)
 {
@@ -343,7 +343,7 @@ static int read_arguments(struct ctl *ctl, const struct command *self, int argc,
         return action >= 0 && check_operands(ctl, self, (enum action)action, a) ? action : -1;
 }
 
-/* Which of the names it is; -1: none, which has been said. */
+/* Returns the index of the format in `names`, or -1 after reporting that it is unknown. */
 static int format_of(struct ctl *ctl, const struct command *self, const struct session_arguments *a,
                      const char *const *names)
 {
@@ -397,7 +397,7 @@ int session_load(struct ctl *ctl, const char *name, struct snapshot **ret)
         return complain(r == -ENOENT ? SESSION_UNKNOWN : SESSION_FAILED, "%s", error);
 }
 
-/* --session, or the operand. */
+/* Loads the session named by --session or the operand. */
 static int load_one(struct ctl *ctl, const struct session_arguments *a, struct snapshot **ret)
 {
         return session_load(ctl, a->session ? a->session : a->operands[0], ret);
@@ -507,7 +507,7 @@ static int run_run(struct ctl *ctl, const struct command *self, struct session_a
         return session_run(ctl, a);
 }
 
-/* The exit statuses of this command are its own: what other commands tell apart is 1 here. */
+/* Maps statuses that other commands distinguish to SESSION_FAILED. */
 static int own_status(int status)
 {
         return status > SESSION_PAST_THRESHOLD && status != EXIT_INTERRUPTED ? SESSION_FAILED

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lines up two sessions, and says of each pair by how much what counts is worse.
+/* Pairs the rows of two sessions, and computes for each pair how much relevant figures are worse.
  *
- * By key, the pairs are the same path, layout and technology in both. By layout, technologies are
- * summed; the base of a path is fully contiguous, of A if it has it, else of B, and every other
- * layout of both is set against it. What counts: the rate, transfers/block (of the same layout),
- * and errors for each transfer. Latencies are shown; with more in flight they are longer, which is
- * no regression. */
+ * By key, pairs have the same path, layout and technology. By layout, technologies are summed; the
+ * base of a path is the fully contiguous layout, of A if A has it, otherwise of B, and every other
+ * layout of both is compared with it. Relevant are the rate, transfers/block (for equal layouts),
+ * and errors per transfer. Latencies are only shown: they grow with the number of transfers in
+ * flight, which is no regression. */
 #include "compare.h"
 
 #include <errno.h>
@@ -17,22 +17,23 @@
 #include "figures.h"
 
 struct row {
-        const char *session; /* of this row; NULL: of base and this row, A and B */
+        const char *session; /* session of this row; NULL: base and other are rows of A and B */
         struct figures_group group;
 };
 
 struct pair {
-        const struct row *base, *other; /* NULL: it has none */
+        const struct row *base, *other; /* NULL: missing */
 };
 
 struct comparison {
-        struct row *rows[2]; /* of A, of B */
+        struct row *rows[2]; /* rows of session A, of session B */
         size_t n[2];
         struct pair *pairs;
         size_t n_pairs;
 };
 
-/* Latencies are not compared: see above. In percent; > 0 is worse. */
+/* A relevant figure. Latencies are not compared, as explained above. Its change is in percent,
+ * positive if worse. */
 struct change {
         const char *name;
         double base, other;
@@ -51,7 +52,7 @@ static void changes_of(const struct pair *p, struct change ret[static CHANGES])
         ret[1] = (struct change){ "transfers/block", a->transfers_per_block, b->transfers_per_block,
                                   false };
         if (p->base->group.sum.layout != p->other->group.sum.layout)
-                ret[1].other = ret[1].base; /* so it must be, and the rate says what it costs */
+                ret[1].other = ret[1].base; /* expected for this layout; the rate shows its cost */
         ret[2] = (struct change){
                 "errors/transfer",
                 figures_ratio((double)a->errors, (double)(ca->transfers + a->errors)),
@@ -59,7 +60,7 @@ static void changes_of(const struct pair *p, struct change ret[static CHANGES])
         };
 }
 
-/* Without a base, anything is infinitely worse if it is worse at all. */
+/* Without a base value, any deterioration is infinite. */
 static double worse_percent(const struct change *c)
 {
         double by = c->more_is_better ? c->base - c->other : c->other - c->base;
@@ -109,7 +110,7 @@ static int order_of(const struct row *x, const struct row *y)
         return order;
 }
 
-/* Both are sorted. */
+/* Pairs rows by key; the rows of both sessions are sorted. */
 static void pair_by_key(struct comparison *c)
 {
         size_t i = 0, k = 0;
@@ -309,7 +310,7 @@ static int print_json_pairs(const struct comparison *c, const struct snapshot *a
         return 0;
 }
 
-/* --- all --- */
+/* --- the comparison --- */
 
 static bool is_past(const struct comparison *c, double most)
 {

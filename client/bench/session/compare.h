@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two sessions side by side: what is the same key in both, or, on the same path, the layouts of
- * both against fully contiguous. */
+/* Compares two sessions: rows with the same key in both, or, for each path, the layouts of both
+ * with the fully contiguous one. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,10 +10,10 @@
 
 struct compare_options {
         bool by_layout;
-        double most_percent; /* worse than that is a regression of the command; negative: none is */
+        double most_percent; /* a larger deterioration is a regression; negative: no limit */
         bool json, one_line;
 };
 
-/* 1: something is worse by more than most_percent; 0; -ENOMEM. */
+/* Prints the comparison. Returns 1 if a figure is worse by more than most_percent; 0; -ENOMEM. */
 int session_compare(const struct snapshot *a, const struct snapshot *b,
                     const struct compare_options *options, FILE *out);

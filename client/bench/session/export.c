@@ -95,9 +95,9 @@ static void export_csv(const struct snapshot *s, FILE *out)
         }
 }
 
-/* --- as Dynamo's --- */
+/* --- Dynamo's format --- */
 
-/* "host_to_disk" to "HostToDisk". `ret` has room for as many bytes as `name`. */
+/* Converts "host_to_disk" to "HostToDisk". `ret` has room for as many bytes as `name`. */
 static void camel_case(const char *name, char *ret)
 {
         bool first = true;
@@ -113,7 +113,7 @@ static void camel_case(const char *name, char *ret)
         *ret = '\0';
 }
 
-/* As its names are printed for debugging. */
+/* Formats a key as Dynamo's debug output does. */
 static void dynamo_key(const struct snapshot_metric *m, char *ret, size_t room)
 {
         char path[64], layout[64];
@@ -132,7 +132,7 @@ static void dynamo_key(const struct snapshot_metric *m, char *ret, size_t room)
         snprintf(ret, room, "%s_%s", path, layout);
 }
 
-/* Its keys are a path and a layout: technologies are summed. */
+/* Exports Dynamo's object, whose keys consist of path and layout; technologies are summed. */
 static int export_dynamo(const struct snapshot *s, FILE *out)
 {
         _cleanup_(cJSON_Deletep) cJSON *object = cJSON_CreateObject();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The counters of a session as they are, for other programs. */
+/* Exports the raw counters of a session for other programs. */
 #pragma once
 
 #include <stdio.h>
@@ -9,9 +9,9 @@
 enum export_format {
         EXPORT_JSON,   /* the snapshot */
         EXPORT_CSV,    /* a line for each bucket of a histogram and each counter */
-        EXPORT_JSONL,  /* a line for each metric, each with the name of the session */
+        EXPORT_JSONL,  /* a line for each metric, with the name of the session */
         EXPORT_DYNAMO, /* the object of Dynamo's layout benchmark */
 };
 
-/* 0, -ENOMEM. */
+/* Writes the counters. Returns 0 or -ENOMEM. */
 int session_export(const struct snapshot *s, enum export_format format, FILE *out);

@@ -42,7 +42,7 @@ int live_environment(const char **ret)
         return SESSION_OK;
 }
 
-/* What a refusal of the daemon's means. */
+/* Reports the reason for a refusal. Returns the status. */
 static int refused(struct ctl *ctl, int r, enum kvcache_bench_action action, const char *name)
 {
         char what[SNAPSHOT_TEXT + 32];
@@ -64,7 +64,7 @@ static int refused(struct ctl *ctl, int r, enum kvcache_bench_action action, con
                 (void)complain_admin("sessions");
                 return SESSION_FAILED;
         }
-        /* Without a name it is the daemon's socket that is not there any more. */
+        /* Without a name, ENOENT refers to the daemon's socket. */
         if (r == -ENOENT && name && action != KVCACHE_BENCH_INIT)
                 return complain(SESSION_UNKNOWN,
                                 "the daemon has no session %s: \"session list\" shows those that "

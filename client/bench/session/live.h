@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sessions that a daemon keeps, by name. A function that fails has said so, with the statuses of
- * this command: what other commands tell apart of a daemon that does not answer or refuses is 1
- * here. Main thread; the connection is ctl's, and is made by the first call. */
+/* Controls the sessions of a daemon by name. A function that fails has reported the failure, and
+ * returns a status of this command: absence and refusal of the daemon, which other commands
+ * distinguish, are 1 here. Main thread; ctl owns the connection, which the first call opens. */
 #pragma once
 
 #include "common.h"
@@ -16,20 +16,24 @@ enum session_status {
         SESSION_PAST_THRESHOLD = 5,
 };
 
-/* The session that the environment names for those that are given no name: KVCACHE_BENCH_SESSION,
- * else DYNAMO_BENCHMARK_SESSION. *ret: NULL: it names none. SESSION_OK, SESSION_WRONG_USAGE. */
+/* Gets the session that the environment names for commands without a name: KVCACHE_BENCH_SESSION,
+ * otherwise DYNAMO_BENCHMARK_SESSION. `*ret` is NULL if neither is set. Returns SESSION_OK or
+ * SESSION_WRONG_USAGE. */
 int live_environment(const char **ret);
-/* Is `name` one? `what` names it in the message. SESSION_OK, SESSION_WRONG_USAGE. */
+/* Checks that `name` is valid; `what` denotes it in the message. Returns SESSION_OK or
+ * SESSION_WRONG_USAGE. */
 int live_check_name(const char *what, const char *name);
 
-/* `name`: NULL: the active session. `ret_json`: the daemon's answer, the caller's to free.
- * SESSION_OK, SESSION_NONE_ACTIVE, SESSION_UNKNOWN, SESSION_FAILED. */
+/* Sends an action to the daemon. `name`: NULL for the active session. `ret_json` gets the daemon's
+ * answer, which the caller frees. Returns SESSION_OK, SESSION_NONE_ACTIVE, SESSION_UNKNOWN or
+ * SESSION_FAILED. */
 int live_call(struct ctl *ctl, enum kvcache_bench_action action, const char *name, unsigned flags,
               char **ret_json);
-/* The same; the answer is a session. `ret_file` (may be NULL): the path of its file, as the daemon
- * sees it, the caller's to free; NULL: it names none. */
+/* Sends an action as live_call() does, and parses the session that is the answer. `ret_file` (may
+ * be NULL) gets the path of its file as the daemon sees it, which the caller frees; NULL if the
+ * answer has none. */
 int live_session(struct ctl *ctl, enum kvcache_bench_action action, const char *name,
                  unsigned flags, struct snapshot **ret, char **ret_file);
-/* The session that is active in a daemon that is connected, without a word. False: none is, or
- * that cannot be known. */
+/* Gets the active session of a connected daemon, without messages. Returns false if none is active,
+ * or that cannot be determined. */
 bool live_active(struct ctl *ctl, char ret_name[static SNAPSHOT_TEXT]);

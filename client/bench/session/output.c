@@ -37,7 +37,7 @@ int output_open(struct output *o, const char *path)
         return EXIT_OK;
 }
 
-/* The directory, so that the name survives a crash; not all file systems can. */
+/* Syncs the directory, so that the name survives a crash; not all file systems support it. */
 static void sync_directory(const char *path)
 {
         const char *slash = strrchr(path, '/');
@@ -57,7 +57,7 @@ int output_close(struct output *o, bool keep)
         bool good;
 
         if (!o->path)
-                return EXIT_OK; /* main() looks after standard output */
+                return EXIT_OK; /* main() checks standard output */
         good = !ferror(o->file) && fflush(o->file) == 0 && fsync(fileno(o->file)) == 0;
         if (keep && !good)
                 status = complain(EXIT_LOCAL, "%s: %s", o->path, strerror(errno));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a report goes: standard output, or a file that appears complete or not at all: written
- * under another name beside it, synced, and renamed. */
+/* The destination of a report: standard output, or a file that appears complete or not at all,
+ * because it is written under a temporary name, synced, and renamed. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,7 +12,9 @@ struct output {
         char *temporary;
 };
 
-/* `path`: NULL and "-" are standard output. EXIT_OK; else the reason has been printed. */
+/* Opens a destination; NULL and "-" are standard output. Returns EXIT_OK, or another status after
+ * reporting the failure. */
 int output_open(struct output *o, const char *path);
-/* `keep`: false: nothing appears under its name. EXIT_OK; else the reason has been printed. */
+/* Closes a destination. Without `keep`, the file does not appear. Returns EXIT_OK, or another
+ * status after reporting the failure. */
 int output_close(struct output *o, bool keep);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report as a chart: by path, a bar for each layout; rate, transfers/block and the mean
- * size of a transfer. */
+/* Draws the report: for each path, a bar per layout; rate, transfers/block and the mean size of a
+ * transfer. */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const char *const layout_labels[TRANSFER_LAYOUTS] = {
         [TRANSFER_LAYOUT_OTHER] = "other layout",
 };
 
-/* The colour of a layout. */
+/* Returns the colour index of a layout. */
 static unsigned series_of(unsigned layout)
 {
         return layout == TRANSFER_LAYOUT_OTHER ? CHART_GREY : layout - 1;

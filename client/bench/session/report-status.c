@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The status of a session: sums over all that it has counted. */
+/* The status of a session: sums over all of its counters. */
 #include <errno.h>
 #include <inttypes.h>
 
@@ -9,7 +9,7 @@
 
 struct sums {
         uint64_t transfers, blocks, bytes, errors;
-        uint64_t paths, keys; /* that are there; a key is a path and a layout */
+        uint64_t paths, keys; /* numbers of distinct ones; a key is a path and a layout */
 };
 
 static int sums_of(const struct snapshot *s, struct sums *ret)

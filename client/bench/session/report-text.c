@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report as text. Every figure has a line and a fixed width: in the `diff -u` of two reports a
- * line that differs is a figure that differs. */
+/* The report as text. Every figure has its own line and a fixed width, so that in the `diff -u` of
+ * two reports each differing line is a differing figure. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -107,7 +107,7 @@ static void print_metric(const struct snapshot *s, const struct snapshot_metric 
         }
 }
 
-/* Of the same path; NULL: there is none. */
+/* Returns the figures of the contiguous layout of the same path, or NULL. */
 static const struct figures *contiguous_of(const struct figures_group *groups, size_t n,
                                            unsigned path)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The forms of the report for programs, and the choice among all; report-text.c and report-chart.c
- * are those for people. */
+/* The machine-readable formats of the report, and the choice of the format; report-text.c and
+ * report-chart.c have those for people. */
 #include "report.h"
 
 #include <errno.h>
@@ -132,9 +132,9 @@ static void report_csv(const struct snapshot *s, const struct report_options *o,
         }
 }
 
-/* --- all --- */
+/* --- the report --- */
 
-/* Without the metrics that were not asked for. The rest stays the caller's. */
+/* Copies a session with only the selected metrics. All other members still belong to `s`. */
 static int select_metrics(const struct snapshot *s, const struct report_options *o,
                           struct snapshot *ret)
 {

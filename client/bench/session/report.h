@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A session for people and for programs: text, JSON, CSV, and the chart as SVG or in a page of
- * HTML. The order is that of the snapshot, numbers do not depend on the locale, and the text is
- * ASCII with one figure a line, so that `diff -u` of two reports shows what differs. */
+/* Formats a session for people and programs: text, JSON, CSV, and a chart as SVG or in an HTML
+ * page. The order is that of the snapshot, numbers are independent of the locale, and the text is
+ * ASCII with one figure per line, so that `diff -u` of two reports shows their differences. */
 #pragma once
 
 #include <stdio.h>
@@ -12,20 +12,20 @@ enum report_format { REPORT_TEXT, REPORT_JSON, REPORT_CSV, REPORT_SVG, REPORT_HT
 
 struct report_options {
         enum report_format format;
-        bool no_clock;    /* nothing that changes while the session is idle */
-        bool one_line;    /* JSON without line ends */
-        int path, layout; /* these only; -1: all */
+        bool no_clock;    /* omit figures that change while the session is idle */
+        bool one_line;    /* JSON without line breaks */
+        int path, layout; /* select one; -1: all */
 };
 
-/* Into `out`. 0, -ENOMEM. */
+/* Writes the report. Returns 0 or -ENOMEM. */
 int session_report(const struct snapshot *s, const struct report_options *options, FILE *out);
 
-/* How much it has counted, in a few lines, or as an object in one. 0, -ENOMEM. */
+/* Prints totals of a session, in a few lines, or as a JSON object in one. Returns 0 or -ENOMEM. */
 int session_status_print(const struct snapshot *s, bool json, FILE *out);
 
-/* --- inside the report --- */
+/* --- internal to the report --- */
 
-/* What a text from outside may be in a report: printable ASCII. */
+/* Replaces everything but printable ASCII in a foreign text by '?'. */
 void report_ascii(char *text);
 void report_head_line(FILE *out, const char *label, const char *format, ...)
         __attribute__((format(printf, 3, 4)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* init, reset, enable, disable, list and delete: the sessions of a daemon. */
+/* init, reset, enable, disable, list and delete: change the sessions of a daemon. */
 #include <string.h>
 
 #include "checked.h"

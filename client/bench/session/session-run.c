@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* run, and test --io: the sweep against the daemon that answers, or one of our own on a store in a
+/* run, and test --io: run the sweep with a running daemon, or with a private one on a store in a
  * temporary directory. */
 #include <errno.h>
 #include <inttypes.h>
@@ -61,7 +61,8 @@ static bool wrong_list(struct ctl *ctl, const char *option, const char *text, co
         return false;
 }
 
-/* The next item of a list with commas, in `ret`; NULL at its end. */
+/* Copies the next item of a list with commas to `ret`. Returns the rest of the list, or NULL at its
+ * end. */
 static const char *next_item(const char *text, char ret[static 64])
 {
         size_t n = strcspn(text, ",");
@@ -149,7 +150,7 @@ static int start_own(struct ctl *ctl, const struct sweep_options *o, struct host
         return SESSION_OK;
 }
 
-/* The session in the daemon that counts the run: `wanted`, if it is not NULL. */
+/* Finds the daemon's session that counts the run; `wanted` (may be NULL) names it. */
 static int find_session(struct ctl *ctl, const char *wanted, struct host *h)
 {
         char name[SNAPSHOT_TEXT];
@@ -198,8 +199,8 @@ static int sweep_status(int r, const char *error)
         return r < 0 ? complain(SESSION_FAILED, "%s", error) : SESSION_OK;
 }
 
-/* Sweeps; what has been measured is in `ret`, the caller's to free. `session`: must be active;
- * NULL: any, or none. */
+/* Runs a sweep; the caller frees the results in `ret`. `session`: must be active; NULL: any
+ * session, or none. */
 static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *session, struct host *h,
                      struct sweep_result *ret)
 {
@@ -220,7 +221,7 @@ static int run_sweep(struct ctl *ctl, struct sweep_options *o, const char *sessi
 
 /* --- the actions --- */
 
-/* Into --snapshot. */
+/* Writes the snapshot to the file of --snapshot. */
 static int write_snapshot(struct sweep_tally *tally, const struct session_arguments *a)
 {
         struct snapshot snapshot;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test: the arithmetic of sessions, on records whose totals are known: counted, written as a
- * snapshot, read back, and compared with totals that are computed here without any of that. */
+/* test: checks the arithmetic of sessions with records of known totals. The records are counted,
+ * written as a snapshot and read back; the result is compared with totals that are computed
+ * independently here. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ struct totals {
         uint64_t transfers, bytes, blocks, min, max;
 };
 
-/* Of 100 records. */
+/* Totals of 100 records. */
 static const struct totals golden[KEYS] = {
         { 34, 356864, 102, 8192, 12800 },
         { 33, 142848, 100, 2048, 6656 },
@@ -54,7 +55,7 @@ static void expect(uint64_t count, struct totals ret[static KEYS])
         }
 }
 
-/* As a daemon would write it. NULL: no memory. */
+/* Returns a session as a daemon would write it, or NULL if memory is short. */
 static char *record_session(uint64_t count)
 {
         struct snapshot_metric metrics[KEYS] = { 0 };

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The actions of `kvcache-bench session`, and what they share. Each returns an exit status. */
+/* The actions of `kvcache-bench session`, and code that they share. Each action returns an exit
+ * status. */
 #pragma once
 
 #include "live.h"
@@ -13,22 +14,23 @@ struct session_arguments {
         const char *operands[2];
         int n_operands;
         struct report_options report;
-        const char *format; /* as it was given; NULL: it was not */
+        const char *format; /* --format as given; NULL: not given */
         bool dynamo, by_layout, io, resume, force;
         double most_percent; /* negative: --fail-on-regress was not given */
         unsigned long long count;
         struct sweep_options sweep;
 };
 
-/* Has it a '/', or does it end with ".json", or is it "-"? Else it is the name of a session. */
+/* Returns whether a name denotes a file, because it contains '/', ends with ".json" or is "-". Any
+ * other name is that of a session. */
 bool session_is_file(const char *name);
-/* A file, or a session of the daemon. NULL: the one that the environment names, else the active
- * one. */
+/* Loads a file, or a session of the daemon. `name`: NULL selects the session that the environment
+ * names, otherwise the active one. Returns an exit status. */
 int session_load(struct ctl *ctl, const char *name, struct snapshot **ret);
 
-/* session-live.c: of the daemon */
+/* session-live.c: sessions of the daemon */
 int session_init(struct ctl *ctl, const struct session_arguments *a);
-/* `verb` and `done` are for messages: "reset", "reset". */
+/* Changes a session. `verb` and `done` are words for messages, such as "reset" and "reset". */
 int session_change(struct ctl *ctl, const struct session_arguments *a,
                    enum kvcache_bench_action action, const char *verb, const char *done);
 int session_list(struct ctl *ctl);
@@ -38,7 +40,7 @@ int session_test(struct ctl *ctl, const struct session_arguments *a);
 
 /* session-run.c */
 void session_run_defaults(struct sweep_options *o);
-/* Of a list with commas; false: wrong, said so, and ctl->exit_status is set. */
+/* Parse a list with commas. Return false after reporting an error and setting ctl->exit_status. */
 bool session_names_option(struct ctl *ctl, const char *option, const char *text,
                           const char *const *names, bool *ret);
 bool session_numbers_option(struct ctl *ctl, const char *option, const char *text, uint64_t least,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks of host memory in a layout. Where a region lies is computed here by the formulas of the
- * layouts and not by the library, so that contents that the library puts in the wrong place are
- * found. */
+/* Blocks of host memory in a layout. The positions of regions are computed here by the formulas of
+ * the layouts, independently of the library, so that contents which the library puts in a wrong
+ * place are detected. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,7 @@ int sweep_blocks_init(struct sweep_blocks *b, uint32_t kind, uint64_t region_byt
                 .bases = b->bases,
         };
         for (size_t i = 0; i < b->n_buffers; i++)
-                b->bases[i] = BASE_ALIGN; /* to be measured with */
+                b->bases[i] = BASE_ALIGN; /* any address suffices to measure the layout */
         r = kvcache_layout_measure(&b->layout, &b->info, NULL, 0);
         if (r < 0)
                 return r;
@@ -49,7 +49,8 @@ int sweep_blocks_init(struct sweep_blocks *b, uint32_t kind, uint64_t region_byt
                         return -ENOMEM;
                 }
                 b->bases[i] = (uint64_t)(uintptr_t)b->buffers[i];
-                memset(b->buffers[i], 0, b->info.buffer_bytes); /* no page fault is measured */
+                memset(b->buffers[i], 0, b->info.buffer_bytes); /* take the page faults before
+                                                                   measuring */
         }
         return 0;
 }
@@ -64,7 +65,7 @@ void sweep_blocks_fini(struct sweep_blocks *b)
         *b = (struct sweep_blocks){ 0 };
 }
 
-/* Without alignment: a block's stride is its size. */
+/* Returns the address of a region. There is no alignment: a block's stride is its size. */
 static uint8_t *region_at(const struct sweep_blocks *b, uint64_t block, uint64_t layer,
                           uint64_t outer)
 {

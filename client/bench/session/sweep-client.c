@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A client of the sweep, in a thread of its own during a pass. It keeps `depth` blocks in flight, a
- * request each. A block that is refused, lost or of another length ends the sweep: a figure with
- * holes in it is none. */
+/* A client of the sweep, in its own thread during a pass. Keeps `depth` blocks in flight, a request
+ * each. A block that is refused, lost or of another length ends the sweep, because an incomplete
+ * measurement is worthless. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 enum { REAP_MAX = 64, REAP_MS = 100, STUCK_MS = 60000, EVICT_KEYS = 1024 };
 
 struct flight {
-        void *place; /* in staging; of a put */
+        void *place; /* puts: place in staging */
         uint64_t block, begun_ns;
         struct kvcache_result result;
 };
@@ -39,8 +39,8 @@ int sweep_client_failed(struct sweep_client *c, int r, const char *format, ...)
         return r;
 }
 
-/* The block and the direction of a step. Mixed: the first half was put before and is got, the
- * second half is put. */
+/* Selects the block and direction of a step. Mixed: gets the first half, which was put before, and
+ * puts the second half. */
 static bool step(const struct sweep_pass *pass, uint64_t i, uint64_t *ret_block)
 {
         if (pass->op != SWEEP_MIXED) {
@@ -56,7 +56,7 @@ static uint64_t steps_of(const struct sweep_pass *pass)
         return pass->op == SWEEP_MIXED ? pass->blocks / 2 * 2 : pass->blocks;
 }
 
-/* What a call of gather or scatter has moved, and when: here, and for the daemon's session. */
+/* Records a gather or scatter and its time, here and in the daemon's session. */
 static void note_call(struct sweep_client *c, uint64_t begun_ns,
                       const struct kvcache_layout_moved *moved)
 {
@@ -74,7 +74,7 @@ static void note_call(struct sweep_client *c, uint64_t begun_ns,
                 .duration_ns = call.ended_ns - call.begun_ns,
         };
 
-        (void)kvcache_count_transfer(c->kv, &transfer); /* an older daemon has no place for it */
+        (void)kvcache_count_transfer(c->kv, &transfer); /* older daemons do not count it */
         c->calls[c->n_calls++] = call;
         c->moved.blocks += moved->blocks;
         c->moved.regions += moved->regions;
@@ -201,7 +201,7 @@ static int reap(struct sweep_client *c, struct moving *m, uint64_t *last_ns, uin
         return 0;
 }
 
-/* As many places as there is staging for, one at least. */
+/* Acquires as many places as staging has room for, at least one. */
 static int take_flights(struct sweep_client *c, struct moving *m)
 {
         int r = 0;
@@ -232,7 +232,7 @@ static void release_flights(struct sweep_client *c, struct moving *m)
         for (size_t i = 0; m->flights && i < m->n; i++)
                 if (m->flights[i].place)
                         kvcache_staging_release(c->kv, m->flights[i].place);
-        /* Requests in flight write their results: they are ended with the connection. */
+        /* Requests in flight write to their results; closing the connection ends them. */
         if (m->n_idle < m->n && c->error) {
                 kvcache_close(c->kv);
                 c->kv = NULL;

@@ -10,7 +10,8 @@
 #include "common.h"
 #include "units.h"
 
-/* The pieces in which a block lies in memory: what gather and scatter copy one by one. */
+/* Returns the number of pieces of a block in memory, each of which gather and scatter copy
+ * separately. */
 static uint64_t pieces_of(const struct sweep_options *o, const struct sweep_point *p)
 {
         switch (p->kind) {
@@ -64,7 +65,7 @@ static void print_text(const struct sweep_options *o, const struct sweep_result 
         }
 }
 
-/* --- for programs --- */
+/* --- machine-readable formats --- */
 
 static int print_json_points(const struct sweep_options *o, const struct sweep_result *result,
                              const char *where, bool one_line, FILE *out)

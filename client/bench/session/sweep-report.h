@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a sweep has measured: text, JSON, CSV, a chart. */
+/* Prints the results of a sweep: text, JSON, CSV, a chart. */
 #pragma once
 
 #include <stdio.h>
@@ -7,6 +7,6 @@
 #include "report.h"
 #include "sweep.h"
 
-/* `where`: which daemon, for the head. 0, -ENOMEM. */
+/* Writes the report. `where` describes the daemon, for the heading. Returns 0 or -ENOMEM. */
 int sweep_report(const struct sweep_options *o, const struct sweep_result *result,
                  const char *where, const struct report_options *how, FILE *out);

@@ -60,7 +60,7 @@ static int compare_calls(const void *a, const void *b)
         return (x->begun_ns > y->begun_ns) - (x->begun_ns < y->begun_ns);
 }
 
-/* With at least one call in progress. Sorts. */
+/* Returns the time in which at least one call was in progress. Sorts the calls. */
 static uint64_t busy_ns(struct sweep_call *calls, size_t n)
 {
         uint64_t busy = 0, until = 0;
@@ -76,7 +76,7 @@ static uint64_t busy_ns(struct sweep_call *calls, size_t n)
         return busy;
 }
 
-/* A call of gather or scatter is several copies of the same size, one after the other. */
+/* Adds the calls; each made several copies of equal size, one after the other. */
 static void add_calls(struct snapshot_metric *m, const struct sweep_client *c)
 {
         const struct kvcache_layout_moved *moved = &c->moved;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the clients of a sweep copied between the layout and chunks, as the snapshot of a session:
- * host_to_host by memcpy(), in each layout. Only measured passes count. */
+/* Counts the copies of a sweep's clients between layouts and chunks, as the snapshot of a session:
+ * host_to_host by memcpy(), for each layout. Only measured passes count. */
 #pragma once
 
 #include "snapshot.h"
@@ -10,12 +10,13 @@ struct sweep_tally {
         struct snapshot_metric metrics[SWEEP_LAYOUTS];
         struct snapshot_layout layouts[SNAPSHOT_MAX_LAYOUTS];
         size_t n_layouts;
-        double enabled_secs; /* the measured passes */
-        uint64_t begun_ms;   /* Unix time */
+        double enabled_secs; /* duration of the measured passes */
+        uint64_t begun_ms;   /* start, in Unix time */
 };
 
 void sweep_tally_init(struct sweep_tally *t);
-/* Of the tally, which must outlive it. Its passes fail with -ENOMEM only. */
+/* Returns an observer that counts into `t`, which must outlive it. Its `pass` fails only with
+ * -ENOMEM. */
 struct sweep_observer sweep_tally_observer(struct sweep_tally *t);
-/* As a snapshot with this name. Its arrays are the tally's. */
+/* Makes a snapshot with this name. Its arrays belong to `t`. */
 void sweep_tally_snapshot(struct sweep_tally *t, const char *name, struct snapshot *ret);

@@ -22,12 +22,12 @@ struct sweep {
         struct sweep_result *result;
         char *error;
         char namespace_name[64];
-        /* of the sizes at hand */
+        /* The current sizes: */
         uint64_t region_bytes, blocks, depth, n_clients;
         struct sweep_client clients[SWEEP_MAX_CLIENTS];
         struct sweep_blocks blocks_of[SWEEP_MAX_CLIENTS][SWEEP_LAYOUTS];
-        double *rates;  /* of the iterations of each layout and operation */
-        double *ratios; /* of the iterations of one */
+        double *rates;  /* rates of all iterations of each layout and operation */
+        double *ratios; /* ratios of all iterations of one layout and operation */
         struct latency latencies[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t got[SWEEP_LAYOUTS][SWEEP_OPS], from_disk[SWEEP_LAYOUTS][SWEEP_OPS];
         uint64_t verified[SWEEP_LAYOUTS][SWEEP_OPS];
@@ -75,7 +75,7 @@ static void *client_thread(void *userdata)
         return NULL;
 }
 
-/* All clients at the same time. 0, or -errno of the first that failed. */
+/* Runs all clients at the same time. Returns 0, or -errno of the first failure. */
 static int move_all(struct sweep *s, const struct sweep_pass *pass, uint32_t kind)
 {
         pthread_t threads[SWEEP_MAX_CLIENTS];
@@ -134,7 +134,7 @@ static int check_all(struct sweep *s, uint32_t kind, enum sweep_op op, uint64_t 
         return 0;
 }
 
-/* The chunks that a pass expects: none for put, all for get, the first half for mixed. */
+/* Prepares the chunks that a pass expects: none for put, all for get, the first half for mixed. */
 static int prepare(struct sweep *s, enum sweep_op op, uint32_t kind)
 {
         const struct sweep_options *o = s->options;
@@ -156,7 +156,7 @@ static int prepare(struct sweep *s, enum sweep_op op, uint32_t kind)
         return r;
 }
 
-/* What was put is got, and compared. */
+/* Gets what was put, and compares it. */
 static int verify(struct sweep *s, enum sweep_op op, uint32_t kind)
 {
         struct sweep_pass get = { .op = SWEEP_GET, .blocks = s->blocks, .depth = s->depth };
@@ -224,7 +224,7 @@ static int measure(struct sweep *s, uint32_t kind, enum sweep_op op, int64_t ite
         return r == 0 && s->options->verify ? verify(s, op, kind) : r;
 }
 
-/* --- the clients of some sizes --- */
+/* --- clients for one combination of sizes --- */
 
 static int open_client(struct sweep *s, uint64_t number, uint64_t block_bytes)
 {
@@ -318,7 +318,8 @@ static int compare_doubles(const void *a, const void *b)
         return (x > y) - (x < y);
 }
 
-/* In pairs: what else the host does within an iteration hits both. Before the rates are sorted. */
+/* Returns the median ratio of pairs of the same iteration, which other load of the host affects
+ * equally. Call before the rates are sorted. */
 static double ratio_of(struct sweep *s, uint32_t kind, enum sweep_op op)
 {
         const double *rates = rate_at(s, kind, op),
@@ -378,8 +379,8 @@ static void reset_figures(struct sweep *s)
         memset(s->verified, 0, sizeof(s->verified));
 }
 
-/* Another one begins in each iteration: the first has the writes of the operation before beside
- * it. */
+/* Measures all layouts once. Each iteration begins with another layout, because the first one
+ * competes with writes of the operation before. */
 static int measure_layouts(struct sweep *s, enum sweep_op op, int64_t iteration)
 {
         uint32_t first = (uint32_t)((iteration + SWEEP_LAYOUTS) % SWEEP_LAYOUTS);
@@ -394,7 +395,8 @@ static int measure_layouts(struct sweep *s, enum sweep_op op, int64_t iteration)
         return r;
 }
 
-/* All layouts and operations of the sizes at hand; iteration -1 warms the pool's pages up. */
+/* Measures all layouts and operations with the current sizes; iteration -1 warms up the pool's
+ * pages. */
 static int measure_sizes(struct sweep *s)
 {
         const struct sweep_options *o = s->options;
@@ -432,9 +434,9 @@ static int run_sizes(struct sweep *s, uint64_t region, uint64_t clients, uint64_
         return r;
 }
 
-/* The namespace that all clients had. The daemon may not have ended their sessions yet, if some had
- * requests in flight. What cannot be removed is empty, or has the last chunks of a run that was
- * interrupted. */
+/* Removes the namespace that all clients had open. The daemon may not have ended their sessions
+ * yet, if some had requests in flight. A namespace that cannot be removed is empty, or has the last
+ * chunks of an interrupted run. */
 static void remove_namespace(struct sweep *s)
 {
         struct kvcache_options connection = {
@@ -473,7 +475,8 @@ int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
         s->rates = rates;
         s->ratios = ratios;
         for (unsigned i = 0; i < o->n_regions; i++) {
-                /* The chunks of a namespace are of a size. */
+                /* Each region size has its own namespace, because chunks of a namespace have one
+                 * size. */
                 snprintf(s->namespace_name, sizeof(s->namespace_name), "bench-session-%d-%" PRIu64,
                          (int)getpid(), o->regions[i]);
                 for (unsigned c = 0; c < o->n_clients; c++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The active sweep: the same chunks put and got through the daemon by clients whose blocks lie in
- * memory in different layouts. Everything but the layout is the same: a block is gathered into
- * staging and put, or got in place and scattered, one copy of each byte by the client either way.
+/* The active sweep: clients whose blocks lie in memory in different layouts put and get the same
+ * chunks through the daemon. Only the layout differs: a block is gathered into staging and put, or
+ * got in place and scattered; the client copies each byte once in both cases.
  *
- * Layouts take turns within an iteration, so that what else the host does hits them all; a point is
- * the median of its iterations. Clients are threads with a connection each. */
+ * Layouts alternate within an iteration, so that other load of the host affects all of them; a
+ * point is the median of its iterations. Clients are threads with one connection each. */
 #pragma once
 
 #include <stdatomic.h>
@@ -21,24 +21,25 @@ enum sweep_op { SWEEP_PUT, SWEEP_GET, SWEEP_MIXED, SWEEP_OPS };
 
 struct sweep_client;
 
-/* Notified of the measured passes. */
+/* An observer of the measured passes. */
 struct sweep_observer {
         void *userdata;
-        /* Blocks in a layout that is about to be measured. */
+        /* Called before a layout is measured. */
         void (*layout)(void *userdata, const struct kvcache_layout *layout);
-        /* A pass of `n` clients, with blocks of the same layout, took `seconds`. 0, -errno. */
+        /* Called after a pass of `n` clients with blocks of one layout, which took `seconds`.
+         * Returns 0 or -errno. */
         int (*pass)(void *userdata, const struct sweep_client *clients, size_t n, double seconds);
 };
 
 struct sweep_options {
         const char *socket_path;
-        bool layouts[SWEEP_LAYOUTS]; /* by enum kvcache_layout_kind, less one */
+        bool layouts[SWEEP_LAYOUTS]; /* indexed by enum kvcache_layout_kind, less one */
         bool ops[SWEEP_OPS];
         uint64_t regions[SWEEP_LIST], depths[SWEEP_LIST], clients[SWEEP_LIST];
         unsigned n_regions, n_depths, n_clients;
         unsigned long long layers, outer, bytes, iterations;
         enum kvcache_ack ack;
-        bool cold; /* chunks are evicted from memory before they are got */
+        bool cold; /* evict chunks from memory before they are got */
         bool verify;
         const atomic_int *interrupted;
         const struct sweep_observer *observer; /* may be NULL */
@@ -48,49 +49,52 @@ struct sweep_point {
         uint64_t region_bytes, block_bytes, blocks, depth, clients;
         uint32_t kind; /* enum kvcache_layout_kind */
         enum sweep_op op;
-        double rate;             /* bytes a second: the median */
-        double slowest, fastest; /* of the iterations */
-        /* Rate against fully contiguous in the same iteration, the median; 0: not measured. */
+        double rate;             /* bytes per second: the median */
+        double slowest, fastest; /* extremes of all iterations */
+        /* Rate relative to the fully contiguous layout in the same iteration, the median; 0: not
+         * measured. */
         double of_contiguous;
-        uint64_t p50_ns, p99_ns; /* of a block, from its gather to its answer, or to its scatter */
+        uint64_t p50_ns, p99_ns; /* time of a block, from its gather to its reply, or to its
+                                    scatter */
         double from_disk;        /* share of the blocks got */
         uint64_t verified_bytes;
 };
 
 struct sweep_result {
-        struct sweep_point *points; /* freed by the caller */
+        struct sweep_point *points; /* the caller frees it */
         size_t n;
 };
 
-/* "contiguous", "block-first", "outer-first"; "put", "get", "mixed". */
+/* Return "contiguous", "block-first" or "outer-first", and "put", "get" or "mixed". */
 const char *sweep_kind_name(uint32_t kind);
 const char *sweep_op_name(enum sweep_op op);
-/* The largest block of the sweep. */
+/* Returns the size of the sweep's largest block. */
 uint64_t sweep_block_bytes(const struct sweep_options *o);
-/* 0; -ECANCELED: interrupted; -errno: `ret_error` says why. */
+/* Runs the sweep. Returns 0; -ECANCELED if interrupted; -errno with the reason in `ret_error`. */
 int sweep_run(const struct sweep_options *o, struct sweep_result *ret,
               char ret_error[static SWEEP_ERROR_BYTES]);
 
-/* --- inside the sweep --- */
+/* --- internal to the sweep --- */
 
-/* sweep-blocks.c: the memory of a client's blocks, in one layout. */
+/* sweep-blocks.c: the memory of a client's blocks in one layout. */
 struct sweep_blocks {
         struct kvcache_layout layout;
         struct kvcache_layout_info info;
         uint64_t *bases;
         void **buffers;
         size_t n_buffers;
-        uint8_t *chunk; /* room for the contents of one */
+        uint8_t *chunk; /* room for the contents of one chunk */
 };
 
-/* 0, -ENOMEM, -EINVAL. */
+/* Allocates the blocks. Returns 0, -ENOMEM or -EINVAL. */
 int sweep_blocks_init(struct sweep_blocks *b, uint32_t kind, uint64_t region_bytes, uint32_t layers,
                       uint32_t outer, uint64_t blocks);
 void sweep_blocks_fini(struct sweep_blocks *b);
-/* The contents that belong to the key, region by region; wipe: something else. */
+/* Fill a block with the contents of its key, region by region, or all blocks with other
+ * contents. */
 void sweep_blocks_fill(struct sweep_blocks *b, uint64_t block, const struct kvcache_key *key);
 void sweep_blocks_wipe(struct sweep_blocks *b);
-/* Is every byte of the block the key's? */
+/* Returns whether every byte of a block equals the contents of its key. */
 bool sweep_blocks_right(struct sweep_blocks *b, uint64_t block, const struct kvcache_key *key);
 
 /* sweep-client.c: one client and its passes. */
@@ -100,7 +104,7 @@ struct sweep_pass {
         enum kvcache_ack ack;
 };
 
-/* Of gather or scatter. */
+/* The time of one gather or scatter. */
 struct sweep_call {
         uint64_t begun_ns, ended_ns;
 };
@@ -110,21 +114,21 @@ struct sweep_client {
         uint32_t namespace_handle;
         struct kvcache_key *keys;
         uint64_t n_keys;
-        struct sweep_blocks *blocks; /* of the pass */
+        struct sweep_blocks *blocks; /* blocks of the pass */
         const struct sweep_pass *pass;
         const atomic_int *interrupted;
         struct latency latency;
         uint64_t begun_ns, ended_ns, got, got_from_disk;
-        struct sweep_call *calls; /* of the pass, with room for all its blocks */
+        struct sweep_call *calls; /* calls of the pass, with room for all its blocks */
         size_t n_calls;
-        struct kvcache_layout_moved moved; /* by these calls */
+        struct kvcache_layout_moved moved; /* totals of these calls */
         int error;                         /* -errno, with `message` */
         char message[SWEEP_ERROR_BYTES];
 };
 
-/* Moves the blocks of the pass. 0, or client->error. */
+/* Moves the blocks of the pass. Returns 0 or client->error. */
 int sweep_client_move(struct sweep_client *c);
-/* Evicts all keys. `tiers`: enum kvcache_tier. */
+/* Evicts all keys from `tiers`, enum kvcache_tier. Returns 0 or client->error. */
 int sweep_client_evict(struct sweep_client *c, uint32_t tiers);
 int sweep_client_failed(struct sweep_client *c, int r, const char *format, ...)
         __attribute__((format(printf, 3, 4)));

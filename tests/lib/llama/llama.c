@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for libllama: a cell of its KV cache is a hash over all cells before it and its token,
- * and the next token follows from the cells of all positions. So one cell that is missing, wrong or
- * at another position changes what is generated.
+/* A substitute for libllama: a cell of its KV cache is a hash over all cells before it and its
+ * token, and the next token depends on the cells of all positions. One cell that is missing, wrong
+ * or at another position therefore changes the generated text.
  *
- * The first byte of the model's file says what it is: 'w': a window of 100 tokens (earlier cells
- * are dropped), 'r': recurrent, 'l': cells are others in a context of more than 256 tokens; any
- * other: plain. The rest is its weights. LLAMA_STUB_DAMAGE=N has
- * the N-th state that is set be refused half-way. */
+ * The first byte of the model's file selects its kind: 'w': a window of 100 tokens (earlier cells
+ * are dropped); 'r': recurrent; 'l': cells differ in a context of more than 256 tokens; any other:
+ * plain. The remaining bytes are its weights. LLAMA_STUB_DAMAGE=N makes the N-th state that is set
+ * fail half-way. */
 #include "llama.h"
 
 #include <stdio.h>
@@ -26,7 +26,7 @@ struct llama_model {
 struct llama_context {
         const struct llama_model *model;
         uint32_t n_ctx;
-        struct cell *cells; /* by position: those of both sequences are the same, or not there */
+        struct cell *cells; /* by position: cells of both sequences are equal, or absent */
         bool *has[N_SEQ];
         float logits[N_VOCAB];
 };
@@ -231,7 +231,7 @@ llama_pos llama_memory_seq_pos_max(llama_memory_t memory, llama_seq_id seq)
         return -1;
 }
 
-/* Cells with their positions. */
+/* The state of a sequence: its cells with their positions. */
 size_t llama_state_seq_get_size(struct llama_context *ctx, llama_seq_id seq)
 {
         size_t n = 0;

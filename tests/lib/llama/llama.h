@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for llama.cpp's header: what client/examples/llama-prefix.c uses of it, with the names
- * and types of the real one, so that the example is built and tested where llama.cpp is not. Its
+/* A substitute for llama.cpp's header: the part that client/examples/llama-prefix.c uses, with the
+ * names and types of the real one, so that the example is built and tested without llama.cpp. Its
  * "model" is in llama.c. tests/engines builds the same example with the real header and library. */
 #pragma once
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LLAMA_STUB_REFUSE=N has the N-th put of the example and those behind it be refused, as a daemon
- * without room does after a while: stands before the library's function, which it calls. */
+/* LLAMA_STUB_REFUSE=N makes the N-th put of the example and all later ones fail, like a daemon that
+ * has run out of room. Interposes on the library's function, and calls it. */
 #include <dlfcn.h>
 #include <kvcache.h>
 #include <stdlib.h>
