@@ -50,13 +50,14 @@ static inline int kvcache_namespace_stat(struct kvcache *kv, const char *name, c
         return kvcache_namespace_stat_sized(kv, name, tenant, ret, sizeof(*ret), ret_fingerprint);
 }
 enum {
-        KVCACHE_PURGE = 1 << 0, /* also what it holds: deleted for good */
+        KVCACHE_PURGE = 1 << 0, /* also its chunks, on the shared tier, too: deleted for good */
 };
 /* Removes a namespace; on stable storage when this returns. For the user that made it, and for
  * admins: -EACCES. `ret_dropped` (may be NULL): chunks that were purged with it. -ENOENT: as above;
- * -ENOTEMPTY: it holds chunks; -EBUSY: other sessions have it open, or some operation on it is in
- * progress; kvcache_error() says which. A handle that has it open opens it again, and so may make
- * it again, when it is next used. */
+ * -ENOTEMPTY: it holds chunks, or uses the shared tier, which may; -EIO: also, the shared tier did
+ * not confirm the purge, and nothing is purged or removed; -EBUSY: other sessions have it open, or
+ * some operation on it is in progress; kvcache_error() says which. A handle that has it open opens
+ * it again, and so may make it again, when it is next used. */
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped);
 
