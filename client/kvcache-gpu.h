@@ -217,6 +217,9 @@ enum {
  * for `after_event` has a meaning from then on: KVCACHE_GPU_NOTIFY_ISSUED says when that is. After
  * a put, the blocks' memory may be overwritten in that order; after a get, blocks whose status is
  * good by then may be read.
+ * Captures: a program may capture CUDA graphs in other threads at any time; no call of this header
+ * invalidates a capture, and each restores the thread's capture mode. If `after_stream` is being
+ * captured when the request could be issued, it is issued when that capture has ended.
  *
  * A get of more than the daemon leases at a time (limits.leased_bytes) goes in parts: the rest is
  * asked for when the blocks before it are copied. A block is KVCACHE_QUOTA only if it cannot be
@@ -244,7 +247,8 @@ struct kvcache_gpu_request {
 
 /* Begins to take blocks out of GPU memory, or to bring them there, and returns. -EINVAL: the
  * request is not what it must be; -E2BIG: a block is longer than an eighth of the staging memory;
- * -ENOMEM; -EIO: the driver refuses. */
+ * -EBUSY: `before_stream` or `after_stream` is being captured into a CUDA graph, which the request
+ * would become a part of; neither is touched; -ENOMEM; -EIO: the driver refuses. */
 int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 
@@ -258,6 +262,10 @@ struct kvcache_gpu_completion {
         enum kvcache_gpu_completion_kind kind;
         int error; /* 0, or -errno of what some of the blocks have failed by */
         size_t count;
+        /* Nanoseconds in which copies of the request were under way, by the GPU's clock: without
+         * what they waited for in the stream's order, at the daemon or in a queue. Divide bytes by
+         * it for the rate of the bus. 0: the driver cannot say. */
+        uint64_t copy_ns;
 };
 
 /* Readable when kvcache_gpu_reap() has something to do. Call that after kvcache_reap() of the same

@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "checked.h"
@@ -45,7 +46,8 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
 
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c)
 {
-        return gpu_fail(gpu, driver_errno(c), "%s: %s", what, driver_error_name(&gpu->driver, c));
+        return gpu_fail(gpu, driver_errno(c), "%s: %s (%d)", what,
+                        driver_error_name(&gpu->driver, c), c);
 }
 
 int gpu_enter(struct kvcache_gpu *gpu)
@@ -62,16 +64,23 @@ int gpu_enter(struct kvcache_gpu *gpu)
 
 void gpu_make_current(struct kvcache_gpu *gpu)
 {
+        gpu->capture_mode = driver_relax(&gpu->driver);
         gpu->is_current = gpu->driver.ctx_push(gpu->context) == CU_OK;
 }
 
-void gpu_leave(struct kvcache_gpu *gpu)
+static void gpu_pop_context(struct kvcache_gpu *gpu)
 {
         cu_context context;
 
         if (gpu->is_current)
                 (void)gpu->driver.ctx_pop(&context);
         gpu->is_current = false;
+}
+
+void gpu_leave(struct kvcache_gpu *gpu)
+{
+        gpu_pop_context(gpu);
+        driver_restore(&gpu->driver, gpu->capture_mode);
 }
 
 /* --- the pool --- */
@@ -220,9 +229,11 @@ static int gpu_open_descriptors(struct kvcache_gpu *gpu)
         struct epoll_event e = { .events = EPOLLIN };
 
         gpu->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        gpu->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
         gpu->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-        if (gpu->event_fd < 0 || gpu->epoll_fd < 0 ||
-            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0)
+        if (gpu->event_fd < 0 || gpu->timer_fd < 0 || gpu->epoll_fd < 0 ||
+            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->event_fd, &e) < 0 ||
+            epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, gpu->timer_fd, &e) < 0)
                 return gpu_fail(gpu, -errno, "cannot make the descriptors");
         return 0;
 }
@@ -236,6 +247,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
         r = driver_open(&gpu->driver, why);
         if (r < 0)
                 return gpu_fail(gpu, r, "%s", why);
+        gpu->capture_mode = driver_relax(&gpu->driver);
         r = gpu_open_context(gpu, o);
         if (r == 0)
                 r = gpu_open_descriptors(gpu);
@@ -301,11 +313,13 @@ static void gpu_free(struct kvcache_gpu *gpu)
         for (unsigned i = 0; i < 2; i++)
                 if (gpu->order_streams[i])
                         (void)d->stream_destroy(gpu->order_streams[i]);
-        gpu_leave(gpu);
+        gpu_pop_context(gpu);
         if (gpu->is_primary)
                 (void)d->primary_release(gpu->device);
+        driver_restore(d, gpu->capture_mode);
         driver_close(&gpu->driver);
         closep(&gpu->event_fd);
+        closep(&gpu->timer_fd);
         closep(&gpu->epoll_fd);
         free(gpu->batches);
         free(gpu->copies);
@@ -371,7 +385,7 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
         parts_attach(kv);
         gpu->pid = getpid();
         gpu->flags = o.flags;
-        gpu->event_fd = gpu->epoll_fd = gpu->staging.fd = -1;
+        gpu->event_fd = gpu->timer_fd = gpu->epoll_fd = gpu->staging.fd = -1;
         TAILQ_INIT(&gpu->operations);
         TAILQ_INIT(&gpu->active);
         TAILQ_INIT(&gpu->idle);
@@ -472,5 +486,9 @@ int kvcache_gpu_fd(struct kvcache_gpu *gpu)
                 return fd;
         if (epoll_ctl(gpu->epoll_fd, EPOLL_CTL_ADD, fd, &e) < 0 && errno != EEXIST)
                 return gpu_fail(gpu, -errno, "cannot watch the handle");
+        if (!gpu->is_watched) {
+                gpu->is_watched = true;
+                blocks_set_timer(gpu);
+        }
         return gpu->epoll_fd;
 }

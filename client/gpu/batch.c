@@ -20,7 +20,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "checked.h"
 
@@ -157,15 +156,6 @@ size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_addres
         return n;
 }
 
-/* In a thread of the driver's. */
-static void batch_notice(void *user)
-{
-        const struct kvcache_gpu *gpu = user;
-        uint64_t one = 1;
-
-        (void)!write(gpu->event_fd, &one, sizeof(one));
-}
-
 static void batch_fail(struct kvcache_gpu *gpu, struct batch *b, const char *what, cu_result c)
 {
         gpu->engine.counts.driver_errors++;
@@ -180,7 +170,7 @@ static unsigned get_stream(const struct kvcache_gpu *gpu, const struct batch *b)
         return engine_has_kernel(&gpu->engine) ? b->slot % 2 : 0;
 }
 
-/* Puts `n` copies into the stream, and an event and a notice behind them. */
+/* Puts `n` copies into the stream, and an event behind them. */
 static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream stream,
                           cu_event before, size_t n, bool is_mapped, int bounce_part)
 {
@@ -192,16 +182,17 @@ static void batch_copy_in(struct kvcache_gpu *gpu, struct batch *b, cu_stream st
         if (before)
                 c = d->stream_wait_event(stream, before, 0);
         b->is_timed = c == CU_OK && b->begun && d->event_record(b->begun, stream) == CU_OK;
+        if (b->is_timed)
+                count_op_begin(gpu, b);
         if (c == CU_OK)
                 c = engine_copy(&gpu->engine, b->slot, stream, gpu->copies, n, is_mapped,
                                 bounce_part);
         if (c != CU_OK)
                 batch_fail(gpu, b, "blocks cannot be copied", c);
         count_begin(gpu, b, &counts);
+        b->issue = gpu->next_issue++;
         c = d->event_record(b->done, stream);
-        if (c == CU_OK) {
-                (void)d->launch_host(stream, batch_notice, gpu);
-        } else {
+        if (c != CU_OK) {
                 /* With no mark behind the copies, only an empty stream says that they are done. */
                 batch_fail(gpu, b, "an event cannot be recorded", c);
                 (void)d->stream_synchronize(stream);
@@ -605,6 +596,17 @@ static bool batch_is_settled(struct kvcache_gpu *gpu, const struct batch *b)
                                       g->part_bytes) != 0;
 }
 
+/* Batches of one stream are done in the order in which they were issued. */
+static bool batch_is_oldest_of_stream(const struct kvcache_gpu *gpu, const struct batch *b)
+{
+        const struct batch *other;
+
+        TAILQ_FOREACH(other, &gpu->active, link)
+        if (other->state == BATCH_COPYING && other->stream == b->stream && other->issue < b->issue)
+                return false;
+        return true;
+}
+
 bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
 {
         bool changed = false;
@@ -634,6 +636,8 @@ bool batch_step(struct kvcache_gpu *gpu, struct batch *b)
         case BATCH_PACED:
                 return operation_may_issue(gpu, b->op) && pace_step(gpu, b);
         case BATCH_COPYING:
+                if (!batch_is_oldest_of_stream(gpu, b))
+                        return false;
                 c = gpu->driver.event_query(b->done);
                 if (c == CU_ERROR_NOT_READY)
                         return false;

@@ -82,6 +82,9 @@ void count_block(struct batch *b, uint32_t i, uint32_t pieces);
 /* Those have been put there; `before` is what the engine had counted until then. */
 void count_begin(const struct kvcache_gpu *gpu, struct batch *b,
                  const struct kvcache_gpu_counts *before);
+/* The batch's copies come next in its stream: their operation's clock begins with its first batch.
+ */
+void count_op_begin(const struct kvcache_gpu *gpu, struct batch *b);
 /* They are done, or have failed. */
 void count_copies(struct kvcache_gpu *gpu, struct batch *b);
 /* So are its reads or writes by cuFile. */

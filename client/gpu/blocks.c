@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,10 +24,11 @@ enum {
         REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_request, user_data),
         BLOCK_MIN = ABI_BYTES_TO(struct kvcache_gpu_block, cost_us),
         COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
-        /* What gives no notice is asked after so often: a stream that has failed does not run its
-         * notice, and settling has none. */
-        NOTICE_MS = 100,
-        SETTLE_MS = 10,
+        /* The driver gives no notice. A host function behind each batch would, but the driver's
+         * locks and threads for it slow the program's own launches. */
+        POLL_GET_NS = 30 * 1000,
+        POLL_PUT_NS = 150 * 1000,
+        POLL_REST_NS = 10 * 1000 * 1000, /* settling; streams that are being captured */
 };
 
 static int64_t blocks_now(void)
@@ -46,9 +48,22 @@ void operation_free(struct kvcache_gpu *gpu, struct operation *op)
 {
         if (op->before)
                 (void)gpu->driver.event_destroy(op->before);
+        if (op->begun)
+                (void)gpu->driver.event_destroy(op->begun);
         layout_fini(&op->layout);
         free(op->blocks);
         free(op);
+}
+
+/* A stream that is being captured cannot be made to wait until its capture has ended. */
+static bool operation_is_held_up(const struct kvcache_gpu *gpu, const struct operation *op)
+{
+        return op->after_stream && driver_is_capturing(&gpu->driver, op->after_stream);
+}
+
+static bool operation_is_ready(const struct operation *op)
+{
+        return !op->is_issued && op->next == op->count && op->unissued == 0;
 }
 
 /* The last copy of the operation is in a stream: those that follow it come after both. */
@@ -146,7 +161,7 @@ bool blocks_progress(struct kvcache_gpu *gpu)
                 }
                 blocks_schedule(gpu);
                 TAILQ_FOREACH(op, &gpu->operations, link)
-                if (!op->is_issued && op->next == op->count && op->unissued == 0) {
+                if (operation_is_ready(op) && !operation_is_held_up(gpu, op)) {
                         operation_issue(gpu, op);
                         changed = true;
                 }
@@ -154,22 +169,45 @@ bool blocks_progress(struct kvcache_gpu *gpu)
         idle = TAILQ_EMPTY(&gpu->active);
         TAILQ_FOREACH(op, &gpu->operations, link)
         idle = idle && op->judged == op->count;
+        if (gpu->is_watched)
+                blocks_set_timer(gpu);
         return idle;
+}
+
+/* When something is to be asked after again; INT64_MAX: descriptors tell all that is awaited. */
+static int64_t blocks_poll_at(const struct kvcache_gpu *gpu)
+{
+        int64_t pause = INT64_MAX;
+        const struct operation *op;
+        const struct batch *b;
+
+        TAILQ_FOREACH(b, &gpu->active, link)
+        if (b->state == BATCH_COPYING)
+                pause = MIN(pause, (int64_t)(b->op->is_put ? POLL_PUT_NS : POLL_GET_NS));
+        else if (b->state == BATCH_SETTLING)
+                pause = MIN(pause, (int64_t)POLL_REST_NS);
+        TAILQ_FOREACH(op, &gpu->operations, link)
+        if (operation_is_ready(op))
+                pause = MIN(pause, (int64_t)POLL_REST_NS);
+        return pause == INT64_MAX ? pause : blocks_now() + pause;
+}
+
+void blocks_set_timer(struct kvcache_gpu *gpu)
+{
+        int64_t at = blocks_poll_at(gpu);
+        struct itimerspec t = { 0 }; /* disarms it */
+
+        if (at != INT64_MAX)
+                t.it_value =
+                        (struct timespec){ .tv_sec = at / 1000000000, .tv_nsec = at % 1000000000 };
+        (void)timerfd_settime(gpu->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
 }
 
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline)
 {
-        int64_t now = blocks_now(), until = deadline;
-        const struct batch *b;
-
-        if (now >= deadline)
+        if (blocks_now() >= deadline)
                 return false;
-        TAILQ_FOREACH(b, &gpu->active, link)
-        if (b->state == BATCH_COPYING)
-                until = MIN(until, now + NOTICE_MS * INT64_C(1000000));
-        else if (b->state == BATCH_SETTLING)
-                until = MIN(until, now + SETTLE_MS * INT64_C(1000000));
-        parts_wait(gpu->kv, gpu->event_fd, until);
+        parts_wait(gpu->kv, gpu->event_fd, MIN(deadline, blocks_poll_at(gpu)));
         return true;
 }
 
@@ -235,6 +273,8 @@ static int operation_take_order(struct kvcache_gpu *gpu, struct operation *op,
         cu_stream order = gpu->order_streams[op->is_put];
         cu_result c;
 
+        if (driver_is_capturing(d, q->before_stream) || driver_is_capturing(d, q->after_stream))
+                return gpu_fail(gpu, -EBUSY, "a stream of the request is being captured");
         op->after_stream = q->after_stream;
         op->after_event = q->after_event;
         if (!q->before_stream && !q->before_event)
@@ -338,7 +378,8 @@ static int blocks_take_completions(struct kvcache_gpu *gpu, void *ret, size_t si
         for (op = TAILQ_FIRST(&gpu->operations); op && n < max; op = next) {
                 struct kvcache_gpu_completion c = { .user_data = op->user_data,
                                                     .error = op->error,
-                                                    .count = op->count };
+                                                    .count = op->count,
+                                                    .copy_ns = (uint64_t)(op->copy_ms * 1e6) };
 
                 next = TAILQ_NEXT(op, link);
                 if (op->is_issued && !op->issued_is_known &&

@@ -76,6 +76,33 @@ static uint64_t copying_ns(const struct kvcache_gpu *gpu, const struct batch *b)
         return nanoseconds_since(b->began_ns);
 }
 
+void count_op_begin(const struct kvcache_gpu *gpu, struct batch *b)
+{
+        struct operation *op = b->op;
+
+        if (op->begun || gpu->driver.event_create(&op->begun, 0) != CU_OK)
+                return;
+        if (gpu->driver.event_record(op->begun, b->stream) == CU_OK)
+                return;
+        (void)gpu->driver.event_destroy(op->begun);
+        op->begun = NULL;
+}
+
+/* Batches in two streams overlap: the time in which both were under way counts once. */
+static void count_op_end(const struct kvcache_gpu *gpu, struct batch *b)
+{
+        const struct driver *d = &gpu->driver;
+        struct operation *op = b->op;
+        float begin = 0, end = 0;
+
+        if (!b->is_timed || b->is_failed || !op->begun ||
+            d->event_elapsed(&begin, op->begun, b->begun) != CU_OK ||
+            d->event_elapsed(&end, op->begun, b->done) != CU_OK)
+                return;
+        op->copy_ms += MAX((double)end - MAX((double)begin, op->copied_ms), 0.0);
+        op->copied_ms = MAX(op->copied_ms, (double)end);
+}
+
 void count_copies(struct kvcache_gpu *gpu, struct batch *b)
 {
         uint64_t pieces = b->moved[MOVED_HOST].pieces + b->moved[MOVED_DEVICE].pieces;
@@ -86,6 +113,7 @@ void count_copies(struct kvcache_gpu *gpu, struct batch *b)
                 .duration_ns = copying_ns(gpu, b),
         };
 
+        count_op_end(gpu, b);
         for (unsigned side = 0; side < MOVED_SIDES; side++) {
                 struct moved *m = &b->moved[side];
 

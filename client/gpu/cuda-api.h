@@ -29,6 +29,10 @@ enum {
         CU_ERROR_ILLEGAL_ADDRESS = 700,
         CU_ERROR_LAUNCH_OUT_OF_RESOURCES = 701,
         CU_ERROR_NOT_SUPPORTED = 801,
+        CU_ERROR_CAPTURE_UNSUPPORTED = 900,
+        CU_ERROR_CAPTURE_INVALIDATED = 901,
+        CU_ERROR_CAPTURE_ISOLATION = 905,
+        CU_ERROR_CAPTURE_IMPLICIT = 906,
 
         CU_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
         CU_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
@@ -42,6 +46,12 @@ enum {
 
         CU_ACCESS_IN_STREAM_ORDER = 1,
         CU_COPY_PREFER_OVERLAP = 1,
+
+        CU_CAPTURE_MODE_GLOBAL = 0,
+        CU_CAPTURE_MODE_THREAD = 1,
+        CU_CAPTURE_MODE_RELAXED = 2,
+        CU_CAPTURE_STATE_NONE = 0,
+        CU_CAPTURE_STATE_ACTIVE = 1,
 };
 
 struct cu_location {
@@ -97,14 +107,15 @@ struct cu_copy_attributes {
         X(stream_wait_event, cuStreamWaitEvent, , 3020, true,                                      \
           (cu_stream stream, cu_event event, unsigned flags))                                      \
         X(stream_synchronize, cuStreamSynchronize, , 2000, true, (cu_stream stream))               \
+        X(stream_is_capturing, cuStreamIsCapturing, , 10000, false,                                \
+          (cu_stream stream, int *ret_state))                                                      \
+        X(exchange_capture_mode, cuThreadExchangeStreamCaptureMode, , 10010, false, (int *mode))   \
         X(event_create, cuEventCreate, , 2000, true, (cu_event * ret, unsigned flags))             \
         X(event_destroy, cuEventDestroy, _v2, 4000, true, (cu_event event))                        \
         X(event_record, cuEventRecord, , 2000, true, (cu_event event, cu_stream stream))           \
         X(event_query, cuEventQuery, , 2000, true, (cu_event event))                               \
         X(event_elapsed, cuEventElapsedTime, , 2000, false,                                        \
           (float *ret_ms, cu_event begin, cu_event end))                                           \
-        X(launch_host, cuLaunchHostFunc, , 10000, true,                                            \
-          (cu_stream stream, void (*run)(void *user), void *user))                                 \
         X(module_load, cuModuleLoadData, , 2000, false, (cu_module * ret, const void *image))      \
         X(module_unload, cuModuleUnload, , 2000, false, (cu_module module))                        \
         X(module_get_function, cuModuleGetFunction, , 2000, false,                                 \

@@ -51,6 +51,32 @@ const char *driver_error_name(const struct driver *d, cu_result result)
         return name;
 }
 
+int driver_relax(const struct driver *d)
+{
+        int mode = CU_CAPTURE_MODE_RELAXED;
+
+        if (!d->exchange_capture_mode || d->exchange_capture_mode(&mode) != CU_OK)
+                return CU_CAPTURE_MODE_RELAXED;
+        return mode;
+}
+
+void driver_restore(const struct driver *d, int mode)
+{
+        if (d->exchange_capture_mode && mode != CU_CAPTURE_MODE_RELAXED)
+                (void)d->exchange_capture_mode(&mode);
+}
+
+bool driver_is_capturing(const struct driver *d, cu_stream stream)
+{
+        int state = CU_CAPTURE_STATE_NONE;
+
+        /* The legacy default stream cannot be captured; asking for it invalidates other captures.
+         */
+        if (!d->stream_is_capturing || (uintptr_t)stream <= 1)
+                return false;
+        return d->stream_is_capturing(stream, &state) == CU_OK && state != CU_CAPTURE_STATE_NONE;
+}
+
 static void *driver_find(void *library, proc_address find, const char *name, const char *symbol,
                          int version)
 {
@@ -82,7 +108,7 @@ int driver_open(struct driver *ret, char *ret_why)
         struct driver d = { .dl = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE) };
         const char *missing;
         cu_result c;
-        int r;
+        int r, mode;
 
         if (!d.dl)
                 return driver_fail(ret_why, -ENODEV, "no CUDA driver here: %s", dlerror());
@@ -93,12 +119,14 @@ int driver_open(struct driver *ret, char *ret_why)
                                    "the CUDA driver lacks %s(): CUDA 11.0 or later is needed",
                                    missing);
         }
+        mode = driver_relax(&d);
         c = d.init(0);
         if (c == CU_OK)
                 c = d.driver_get_version(&d.version);
+        driver_restore(&d, mode);
         if (c != CU_OK) {
-                r = driver_fail(ret_why, driver_errno(c), "the CUDA driver cannot be used: %s",
-                                driver_error_name(&d, c));
+                r = driver_fail(ret_why, driver_errno(c), "the CUDA driver cannot be used: %s (%d)",
+                                driver_error_name(&d, c), c);
                 driver_close(&d);
                 return r;
         }

@@ -25,3 +25,12 @@ void driver_close(struct driver *d);
 int driver_errno(cu_result result);
 /* "CUDA_ERROR_OUT_OF_MEMORY". */
 const char *driver_error_name(const struct driver *d, cu_result result);
+
+/* While a thread of the program captures a CUDA graph, calls of other threads can invalidate its
+ * capture. They cannot if the calling thread's capture mode is relaxed, and if they do not name the
+ * streams that are captured. driver_relax() sets that mode for this thread and returns the mode
+ * that driver_restore() sets again. A driver before CUDA 10.1 has no modes. */
+int driver_relax(const struct driver *d);
+void driver_restore(const struct driver *d, int mode);
+/* Does the stream record a graph now? A stream that cannot be asked does not. */
+bool driver_is_capturing(const struct driver *d, cu_stream stream);

@@ -166,6 +166,7 @@ static void *gds_thread(void *user)
         struct gds *g = user;
         uint64_t one = 1;
 
+        (void)driver_relax(g->d);
         (void)g->d->ctx_push(g->context);
         pthread_mutex_lock(&g->lock);
         for (;;) {

@@ -35,7 +35,10 @@ struct operation {
         size_t judged;   /* blocks that have their status */
         struct kvcache_key parent;
         int *statuses;
-        cu_event before; /* the request's own, recorded when it was made; NULL: none */
+        cu_event before;  /* the request's own, recorded when it was made; NULL: none */
+        cu_event begun;   /* timed, recorded before the first batch's copies; NULL: none yet */
+        double copied_ms; /* behind `begun`: the end of the copies that are counted in copy_ms */
+        double copy_ms;   /* in which copies were under way */
         cu_stream after_stream;
         cu_event after_event;
         uint64_t user_data;
@@ -116,6 +119,7 @@ struct batch {
         bool is_settling; /* the daemon may still use its staging */
         struct request *request;
         cu_stream stream;     /* that its copies are in */
+        uint64_t issue;       /* order in which batches were put into streams */
         cu_event done, begun; /* of its copies; NULL: the driver cannot say how long they took */
         bool is_timed;        /* `begun` is recorded */
         struct moved moved[MOVED_SIDES];
@@ -137,6 +141,7 @@ struct kvcache_gpu {
         cu_device device;
         cu_context context;
         bool is_primary, is_current; /* the context is ours to release; pushed */
+        int capture_mode;            /* of the calling thread outside of the library */
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;
@@ -163,8 +168,11 @@ struct kvcache_gpu {
         struct copy *copies;                            /* scratch: a batch's */
         struct kvcache_piece pieces[LAYOUT_MAX_PIECES]; /* a block's */
 
-        int event_fd; /* written by the driver when a batch is copied */
+        int event_fd; /* written by threads for cuFile when they have read or written */
+        int timer_fd; /* readable when copies are to be asked after */
         int epoll_fd;
+        bool is_watched; /* the program has the epoll descriptor */
+        uint64_t next_issue;
         char error[GPU_TEXT];
 };
 
@@ -173,7 +181,8 @@ int gpu_fail(struct kvcache_gpu *gpu, int error, const char *format, ...)
 /* The same for a call of the driver's. */
 int gpu_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c);
 /* Every public call is between these: -ECHILD after fork(); -EBADF: the handle is closed; else the
- * context is current. Detaching needs gpu_make_current() only. */
+ * context is current and the thread's capture mode is relaxed (driver.h). Detaching needs
+ * gpu_make_current() only. */
 int gpu_enter(struct kvcache_gpu *gpu);
 void gpu_make_current(struct kvcache_gpu *gpu);
 void gpu_leave(struct kvcache_gpu *gpu);
@@ -189,5 +198,7 @@ int gpu_gds_open(struct kvcache_gpu *gpu);
 bool blocks_progress(struct kvcache_gpu *gpu);
 /* Waits for the socket, the driver or `deadline`, then goes on. */
 bool blocks_wait(struct kvcache_gpu *gpu, int64_t deadline);
+/* Makes the program's epoll descriptor readable when blocks_wait() would end by itself. */
+void blocks_set_timer(struct kvcache_gpu *gpu);
 int64_t blocks_deadline(int timeout_ms);
 void operation_free(struct kvcache_gpu *gpu, struct operation *op);

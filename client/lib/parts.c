@@ -3,6 +3,7 @@
 #include "lib/parts.h"
 
 #include <poll.h>
+#include <time.h>
 
 #include "checked.h"
 #include "cleanup.h"
@@ -101,10 +102,15 @@ void parts_flow(struct kvcache *kv)
 void parts_wait(struct kvcache *kv, int fd, int64_t deadline)
 {
         struct pollfd p[2] = { { .fd = fd, .events = POLLIN }, { .fd = -1 } };
+        int64_t left = MIN(deadline, kv->next_deadline) - handle_now_ns();
+        struct timespec timeout = { 0 };
 
         if (kv->conn && (kv->n_inflight > 0 || kv->want_out))
                 p[1] = (struct pollfd){ .fd = kv->conn->sock,
                                         .events = POLLIN | (kv->want_out ? POLLOUT : 0) };
-        (void)poll(p, ARRAY_SIZE(p), handle_poll_ms(MIN(deadline, kv->next_deadline)));
+        left = MIN(MAX(left, INT64_C(0)), INT64_C(86400) * 1000000000);
+        timeout.tv_sec = left / 1000000000;
+        timeout.tv_nsec = left % 1000000000;
+        (void)ppoll(p, ARRAY_SIZE(p), &timeout, NULL);
         parts_flow(kv);
 }

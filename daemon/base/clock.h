@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two clocks: one for deadlines and latencies, one for people. Any thread. */
+/* Two clocks: one for deadlines and latencies, one for display. Any thread. */
 #pragma once
 
 #include <stdint.h>
@@ -13,13 +13,13 @@ static inline uint64_t clock_ns(clockid_t which)
         return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* For deadlines and latencies. */
+/* Returns the time for deadlines and latencies. */
 static inline uint64_t clock_mono_ns(void)
 {
         return clock_ns(CLOCK_MONOTONIC);
 }
 
-/* For people: Unix time. */
+/* Returns the Unix time, for display. */
 static inline uint64_t clock_unix_ms(void)
 {
         return clock_ns(CLOCK_REALTIME) / 1000000u;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets: values below 8 have one each; from there on every octave [2^e, 2^(e+1)) is cut into 8
- * equal steps, told apart by the three bits after the leading one. A step is an eighth of its
- * octave's start, hence the 12.5 %. What lies beyond the last octave (2^50: 13 days in nanoseconds,
- * 1 PiB) falls into the last bucket, whose edge is `max`. Nothing fails; the sum stays at its end
- * instead of wrapping. */
+/* Buckets: each value below 8 has its own. From there on every octave [2^e, 2^(e+1)) is divided
+ * into 8 equal steps, selected by the three bits after the leading one. A step is an eighth of its
+ * octave's start, hence the 12.5 %. Values beyond the last octave (2^50: 13 days in nanoseconds, 1
+ * PiB) fall into the last bucket, whose edge is `max`. Nothing can fail; the sum saturates instead
+ * of wrapping. */
 #include <assert.h>
 
 #include "base/histogram.h"
@@ -84,7 +84,7 @@ uint64_t histogram_quantile(const struct histogram *h, double quantile)
                 return 0;
         if (quantile >= 1.0)
                 return h->max;
-        if (quantile > 0.0) { /* not so for NaN, which is taken as 0 */
+        if (quantile > 0.0) { /* false for NaN, which counts as 0 */
                 wanted = quantile * (double)h->count;
                 rank = (uint64_t)wanted;
                 if ((double)rank < wanted)
@@ -103,8 +103,8 @@ uint64_t histogram_at_most(const struct histogram *h, uint64_t edge)
 {
         uint64_t seen = 0;
 
-        /* Not h->count where `max` is below the edge: what comes later may lie above the edge in
-         * the bucket that it cuts, and this would fall. */
+        /* Do not return h->count if `max` is below the edge: the result would fall when a later
+         * value lies above the edge, in the bucket that the edge divides. */
         for (unsigned i = 0; i < HISTOGRAM_BUCKETS && histogram_bucket_edge(i) <= edge; i++)
                 seen += h->buckets[i];
         return seen;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A log-linear histogram of non-negative integers (nanoseconds, bytes): 8 steps an octave, so a
- * percentile read from it is at most 12.5 % off. Fixed size, mergeable, one writer. */
+/* A log-linear histogram of non-negative integers (nanoseconds, bytes) with 8 steps per octave, so
+ * that a percentile read from it is at most 12.5 % off. Fixed size, mergeable, one writer. */
 #pragma once
 
 #include <stdint.h>
@@ -17,15 +17,17 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *h, uint64_t value);
-/* `n` values of this size, but for their sum; which histogram_add_to_sum() adds. For values that
- * have been counted elsewhere. */
+/* Adds `n` values of this size without their sum, which histogram_add_to_sum() adds. For values
+ * that were counted elsewhere. */
 void histogram_add_many(struct histogram *h, uint64_t value, uint64_t n);
 void histogram_add_to_sum(struct histogram *h, uint64_t sum);
+/* Adds all values of `from` to `to`. */
 void histogram_merge(struct histogram *to, const struct histogram *from);
-/* Upper edge of the bucket in which the quantile (0..1) lies, at most `max`; 0 when empty. */
+/* Returns the upper edge of the bucket that contains the quantile (0 to 1), at most `max`; 0 if the
+ * histogram is empty. */
 uint64_t histogram_quantile(const struct histogram *h, double quantile);
-/* The largest value that the bucket holds. */
+/* Returns the largest value that falls into the bucket. */
 uint64_t histogram_bucket_edge(unsigned bucket);
-/* How many values are at most `edge`: those of the buckets that end there or before. It never falls
- * as values are added. */
+/* Returns how many values are at most `edge`, by the buckets that end there or before. Never
+ * decreases as values are added. */
 uint64_t histogram_at_most(const struct histogram *h, uint64_t edge);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Intrusive doubly linked ring. A node that is in no list points to itself, so unlinking twice is
- * harmless. */
+/* An intrusive doubly linked ring. A node in no list points to itself, so that unlinking it twice
+ * is harmless. */
 #pragma once
 
 #include <stdbool.h>
@@ -57,7 +57,7 @@ static inline struct list_node *list_pop(struct list_node *head)
         return n;
 }
 
-/* Moves all of `from` to the end of `to`. */
+/* Moves all nodes of `from` to the end of `to`. */
 static inline void list_splice(struct list_node *to, struct list_node *from)
 {
         if (list_empty(from))

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One line, one system call: sd_journal_sendv() with fields, or write(2) of text or JSON to stderr.
+/* Writes a line with one system call: sd_journal_sendv() with fields, or write(2) of text or JSON
+ * to stderr.
  *
- * Any thread calls log_write(); threads share only the level and the format (atomic) and what
- * log_open() found before there were threads. The context is the thread's own copy, so that it may
- * outlive its source.
+ * Any thread calls log_write(); threads share only the level and the format (atomic), and the
+ * results of log_open(), which ran before there were threads. Each thread has its own copy of the
+ * context, so that it may outlive its source.
  *
  * Messages contain text from clients and files: control characters are replaced before a line is
  * written, so that such text cannot forge a second line, or colours, in the log. A line that is too
@@ -49,14 +50,15 @@ static const char *const format_names[] = {
 
 static atomic_int log_level = LOG_LEVEL_INFO;
 static atomic_int log_format = LOG_FORMAT_TEXT;     /* never LOG_FORMAT_AUTO */
-static enum log_format log_found = LOG_FORMAT_TEXT; /* what that stands for */
+static enum log_format log_found = LOG_FORMAT_TEXT; /* the format chosen by LOG_FORMAT_AUTO */
 static bool log_with_time = true;
 
-/* Where a line comes from. */
+/* The origin of a line. */
 struct place {
         const char *file, *func;
         int line;
-        char id[33]; /* of the message: the same in each version until its text changes */
+        char id[33]; /* message id, the same in every version until the text changes
+                      */
 };
 
 static __thread struct {
@@ -70,8 +72,8 @@ static __thread struct {
 static __thread const struct log_operation *operation;
 
 #if HAVE_LIBSYSTEMD
-/* Is stderr the very stream that the service manager made? It tells by device and inode; a daemon
- * started from a shell within such a service inherits the variable, but not the stream. */
+/* Returns whether stderr is the stream that the service manager created, by device and inode. A
+ * daemon started from a shell within such a service inherits the variable, but not the stream. */
 static bool stderr_is_journal(void)
 {
         const char *stream = getenv("JOURNAL_STREAM");
@@ -85,7 +87,7 @@ static bool stderr_is_journal(void)
 }
 #endif
 
-/* sd_journal_sendv() succeeds silently where there is no journal to send to. */
+/* Returns whether there is a journal. Without one, sd_journal_sendv() succeeds silently. */
 static bool has_journal(void)
 {
         return HAVE_LIBSYSTEMD && access("/run/systemd/journal/socket", W_OK) == 0;
@@ -212,7 +214,7 @@ static void write_text(enum log_level level, const char *message)
 
 /* --- JSON --- */
 
-/* Bytes of the UTF-8 character at `p`; 0: it is none. */
+/* Returns the number of bytes of the UTF-8 character at `p`, or 0 if it is invalid. */
 static unsigned character_at(const unsigned char *p)
 {
         static const struct {
@@ -239,8 +241,8 @@ static unsigned character_at(const unsigned char *p)
         return 0;
 }
 
-/* `,"name":"text"`; what is no UTF-8 becomes U+FFFD, as JSON is text. `size` is room enough for six
- * times the text. */
+/* Appends `,"name":"text"`, with invalid UTF-8 replaced by U+FFFD, as JSON requires. `size` must
+ * have room for six times the text. */
 static size_t append_string(char *line, size_t size, size_t used, const char *name,
                             const char *text)
 {
@@ -263,7 +265,8 @@ static size_t append_string(char *line, size_t size, size_t used, const char *na
         return append(line, size, used, "\"");
 }
 
-/* Names come from clients: they are cut, so that a line has room for all fields. */
+/* Appends a string without control characters. Names come from clients and are cut, so that a line
+ * has room for all fields. */
 static size_t append_cleaned(char *line, size_t size, size_t used, const char *name,
                              const char *text)
 {
@@ -345,7 +348,7 @@ static int write_journal(enum log_level level, const struct place *at, const cha
 }
 #endif
 
-/* FNV-1a. */
+/* Continues an FNV-1a hash. */
 static uint64_t hash_on(uint64_t hash, const char *text)
 {
         for (const unsigned char *p = (const unsigned char *)text; *p; p++)
@@ -353,8 +356,8 @@ static uint64_t hash_on(uint64_t hash, const char *text)
         return hash;
 }
 
-/* A number for what is said and where, not in which line, so that a search for it goes on finding
- * the message in the next version. */
+/* Computes the id of a message from its text and function, without the line number, so that a
+ * search for it also finds the message in later versions. */
 static void make_id(const char *file, const char *func, const char *fmt, char ret[static 33])
 {
         const char *name = strrchr(file, '/');

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Log lines: to journald with fields when the daemon's stderr is the journal, else to stderr as
- * text, unless told otherwise (log.format).
+/* Log lines: to journald with fields if the daemon's stderr is the journal, otherwise to stderr as
+ * text, unless log.format says otherwise.
  *
- * `server`, `session` and `main` log; parts return. Any thread may call. A line says what happened
- * and what follows. */
+ * `server`, `session` and `main` log; other parts return errors. Any thread. A line states an event
+ * and its consequence. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,25 +18,27 @@ enum log_level {
 };
 
 enum log_format {
-        LOG_FORMAT_AUTO,    /* the journal if stderr is it (JOURNAL_STREAM against its device and
-                             * inode), otherwise text */
-        LOG_FORMAT_TEXT,    /* a line to stderr */
-        LOG_FORMAT_JOURNAL, /* the journal, wherever stderr goes; what it refuses goes to stderr */
-        LOG_FORMAT_JSON,    /* an object on a line of stderr */
+        LOG_FORMAT_AUTO,    /* the journal if stderr is its stream (JOURNAL_STREAM names its device
+                             * and inode), otherwise text */
+        LOG_FORMAT_TEXT,    /* one line on stderr */
+        LOG_FORMAT_JOURNAL, /* the journal, wherever stderr goes; lines that it refuses go to
+                             * stderr */
+        LOG_FORMAT_JSON,    /* one JSON object per line of stderr */
 };
 
-/* Call once, first: LOG_FORMAT_AUTO. */
+/* Initializes logging with LOG_FORMAT_AUTO. Call it once, before any other function. */
 void log_open(void);
-/* "auto", "text", "journal" or "json". 0; -EINVAL: none of them; -ENOTSUP: there is no journal
- * here, and the format stays what it was. */
+/* Sets the format: "auto", "text", "journal" or "json". Returns 0, -EINVAL for another name, or
+ * -ENOTSUP, without a change, if there is no journal. */
 int log_set_format(const char *name);
+/* Set the least important level that is logged, and return whether a level is. */
 void log_set_level(enum log_level level);
 bool log_enabled(enum log_level level);
-/* "error", "warning", "notice", "info", "debug". 0, -EINVAL. */
+/* Parses "error", "warning", "notice", "info" or "debug". Returns 0 or -EINVAL. */
 int log_level_from_name(const char *name, enum log_level *ret);
 
-/* Fields of this thread's next lines: the session's number and peer, as journal fields
- * KVCACHE_SESSION, KVCACHE_PEER_PID, KVCACHE_PEER_UID, and as a prefix in text. NULL ends it. */
+/* Context of this thread's next lines: the session and its peer, as journal fields KVCACHE_SESSION,
+ * KVCACHE_PEER_PID and KVCACHE_PEER_UID, and as a prefix in text. Copied; NULL ends it. */
 struct log_context {
         uint64_t session;
         int pid;
@@ -45,15 +47,16 @@ struct log_context {
 };
 void log_set_context(const struct log_context *c);
 
-/* Fields of this thread's next lines that describe an operation on stored data: journal fields
+/* Context of this thread's next lines about an operation on stored data: journal fields
  * KVCACHE_OPERATION, KVCACHE_NAMESPACE, KVCACHE_TENANT and KVCACHE_CHUNKS. A NULL name or tenant is
- * left out. `o` is not copied and must stay valid until NULL ends it. */
+ * omitted. `o` is not copied and must stay valid until NULL ends it. */
 struct log_operation {
         const char *operation, *namespace_name, *tenant;
         uint64_t chunks;
 };
 void log_set_operation(const struct log_operation *o);
 
+/* Writes one line, whatever the level; callers use the macros below. */
 void log_write(enum log_level level, const char *file, int line, const char *func, const char *fmt,
                ...) __attribute__((format(printf, 5, 6)));
 
@@ -68,8 +71,9 @@ void log_write(enum log_level level, const char *file, int line, const char *fun
 #define log_info(...)    log_at(LOG_LEVEL_INFO, __VA_ARGS__)
 #define log_debug(...)   log_at(LOG_LEVEL_DEBUG, __VA_ARGS__)
 
-/* For lines that a client can cause: at most `burst` in a row, then one a second; what was held
- * back is counted and said with the next line that passes ("(12 similar lines held back)"). */
+/* Limits lines that a client can cause: at most `burst` in a row, then one per second. Suppressed
+ * lines are counted, and reported with the next line that passes ("(12 similar lines held
+ * back)"). */
 struct log_ratelimit {
         uint32_t burst;
         uint32_t tokens;
@@ -80,5 +84,6 @@ struct log_ratelimit {
         {                                                                                          \
                 .burst = (n), .tokens = (n)                                                        \
         }
-/* May a line go out now? Sets *ret_held_back to how many did not since the last that did. */
+/* Returns whether a line may be written now, and then sets *ret_held_back to the number suppressed
+ * since the last one. */
 bool log_ratelimit_pass(struct log_ratelimit *r, uint32_t *ret_held_back);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See pages.h. Any thread; nothing is owned. What is asked of the kernel is advice: without it
- * pages are small, or come when they are first touched. Unmapping goes in pieces, since the
- * process's other threads wait for each. */
+/* Implements pages.h. Any thread; nothing is owned. Requests to the kernel are advice: without it
+ * pages are small, or populated on first touch. Unmapping proceeds in pieces, because other threads
+ * of the process have to wait for each. */
 #include "base/pages.h"
 
 #include <stddef.h>

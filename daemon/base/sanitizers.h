@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether this is built with a sanitizer, 1 or 0: gcc and clang define different macros. */
+/* Detects sanitizers: SANITIZES_... is 1 or 0. gcc and clang define different macros. */
 #pragma once
 
 #ifdef __has_feature
@@ -14,7 +14,7 @@
 #define SANITIZES_ADDRESSES 0
 #endif
 
-/* For memory that is kept to be used again: what nothing may touch until then. */
+/* Mark memory that is kept for reuse, which no code may access until it is allowed again. */
 #if SANITIZES_ADDRESSES
 #include <sanitizer/asan_interface.h>
 #define SANITIZERS_FORBID(p, bytes) ASAN_POISON_MEMORY_REGION(p, bytes)

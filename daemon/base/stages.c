@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See stages.h. Owns the events, 72 KiB, from when it is first turned on. */
+/* Implements stages.h. Owns the events, 72 KiB, which are allocated when recording is first turned
+ * on. */
 #include "base/stages.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ void stages_fini(struct stages *s)
         s->on = false;
 }
 
-/* Stamps that another thread made may be a little out of order. */
+/* Times from different threads may be slightly out of order. */
 static void add_time(struct stages *s, enum stage stage, uint64_t from, uint64_t to)
 {
         histogram_add(&s->time[stage], to > from ? to - from : 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When the stages of requests and of I/O operations began and ended: a ring of the latest events,
- * and a histogram for each stage. Off unless an admin turns it on (io.stages). Loop thread.
+/* Records when the stages of requests and I/O operations began and ended: a ring of the latest
+ * events, and a histogram per stage. Off unless an admin turns it on (io.stages). Loop thread.
  *
- * Parts that record ask stages_on() first, which is all that it costs while it is off. */
+ * Callers check stages_on() first, which is the only cost while recording is off. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,14 +10,14 @@
 
 #include "base/histogram.h"
 
-/* Parts of the way of a request, in order. */
+/* Stages in order: of a batch, then of an I/O operation. */
 enum stage {
-        STAGE_WAIT,    /* a batch: from when it could be read to its first key */
-        STAGE_SUBMIT,  /* a batch: from there until all of its keys have been begun */
-        STAGE_QUEUE,   /* an operation: from its submission until a worker begins it */
-        STAGE_DEVICE,  /* a read, write or sync: with the device */
-        STAGE_COMPUTE, /* a copy, or the checksum of what was read */
-        STAGE_RETURN,  /* an operation: until the loop takes it back */
+        STAGE_WAIT,    /* batch: from when it could be read to its first key */
+        STAGE_SUBMIT,  /* batch: from there until all its keys have been started */
+        STAGE_QUEUE,   /* operation: from submission until a worker begins it */
+        STAGE_DEVICE,  /* read, write or sync: at the device */
+        STAGE_COMPUTE, /* copy, or the checksum of a read */
+        STAGE_RETURN,  /* operation: until the loop reaps it */
         STAGES
 };
 
@@ -25,22 +25,23 @@ enum stages_kind { STAGES_BATCH, STAGES_OPERATION };
 
 enum { STAGES_EVENTS = 1024, STAGES_STAMPS = 5 };
 
-/* CLOCK_MONOTONIC in ns. Of a batch: when it could be read, its first key was begun, all of them
- * were, and its reply was given to the socket. Of an operation: when it was submitted, a worker
- * began it, the device was done, the worker was done, the loop took it back. */
+/* An event. Times are CLOCK_MONOTONIC in ns. For a batch: when it could be read, its first key was
+ * started, all keys were started, and the reply was passed to the socket. For an operation: when it
+ * was submitted, a worker began it, the device finished, the worker finished, and the loop reaped
+ * it. */
 struct stages_event {
         uint8_t kind;
-        uint8_t op;      /* enum wire_op, or enum kio_op */
-        bool background; /* an operation that no batch waits for: writes of zeros, scrubs */
-        uint32_t keys;   /* of a batch */
-        uint64_t bytes;  /* of an operation: that it moves ... */
-        uint64_t chunks; /* ... and how many of them are bytes of chunks */
+        uint8_t op;      /* enum wire_op or enum kio_op */
+        bool background; /* operation that no batch waits for, such as writing zeros or scrubbing */
+        uint32_t keys;   /* batch: number of keys */
+        uint64_t bytes;  /* operation: bytes moved */
+        uint64_t chunks; /* operation: bytes of chunks among them */
         uint64_t at_ns[STAGES_STAMPS];
 };
 
 struct stages {
         bool on;
-        uint64_t n; /* events ever recorded; the latest STAGES_EVENTS are there */
+        uint64_t n; /* events ever recorded; the latest STAGES_EVENTS are kept */
         struct stages_event *events;
         struct histogram time[STAGES]; /* ns */
 };
@@ -50,11 +51,12 @@ static inline bool stages_on(const struct stages *s)
         return __builtin_expect(s->on, false);
 }
 
-/* 0, -ENOMEM: it stays as it was. What was recorded stays until it is turned on again. */
+/* Turns recording on or off. Returns 0, or -ENOMEM without a change. Recorded events stay until it
+ * is turned on again. */
 int stages_set(struct stages *s, bool on);
 void stages_fini(struct stages *s);
 
-/* While it is on: takes the event in, and counts its stages. */
+/* Records an event and counts its stages. Only while recording is on. */
 void stages_add(struct stages *s, const struct stages_event *event);
-/* Number `i` of those that are there, the oldest first; NULL: there are no more. */
+/* Returns the i-th recorded event, from the oldest, or NULL. */
 const struct stages_event *stages_event(const struct stages *s, uint64_t i);

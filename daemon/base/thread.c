@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signals are handled on the loop thread: every other thread starts with all of them blocked, and
- * threads that it starts (a library's, too) inherit that. Only synchronous signals (SIGSEGV,
- * SIGBUS, ...) stay unblocked: if such a signal is blocked when a thread raises it, the kernel
- * kills the process without a log line. */
+/* Implements thread.h. The loop thread handles signals: every other thread starts with all of them
+ * blocked, and threads that it starts (including a library's) inherit that. Only synchronous
+ * signals (SIGSEGV, SIGBUS, ...) stay unblocked: if such a signal is blocked when a thread raises
+ * it, the kernel kills the process without a log line. */
 #include "base/thread.h"
 
 #include <signal.h>

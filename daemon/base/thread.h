@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that no signal reaches: they are handled on the loop thread. */
+/* Threads that receive no signals, because the loop thread handles them. */
 #pragma once
 
 #include <pthread.h>
 
-/* Runs `run` on a thread of this name (15 characters at most) to which no signal is sent. 0,
+/* Starts a thread with this name, of at most 15 characters, that receives no signals. Returns 0 or
  * -errno. */
 int thread_start(pthread_t *ret, const char *name, void *(*run)(void *userdata), void *userdata);

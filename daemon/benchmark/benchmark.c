@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See benchmark.h. The recorder of the I/O adds what completes to `window` while a session is
- * active and enabled, one branch otherwise; here the window is emptied into the session, once a
- * second and at every command. Both run on the loop thread, so that what was reset is at zero and
- * what comes later was completed later. What clients move by themselves they count in pages
- * (client-pages.c), which are read at the same times.
+/* Implements benchmark.h. While a session is active and enabled, the I/O recorder adds completed
+ * transfers to `window`, at the cost of one branch otherwise. This file moves the window into the
+ * session, once a second and at every command. Both run on the loop thread, so that a reset is
+ * exact: transfers completed later count, earlier ones do not. Clients count their own transfers in
+ * pages (client-pages.c), which are read at the same times.
  *
- * Owns the sessions. Failures: without memory for a further path, layout and technology, what moved
- * there is left out of the session. */
+ * Owns the sessions. Failures: without memory for another path, layout and technology, its
+ * transfers are missing from the session. */
 #include "benchmark/benchmark.h"
 
 #include <errno.h>
@@ -34,13 +34,13 @@ static struct bench_session *session_free(struct bench_session *s)
         return NULL;
 }
 
-/* What this daemon counts is this host's, whatever a file from before says. */
+/* Names this host, since it is where the daemon counts, whatever an earlier file says. */
 static void name_host(struct snapshot *s)
 {
         snapshot_name_host(s, KVCACHE_BUILD_VERSION);
 }
 
-/* --- the table, by name --- */
+/* --- sessions by name --- */
 
 static unsigned place_of(const struct bench *b, const char *name)
 {
@@ -60,7 +60,7 @@ static struct bench_session *find(const struct bench *b, const char *name)
                        : NULL;
 }
 
-/* There is room, and none of this name. */
+/* Inserts a session. There must be room, and no session of this name. */
 static void insert(struct bench *b, struct bench_session *s)
 {
         unsigned i = place_of(b, s->snapshot.name);
@@ -80,7 +80,7 @@ static void take_out(struct bench *b, struct bench_session *s)
 
 /* --- counting --- */
 
-/* NULL: no memory. */
+/* Finds or creates the metric of a path, layout and technology. Returns NULL without memory. */
 static struct snapshot_metric *metric_of(struct snapshot *s, unsigned path, unsigned layout,
                                          unsigned technology)
 {
@@ -115,7 +115,8 @@ static bool is_empty(const struct transfer_counts *c)
         return any == 0;
 }
 
-/* To the millisecond: of two that were active when the daemon was killed, it tells the younger. */
+/* Marks a session as changed. Times are unique and ascending, so that after a kill the younger of
+ * two active sessions can be determined. */
 static void changed(struct bench *b, struct bench_session *s)
 {
         b->updated_ms = MAX(clock_unix_ms(), b->updated_ms + 1);
@@ -123,7 +124,7 @@ static void changed(struct bench *b, struct bench_session *s)
         s->dirty = true;
 }
 
-/* From here on, what completes is new. */
+/* Resets the window: later transfers are new. */
 static void empty_window(struct bench *b)
 {
         const struct transfers *t = kio_transfers(b->params.io);
@@ -172,14 +173,15 @@ void bench_add(struct bench *b, unsigned path, unsigned layout, unsigned technol
                 add(b, path, layout, technology, counts, busy_ns);
 }
 
-/* Of clients that moved something at the same time, the times add up. */
+/* Limits busy times to the enabled time, since those of concurrent clients add up. */
 static void bound_busy(struct snapshot *s)
 {
         for (size_t i = 0; i < s->n_metrics; i++)
                 s->metrics[i].busy_secs = MIN(s->metrics[i].busy_secs, s->enabled_secs);
 }
 
-/* What has come since, into the active session; of clients' pages at most so many. */
+/* Adds everything since the last call to the active session, reading at most `pages` client
+ * pages. */
 static void count(struct bench *b, unsigned pages)
 {
         uint64_t since = b->counted_ns;
@@ -194,7 +196,7 @@ static void count(struct bench *b, unsigned pages)
         bound_busy(&b->active->snapshot);
 }
 
-/* After the active session, or whether it is enabled, has changed. count() came before. */
+/* Takes effect of a change of the active session or its state. count() must have run before. */
 static void apply(struct bench *b)
 {
         empty_window(b);
@@ -235,7 +237,8 @@ void bench_saved(struct bench *b, const char *name, int result)
                 b->saved++;
                 b->save_failed = false;
                 if (s)
-                        save(b, s); /* what a command has changed meanwhile; the daemon may stop */
+                        save(b, s); /* a command may have changed it meanwhile, and the daemon may
+                                     * stop */
                 return;
         }
         b->save_errors++;
@@ -290,7 +293,7 @@ static void make_zero(struct bench *b, struct bench_session *s)
         changed(b, s);
 }
 
-/* The session that a command other than INIT and LIST is for. */
+/* Finds the session of a command other than INIT and LIST. */
 static int session_of(const struct bench *b, const char *name, struct bench_session **ret)
 {
         *ret = *name ? find(b, name) : b->active;
@@ -316,7 +319,7 @@ static int init(struct bench *b, const char *name, unsigned flags, struct bench_
                 snapshot_name_time(clock_unix_ms(), s->snapshot.created);
         }
         if (b->active)
-                b->active->dirty = true; /* it says that it is active */
+                b->active->dirty = true; /* the file still says that this session is active */
         name_host(&s->snapshot);
         s->snapshot.enabled = true;
         b->active = s;
@@ -358,7 +361,7 @@ static int print(struct bench *b, struct bench_session *s, FILE *out)
         return bench_print(b, s, b->files ? path : NULL, out);
 }
 
-/* Anyone may ask, as often as it likes. */
+/* Limits the pages read for callers without rights, which may ask at any rate. */
 static unsigned pages_for_anyone(struct bench *b)
 {
         uint64_t now_ns = clock_mono_ns();
@@ -408,7 +411,7 @@ int bench_resume(struct bench *b, const char *name)
         return 0;
 }
 
-/* --- the daemon's own --- */
+/* --- creation and end --- */
 
 void bench_adopt(struct bench *b, struct snapshot *snapshot)
 {
@@ -421,7 +424,8 @@ void bench_adopt(struct bench *b, struct snapshot *snapshot)
         }
         s->snapshot = *snapshot;
         free(snapshot);
-        /* Killed between two files, the daemon may have left two: then the younger one. */
+        /* If the daemon was killed between two writes, two files may be active; the younger one
+         * wins. */
         if (was_active &&
             (!b->active || strcmp(b->active->snapshot.updated, s->snapshot.updated) < 0))
                 b->active = s;
@@ -444,7 +448,7 @@ int bench_new(struct bench **ret, const struct bench_params *params)
         }
         if (b->files)
                 bench_files_read(b->files);
-        b->params.folder = NULL; /* the caller's */
+        b->params.folder = NULL; /* belongs to the caller */
         if (b->active)
                 name_host(&b->active->snapshot);
         b->changed_ns = clock_mono_ns();

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Benchmark sessions (kvcache-bench session): named counts of the transfers of chunks, from one
- * command to another. At most one is active; while it is enabled as well, what completes is added
- * to it. Each is kept in a file, so that an active session goes on when the daemon starts again.
+/* Benchmark sessions (kvcache-bench session): named counts of chunk transfers between commands. At
+ * most one session is active; while it is also enabled, completed transfers are added to it. Each
+ * session is saved in a file, so that an active one continues when the daemon restarts.
  *
- * Loop thread; the files are written by a blocking-call thread. */
+ * Loop thread; a blocking-call thread writes the files. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,8 +15,8 @@
 enum {
         BENCH_MAX_SESSIONS = 64,
         BENCH_THREAD = KIO_VOLUMES_MAX - 6,
-        /* Paths, layouts and technologies of what clients move; the last of them is that of all for
-           which there is no other. */
+        /* Most combinations of path, layout and technology counted for clients; the last one
+         * collects all further combinations. */
         BENCH_CLIENT_SERIES = 17,
 };
 
@@ -24,8 +24,9 @@ struct bench;
 
 struct bench_params {
         struct kio *io;
-        const char *folder; /* of the files; made when the first is written. NULL: there are none */
-        /* A session that cannot be kept, or a file that is none; a line of text. */
+        const char
+                *folder; /* directory of the files, created by the first write; NULL: do not save */
+        /* Reports a session that cannot be saved or a file that is invalid, as one line of text. */
         void (*warn)(void *userdata, const char *text);
         void *userdata;
 };
@@ -34,13 +35,13 @@ struct bench_stats {
         unsigned sessions;
         bool active, enabled;
         uint64_t saved, save_errors;
-        uint64_t impossible; /* readings of clients' counters of which something was left out */
-        char name[65];       /* of the active one; "": there is none */
+        uint64_t impossible; /* readings of client counters that were partly discarded */
+        char name[65];       /* name of the active session; "": none */
 };
 
-/* Reads the sessions that the folder has. 0, -ENOMEM. */
+/* Creates the module and reads the saved sessions. Returns 0 or -ENOMEM. */
 int bench_new(struct bench **ret, const struct bench_params *params);
-/* None of its calls may be under way (kio_pending()). */
+/* Frees the module. No call may be in flight (kio_pending()). */
 struct bench *bench_free(struct bench *b);
 
 enum bench_command {
@@ -54,37 +55,39 @@ enum bench_command {
         BENCH_COMMAND_END,
 };
 enum {
-        BENCH_RESUME = 1 << 0, /* of INIT, for a name that exists */
+        BENCH_RESUME = 1 << 0, /* with INIT, for an existing name */
         BENCH_FORCE = 1 << 1,
-        /* The caller may only ask: no file is written for this command, bench_tick() writes them;
-           and what clients have moved by themselves may be a second old, and more where they are
-           hundreds. */
+        /* The caller may only query. The command writes no file, which is left to bench_tick().
+         * Transfers counted by clients may be a second old, or more if there are hundreds of
+         * clients. */
         BENCH_UNSAVED = 1 << 2,
 };
 
-/* `name`: "": the active one. `out` gets the session as JSON, of DELETE as it was; of LIST an
- * array. 0; -EINVAL: not a name; -EEXIST; -ENOENT: there is no such session; -ESRCH: none is
- * active; -ENOSPC: there are BENCH_MAX_SESSIONS; -ENOMEM. */
+/* Executes a command. `name`: "" means the active session. `out` gets the session as JSON, for
+ * DELETE as it was before, for LIST an array. Returns 0; -EINVAL for an invalid name; -EEXIST;
+ * -ENOENT if the session does not exist; -ESRCH if none is active; -ENOSPC if there are
+ * BENCH_MAX_SESSIONS; or -ENOMEM. */
 int bench_command(struct bench *b, enum bench_command command, const char *name, unsigned flags,
                   FILE *out);
 
-/* INIT with RESUME, before anything is served. */
+/* Performs INIT with RESUME, before clients are served. */
 int bench_resume(struct bench *b, const char *name);
 
-/* About once a second: the active session's file is written when it has changed and is 5 s old. */
+/* Counts, and saves sessions that have changed and were last saved 5 s ago. Call it about once a
+ * second. */
 void bench_tick(struct bench *b, uint64_t now_ns);
-/* The daemon stops: what has changed is written, which kio_pending() counts. */
+/* Saves changed sessions before the daemon stops; kio_pending() counts the writes. */
 void bench_stop(struct bench *b);
 void bench_get_stats(const struct bench *b, struct bench_stats *ret);
 
-/* --- what clients move by themselves --- */
+/* --- transfers counted by clients --- */
 
 struct bench_page;
 
-/* A page of zeros for a client that is connected since `since_ns`. *ret_fd: to be handed to the
- * client and then closed. 0, -errno. */
+/* Creates a page of zeros for a client connected since `since_ns`. The caller passes *ret_fd to the
+ * client and closes it. Returns 0 or -errno. */
 int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret, int *ret_fd);
-/* Reads it for the last time. Returns NULL. */
+/* Reads a page for the last time and frees it. Returns NULL. */
 struct bench_page *bench_page_close(struct bench *b, struct bench_page *p, uint64_t now_ns);
-/* The sum of all clients, read now: `*ret_n` series. */
+/* Reads pages and returns the sums over all clients, `*ret_n` series. Borrowed. */
 const struct transfer_series *bench_clients(struct bench *b, unsigned *ret_n);

@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pages in which clients count what they move by themselves (proto/transfer-page.h). Runs on
- * the loop thread. Owns the pages: a memfd each, sealed SHRINK|GROW|SEAL, so that no client can
- * truncate it under this mapping; a hole that one punches reads as zeros. A page is read once a
- * second, at an admin's commands, and when its connection ends for whatever reason. Of a client
- * that was killed in the middle of writing, what a slot has had since the last reading may be left
- * out.
+/* The pages in which clients count their own transfers (proto/transfer-page.h). Runs on the loop
+ * thread. Owns the pages: one memfd each, sealed SHRINK|GROW|SEAL, so that no client can truncate
+ * it under this mapping; a hole that a client punches reads as zeros. A page is read once a second,
+ * at an admin's commands, and when its connection ends. If a client is killed while writing, the
+ * increase of one slot since the last reading may be lost.
  *
- * A reading takes microseconds, and thousands of connections can have something new each time. But
- * for an admin's command, which counts exactly, only some pages are read at once, and pages take
- * turns: the others' counts come a second or more later, and none are lost.
+ * A reading takes microseconds, and thousands of connections can have new counts each time. Except
+ * for an admin's command, which counts exactly, each call reads only some pages, in turn: other
+ * counts arrive a second or more later, but none are lost.
  *
- * Nothing there is trusted. Counters that have gone back, kinds that there are none of, and more
- * than can be moved in the time that the connection has lasted add nothing, and counting goes on
- * from what is there; a metric says that there was such a thing. What a client can bring about by
- * lying is a wrong figure.
+ * The contents are not trusted. Decreasing counters, invalid kinds, and more than can be moved in
+ * the connection's lifetime add nothing, and counting continues from the new values; a metric
+ * counts such readings. A lying client can only cause wrong figures.
  *
- * What is added uses up of that time what it takes at least, slot by slot, and what a client has
- * not used stays available: a transfer that is counted now may have begun before the last reading,
- * and a client that moved nothing for weeks may then move much. */
+ * Each addition uses up the minimum time that it takes, per slot, and unused time stays available.
+ * A transfer counted now may have begun before the last reading, and a client idle for weeks may
+ * then move much. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -30,25 +28,25 @@
 #include "transfer-page.h"
 
 enum {
-        /* What no host exceeds: the memory of one GPU moves 5 to 8 bytes in a nanosecond. */
+        /* No host exceeds these: the memory of one GPU moves 5 to 8 bytes per nanosecond. */
         MOST_BYTES_PER_NS = 16384,
         MOST_OPERATIONS_PER_NS = 64,
-        MOST_AT_ONCE = 65536, /* transfers under way, beside those that have been counted */
-        ATTEMPTS = 4,         /* at a page that its client writes at the same time */
+        MOST_AT_ONCE = 65536, /* transfers in flight, in addition to those counted */
+        ATTEMPTS = 4,         /* attempts to read a page while its client writes to it */
 };
 
 struct bench_page {
-        struct list_node node; /* bench.pages */
+        struct list_node node; /* in bench.pages */
         struct transfer_page *page;
-        struct transfer_slot seen[TRANSFER_PAGE_SLOTS]; /* as of the last reading */
-        uint64_t sequence;                              /* likewise */
+        struct transfer_slot seen[TRANSFER_PAGE_SLOTS]; /* at the last reading */
+        uint64_t sequence;                              /* at the last reading */
         uint64_t since_ns;                              /* when the client connected */
-        uint64_t used_ns[TRANSFER_PAGE_SLOTS]; /* of the time since then, by what was added */
-        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* likewise, as busy */
+        uint64_t used_ns[TRANSFER_PAGE_SLOTS]; /* time since then that additions have used up */
+        uint64_t busy_ns[TRANSFER_PAGE_SLOTS]; /* used up by busy times */
 };
 
-/* Loads in the order in which they stand here: with acquire each, and not a fence, which
- * ThreadSanitizer does not know. */
+/* Loads a word. Successive loads stay in order by acquire semantics, instead of a fence, which
+ * ThreadSanitizer does not support. */
 static uint64_t word(const uint64_t *at)
 {
         return __atomic_load_n(at, __ATOMIC_ACQUIRE);
@@ -85,7 +83,8 @@ int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret,
         return 0;
 }
 
-/* The smallest and the largest are those of the epoch, or else as the sizes' buckets have them. */
+/* Sets the smallest and the largest size: those of the current epoch, or else the limits of the
+ * buckets in use. */
 static void bound_sizes(const struct bench *b, const struct transfer_slot *slot,
                         struct transfer_counts *c)
 {
@@ -114,9 +113,8 @@ static void load_words(uint64_t *to, const uint64_t *from, size_t bytes)
                 to[i] = word(&from[i]);
 }
 
-/* All of a page that is used, as it is at one time; or, of a client that is held up or killed while
- * it writes, with some of a record's counters and without others, which come with the next reading
- * if at all. */
+/* Loads the used slots of a page as a consistent snapshot. If the client is delayed or killed while
+ * writing, one record may be incomplete, and the rest comes with the next reading, if at all. */
 static void load(const struct bench_page *p, struct transfer_page *ret)
 {
         const struct transfer_page *from = p->page;
@@ -137,7 +135,7 @@ static void load(const struct bench_page *p, struct transfer_page *ret)
         }
 }
 
-/* False: a counter has gone back. */
+/* Subtracts the counters. Returns false if one has decreased. */
 static bool subtract(struct transfer_slot *ret, const struct transfer_slot *now,
                      const struct transfer_slot *seen)
 {
@@ -166,8 +164,8 @@ static uint64_t largest(const uint64_t *counts, unsigned n)
         return most;
 }
 
-/* What so much takes at least, whatever moves it. Divides, as there is no product that is certain
- * not to overflow. */
+/* Returns the minimum time that these counts take, by any means. Divides, since a product could
+ * overflow. */
 static uint64_t least_ns(const struct transfer_counts *c)
 {
         uint64_t operations = MAX(MAX(c->transfers, c->blocks), c->regions),
@@ -182,7 +180,8 @@ static uint64_t least_ns(const struct transfer_counts *c)
                    c->latency_ns / at_once);
 }
 
-/* Of the connection's time; clocks are read in more than one place. */
+/* Returns the connection's time that is still unused, or 0, since times come from several readings
+ * of the clock. */
 static uint64_t left(uint64_t age_ns, uint64_t used_ns)
 {
         return age_ns - MIN(used_ns, age_ns);
@@ -214,7 +213,7 @@ static bool read_slot(struct bench *b, struct bench_page *p, unsigned i,
         return true;
 }
 
-/* False: there is nothing new. */
+/* Reads a page. Returns false if it has not changed. */
 static bool read_page(struct bench *b, struct bench_page *p, uint64_t now_ns)
 {
         uint64_t age_ns = now_ns - MIN(p->since_ns, now_ns);

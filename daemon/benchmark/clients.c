@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sum of what clients have moved by themselves, since the daemon started, by path, layout and
- * technology: for the metrics. Loop thread. Owns nothing but places in struct bench; cannot fail:
- * what is of one kind too many is added to that of all others. */
+/* Sums of the transfers of all clients since startup, by path, layout and technology, for the
+ * metrics. Loop thread. Owns only fields of struct bench; cannot fail: kinds beyond the limit are
+ * added to "other". */
 #include "base/clock.h"
 #include "benchmark/internal.h"
 #include "checked.h"
@@ -27,7 +27,8 @@ static struct transfer_series *series_of(struct bench *b, unsigned path, unsigne
         return s;
 }
 
-/* A series has each size less one: the counts' buckets end at powers of two. */
+/* Converts counts to histograms. A series stores each size minus one, because the counts' buckets
+ * end at powers of two. */
 static void add_histograms(struct transfer_series *s, const struct transfer_counts *c)
 {
         for (unsigned i = 0; i < TRANSFER_BUCKETS; i++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The files of benchmark sessions: bench_NAME.json in their folder. Reading is done before the
- * daemon serves; writing and deleting on a blocking-call thread, one call after the other, so that
- * a disk that hangs holds up nothing but them. A file is written under another name, synced and
- * renamed: it is the old one or the new one, whole, whenever the daemon is killed.
+/* The files of benchmark sessions: bench_NAME.json in their directory. They are read before the
+ * daemon serves clients. They are written and deleted on a blocking-call thread, one call after
+ * another, so that a hung disk delays only these. A file is written under another name, synced and
+ * renamed, so that a kill leaves either the old or the new file.
  *
- * Owns the folder's path and the calls under way. Failures: a file that is damaged, or is none, is
- * named in a warning and left alone; what cannot be written or
- * deleted is reported to bench_saved() and bench_deleted(). */
+ * Owns the directory's path and the calls in flight. Failures: a damaged or invalid file is
+ * reported by a warning and left alone; bench_saved() and bench_deleted() report errors of writing
+ * and deleting. */
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
@@ -90,7 +90,7 @@ __attribute__((format(printf, 2, 3))) static void warn(const struct bench_files 
         p->warn(p->userdata, text);
 }
 
-/* The session's name in that of its file; false: it is not one. */
+/* Extracts the session's name from that of its file. Returns false if it is not such a file. */
 static bool name_in(const char *file, char ret[static NAME_BYTES])
 {
         size_t n = strlen(file);
@@ -119,7 +119,7 @@ static int read_all(int fd, size_t bytes, char *ret)
 
 static void read_one(struct bench_files *f, int folder, const char *file, const char *name)
 {
-        /* A FIFO that lies there must not hold up the start. */
+        /* O_NONBLOCK: a FIFO of this name must not block startup. */
         _cleanup_(closep) int fd =
                 openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         _cleanup_(snapshot_freep) struct snapshot *s = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints sessions. Loop thread; owns nothing. Fails for want of memory only. */
+/* Prints sessions. Loop thread; owns nothing. Fails only without memory. */
 #include "benchmark/internal.h"
 
 #include <errno.h>
@@ -23,7 +23,7 @@ static int print_json(const cJSON *json, FILE *out)
 int bench_print(const struct bench *b, const struct bench_session *s, const char *file, FILE *out)
 {
         _cleanup_(cJSON_Deletep) cJSON *json = NULL;
-        struct snapshot shown = s->snapshot; /* borrows its arrays */
+        struct snapshot shown = s->snapshot; /* borrows the arrays */
 
         shown.active = b->active == s;
         shown.idle = !shown.active || !shown.enabled || b->counted_ns - b->changed_ns >= idle_ns;

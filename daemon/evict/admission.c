@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See admission.h. Owns the bucket, the controller and what is remembered.
+/* Implements admission.h. Owns the bucket, the controller and the remembered keys.
  *
- * The controller: rates of what first touches ask for and of all that is written otherwise are
- * averaged over a horizon, and the probability is what the first kind may have of the budget, and
- * of what has accrued, over what it asks for. The horizon is an eighth of the budget's age, at most
- * five minutes: so a trace that is replayed sixty times as fast is treated as it would have been.
+ * The controller averages the bytes that first touches request and all other bytes written over a
+ * horizon. The probability is the ratio of the bytes available to first touches, from the budget
+ * and the accrued bytes, to the bytes that they request. The horizon is an eighth of the budget's
+ * age, at most five minutes, so that a trace replayed sixty times as fast is treated as at its
+ * original speed.
  *
- * The bucket: between an hour's worth of the budget and a quarter of the horizon's less than
- * nothing. In any 24 hours no more than 105 % of the budget are admitted. It begins empty, so that
- * restarts gain nothing. */
+ * The bucket ranges from an hour's worth of the budget down to a debt of a quarter of the horizon's
+ * worth. No 24 hours admit more than 105 % of the budget. The bucket begins empty, so that restarts
+ * gain nothing. */
 #include "evict/admission.h"
 
 #include <errno.h>
@@ -25,29 +26,30 @@ enum {
         HORIZON_SECONDS = 300,
         HORIZONS_OF_AGE = 8,
         STEPS_OF_HORIZON = 16,
-        TARGETS_OF_HORIZON = 8, /* what the controller leaves in the bucket */
+        TARGETS_OF_HORIZON = 8, /* share of a horizon's budget that the controller leaves in the
+                                 * bucket */
         DEBTS_OF_HORIZON = 4,
         DAY_SLOTS = 96,
 };
 static const double HORIZON_MIN_SECONDS = 0.25;
 
-/* What a ghost's class is used for. */
+/* Values of a ghost's class here. */
 enum { SEEN_ADMITTED, SEEN_REFUSED };
 
 struct admission {
-        double rate;  /* bytes a second; 0: no budget */
+        double rate;  /* bytes per second; 0: no budget */
         double level; /* bytes */
         uint64_t began_ns, now_ns, step_ns;
-        /* Of the controller: bytes asked for by first touches and written otherwise, and seconds,
-         * all decayed; and since the last step. */
+        /* Inputs of the controller: bytes requested by first touches, bytes otherwise written, and
+         * seconds, all decayed; then the bytes since the last step. */
         double first, other, seconds, new_first, new_other;
-        uint64_t written; /* of admission_count_written() */
-        bool has_written; /* it was called */
+        uint64_t written; /* last value from admission_count_written() */
+        bool has_written; /* `written` is valid */
         double settled;
         uint64_t seed, remembered_max;
-        uint32_t asked; /* orders what is remembered */
+        uint32_t asked; /* counter that orders the remembered keys */
         struct ghosts seen;
-        uint64_t slots[DAY_SLOTS + 1], slot, start_ns; /* bytes written by the quarter of an hour */
+        uint64_t slots[DAY_SLOTS + 1], slot, start_ns; /* bytes written, by quarters of an hour */
         struct admission_stats stats;
 };
 
@@ -103,7 +105,7 @@ static void step(struct admission *a)
                                        : may * a->seconds / a->first;
 }
 
-/* The time is `now_ns`. */
+/* Advances the clock, the bucket and the quarters of an hour to `now_ns`. */
 static void advance(struct admission *a, uint64_t now_ns)
 {
         uint64_t slot;
@@ -154,7 +156,7 @@ bool admission_has_budget(const struct admission *a)
         return a->stats.budget > 0;
 }
 
-/* 0 to 1: the same for all of a use. */
+/* Returns a pseudo-random number from 0 to 1, the same for all writes of one use. */
 static double draw(const struct admission *a, const struct admission_write *w)
 {
         uint64_t h = (w->use != 0 ? w->use : w->id) + a->seed;
@@ -164,7 +166,7 @@ static double draw(const struct admission *a, const struct admission_write *w)
         return (double)((h ^ h >> 31) >> 11) * 0x1p-53;
 }
 
-/* Remembers what it was answered. */
+/* Remembers a key with the answer that it got. */
 static void remember(struct admission *a, uint64_t id, bool refused)
 {
         struct ghost forgotten, ghost = { .id = id,
@@ -238,7 +240,7 @@ void admission_count_written(struct admission *a, uint64_t written, uint64_t now
 void admission_get_stats(const struct admission *a, struct admission_stats *ret)
 {
         *ret = a->stats;
-        /* A debt beyond what the type has is as large as the type has. */
+        /* Clamp the level to the range of the type. */
         ret->available = a->level <= -0x1p63  ? INT64_MIN
                          : a->level >= 0x1p63 ? INT64_MAX
                                               : (int64_t)a->level;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs on the thread of the policy that owns it. Allocates nothing; nothing fails. Deterministic.
- */
+/* Implements ages.h. Runs on the thread of the policy that owns it. Allocates nothing and cannot
+ * fail. Deterministic. */
 #include "evict/ages.h"
 
 #include <stddef.h>
@@ -24,7 +24,7 @@ void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns)
         for (unsigned level = 0; level < AGES_LEVELS; level++) {
                 unsigned shift = AGES_GRID_BITS + level;
 
-                /* On the same point of a grid, and so of all wider ones. */
+                /* The time is at the same grid point as before, and so on all wider grids. */
                 if (a->n[level] > 0 && now_ns >> shift == a->now_ns >> shift)
                         break;
                 a->samples[level][a->n[level]++ % AGES_SAMPLES] =
@@ -33,7 +33,7 @@ void ages_note(struct ages *a, uint64_t touches, uint64_t now_ns)
         a->now_ns = MAX(a->now_ns, now_ns);
 }
 
-/* The touch lies between two times. */
+/* Interpolates the time of a touch between two samples. */
 static uint64_t between(const struct ages_sample *before, const struct ages_sample *after,
                         uint64_t touch)
 {

@@ -1,35 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Count queues: LRU lists by how often an item has been used, and of their ends the one goes that
- * is worth least, by densities that are learned from the traffic.
+/* Count queues: LRU lists by the number of uses of an item. The victim is the least valuable of the
+ * lists' ends, by densities learned from the traffic.
  *
- * An item that was used once is in one of three lists, by its place in its chain when it came in:
- * what a session adds in its third turn or later mostly returns with the fourth, what a new prompt
- * begins with mostly does not, and the end of a chain, which the next turn continues, least of all.
- * Items that were used twice or more are in lists by the count: 2, 3, 4 to 5, 6 to 11, 12 and more.
- * What clients give a hint of is in lists of its own, whatever its count: three by when it is said
- * to return, and one for what is said to come back no more. How far that can be believed is learned
- * as everything is, so that false hints soon count for nothing. Until a list of those that are to
- * return has been learned of, what is in it counts as if there were no hint; before it is learned
- * of the last one, it is believed.
+ * An item used once is in one of three lists, by its place in its chain on insertion. Items of a
+ * session's third or later turn mostly return with the next turn. Items at the beginning of a new
+ * prompt mostly do not, and the end of a chain, which the next turn continues, returns least of
+ * all. Items used more often are in lists by the count: 2, 3, 4 to 5, 6 to 11, 12 and more. Items
+ * with a client's hint have lists of their own, whatever their count: three by the predicted
+ * return, and one for items said not to return. The trust in hints is learned like everything else,
+ * so that false hints soon count for nothing. Until a list of returning items has been learned, its
+ * items count as if they had no hint; the list of final items is believed until it is learned.
  *
- * A touch takes an item to the young end of its list: O(1). Of the twelve old ends, the one of the
- * least density at its age is worth least; of equal ones what is final, or else the older. Leaf
- * first holds within a list, as a chain is touched from its end to its root. Across lists it holds
- * for items that were linked: the victim is the end of the chain that goes on from what is worth
- * least. A hit is worth more where computing the item anew would cost more for each byte, as far as
- * clients say so: each of the twelve has a list for each of three bands of costs, and one for what
- * nothing is said of, which counts as the mean. What was evicted stays a ghost, so that its next
- * use is learned from as well, and counts on; without ghosts the policy learns only what it keeps.
+ * A touch moves an item to the young end of its list: O(1). Of the twelve old ends, the one with
+ * the lowest density at its age is worth least; among equals a final item goes first, then the
+ * oldest. Leaf first holds within a list, because a chain is touched from its end to its root.
+ * Across lists it holds for linked items: the victim is the end of the chain that continues the
+ * least valuable item. A hit is weighted by the cost per byte of recomputing the item, as far as
+ * clients report it. Each of the twelve classes has a list for each of three cost bands, and one
+ * for items of unknown cost, which count as the mean. Evicted items remain as ghosts, so that their
+ * next use is learned from and their count continues; without ghosts the policy would learn only
+ * from kept items.
  *
- * One use of an item counts once, however often the use touches it: the item keeps the number of
- * the last. Its turn follows from that of what comes before it in the chain, and stays with the
- * ghost.
+ * One use counts once, however often it touches an item, because the item stores the number of the
+ * last use. The turn of an item follows from that of its predecessor in the chain, and is kept in
+ * the ghost.
  *
- * Runs on the thread of its owner. 48 bytes an item, and 16 bytes a ghost, four ghosts an item but
- * at most MAX_GHOSTS; they become resident as they appear. Nothing fails after it was made.
- * Deterministic.
+ * Runs on the thread of its owner. 48 bytes per item and 16 bytes per ghost, four ghosts per item
+ * but at most MAX_GHOSTS; memory becomes resident on use. Cannot fail once created. Deterministic.
  *
- * The time of a touch is a number of 32 bits, whose unit doubles when it would overflow, as in
+ * The time of a touch is a 32-bit number whose unit doubles before it would overflow, as in
  * lru.c. */
 #include <assert.h>
 #include <errno.h>
@@ -47,57 +46,59 @@
 
 enum {
         CLASSES = DENSITY_CLASSES,
-        BANDS = 4, /* of costs */
+        BANDS = 4, /* cost bands, including unknown */
         LISTS = CLASSES * BANDS,
         FINAL = CLASSES - 1,
         FIRST_HINT = FINAL - (EVICT_HINT_FINAL - EVICT_HINT_SOON),
         CQ_MAX_GROUPS = UINT16_MAX - 1,
         GHOSTS_PER_ITEM = 4,
         MAX_GHOSTS = 1 << 22,
-        /* Densities are learned anew after so many touches: an eighth of the items, but within
-         * this, and when a victim is chosen. So many of the items, and of the ghosts, are looked at
-         * for it. */
+        /* Densities are recomputed when a victim is chosen, after a number of touches that is an
+         * eighth of the items, within LEARN_LEAST and LEARN_MOST. At most SAMPLE items and SAMPLE
+         * ghosts are examined. */
         LEARN_LEAST = 1024,
         LEARN_MOST = 1 << 18,
         SAMPLE = 4096,
-        /* Counts fade by half after so many stays for each item. */
+        /* Counts fade by half after this number of stays per item. */
         MEMORY_PER_ITEM = 64,
         MEMORY_LEAST = 1 << 18,
-        /* From items to the ends of their chains, in a search for a victim: clients make chains,
-         * and may make them circles. Recency is leaf-first, so that few are taken but by chains
+        /* Most steps from items to the ends of their chains in one search for a victim. Clients
+         * define the chains and may create cycles. Usually few steps are needed, except for chains
          * that were touched root-first. */
         SEARCH_STEPS = 64,
         SESSION_GOES_ON = EVICT_LAST_TURN,
-        MAX_USES = 15, /* 12 are as many as more */
+        MAX_USES = 15, /* counts from 12 on share a list */
 };
 
-/* Links are as of links.h. Parent, child and siblings are 0 or one more than an item. */
+/* An item. Links are as in links.h. Parent, child and siblings are 0 or an item's number plus
+ * one. */
 struct cq_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
         uint16_t group;
-        uint8_t class : 4;            /* which of its group's lists */
-        uint8_t turn : 4;             /* 0: not known */
-        uint8_t uses : 4;             /* as far as it matters: up to MAX_USES */
+        uint8_t class : 4;            /* selects the list, see list_of() */
+        uint8_t turn : 4;             /* 0: unknown */
+        uint8_t uses : 4;             /* number of uses, up to MAX_USES */
         uint8_t cost : 4;             /* evict_cost_level() */
-        uint32_t use;                 /* the last of them */
-        uint32_t stay;                /* a number of its own for as long as it is in */
-        uint32_t parent, parent_stay; /* another stay: it is not in any more */
-        uint32_t child;               /* the one that was linked first */
+        uint32_t use;                 /* number of the last use */
+        uint32_t stay;                /* identifies one stay of the item in the policy */
+        uint32_t parent, parent_stay; /* if this differs from the parent's stay, the parent has been
+                                       * removed */
+        uint32_t child;               /* the child that was linked first */
         uint32_t last_child;
         uint32_t sibling_before, sibling_after;
 };
 static_assert(sizeof(struct cq_item) == 48, "there is one for each chunk");
 
 struct cq_list {
-        uint32_t oldest, youngest; /* links as well; an empty list's are its end */
+        uint32_t oldest, youngest; /* links; in an empty list both are its end */
 };
 
 struct cq {
         struct evict evict;
         uint64_t now;
         unsigned unit;
-        uint32_t high; /* no item has been in that is not below */
+        uint32_t high; /* all items ever inserted are below this */
         uint32_t items_in;
         uint32_t stays;
         uint64_t learn_at;
@@ -106,10 +107,10 @@ struct cq {
         struct cq_item *items;
         struct ghosts ghosts;
         struct density density;
-        uint32_t n_cost[EVICT_COSTS]; /* items of each */
-        float weight[EVICT_COSTS];    /* of a hit, for each byte */
-        unsigned lists_used;          /* LISTS, or as long as no cost was said CLASSES */
-        struct cq_list lists[];       /* LISTS for each group */
+        uint32_t n_cost[EVICT_COSTS]; /* number of items by cost level */
+        float weight[EVICT_COSTS];    /* weight of a hit by cost level, per byte */
+        unsigned lists_used;          /* LISTS, or CLASSES while no item has a cost */
+        struct cq_list lists[];       /* LISTS per group */
 };
 
 static struct cq *cq(const struct evict *e)
@@ -117,7 +118,8 @@ static struct cq *cq(const struct evict *e)
         return (struct cq *)e;
 }
 
-/* The first three are for items used once, in the order of enum evict_place. */
+/* Returns the class of an item without a hint. The first three classes are for items used once, in
+ * the order of enum evict_place. */
 static uint8_t class_of(unsigned uses, unsigned place)
 {
         enum { TWICE = EVICT_PLACE_END + 1 };
@@ -130,7 +132,7 @@ static uint8_t class_of(unsigned uses, unsigned place)
         return uses <= 5 ? TWICE + 2 : uses <= 11 ? TWICE + 3 : TWICE + 4;
 }
 
-/* What is not said to cost so much counts as the mean of what is. */
+/* Sets the weight of items of unknown cost to the mean of the others. */
 static void weigh(struct cq *q)
 {
         double sum = 0, n = 0;
@@ -178,7 +180,8 @@ static void cq_free(struct evict *e)
         free(cq(e));
 }
 
-/* What says who is younger than the one that a link names, and who is older. */
+/* Return the field that names the younger or older neighbour of the item or list end that a link
+ * refers to. */
 static uint32_t *younger_of(struct cq *q, uint32_t link)
 {
         return link & LINK_END ? &q->lists[link & ~LINK_END].oldest : &q->items[link - 1].younger;
@@ -197,7 +200,8 @@ static void cq_unlink(struct cq *q, uint32_t item)
         *older_of(q, i->younger) = i->older;
 }
 
-/* Each class has a list for what no cost is known of, and for each band one. */
+/* Returns an item's list within its group. Each class has a list for unknown cost and one per cost
+ * band. */
 static uint32_t list_of(const struct cq_item *i)
 {
         enum { LEVELS = (EVICT_COSTS - 1) / (BANDS - 1) };
@@ -205,7 +209,7 @@ static uint32_t list_of(const struct cq_item *i)
         return (i->cost == 0 ? 0 : 1 + (i->cost - 1U) / LEVELS) * CLASSES + i->class;
 }
 
-/* `item`: touched, class, uses and cost are set. */
+/* Appends an item to its list. Its touched, class, uses and cost must be set. */
 static void cq_append(struct cq *q, uint32_t item, uint32_t group)
 {
         uint32_t list = group * LISTS + list_of(&q->items[item]), older = q->lists[list].youngest;
@@ -228,11 +232,12 @@ static void double_unit(struct cq *q)
         for (uint32_t i = 0; i < q->high; i++)
                 q->items[i].touched /= 2;
         for (uint32_t i = 0; i < q->ghosts.n_slots; i++)
-                if (q->ghosts.table[i].id != 0) /* pages without any stay untouched */
+                if (q->ghosts.table[i].id != 0) /* leave untouched pages untouched */
                         q->ghosts.table[i].touched /= 2;
 }
 
-/* Every n-th of `total`, n such that they are at most SAMPLE, from another one on each time. */
+/* Returns the step with which at most SAMPLE of `total` are examined, and a first index that varies
+ * from call to call. */
 static uint32_t sample_step(const struct cq *q, uint32_t total, uint32_t *ret_first)
 {
         uint32_t step = total / SAMPLE + 1;
@@ -332,7 +337,7 @@ static void cq_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t us
         cq_append(q, item, group);
 }
 
-/* Has this use brought it in, and nothing else used it? */
+/* Returns whether this use inserted the item and no other use has touched it. */
 static bool is_of_use(const struct cq_item *i, uint32_t use)
 {
         return use != EVICT_NO_USE && i->use == use && i->uses == 1;
@@ -350,7 +355,8 @@ static bool has_hint(const struct cq_item *i)
         return i->class >= FIRST_HINT;
 }
 
-/* The touch that is to come puts it into its order there. */
+/* Moves the item to the list of its place in the chain. The touch that follows moves it into its
+ * order there. */
 static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
                         bool is_end)
 {
@@ -369,7 +375,7 @@ static void cq_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t
         cq_append(q, item, group);
 }
 
-/* The item, then its neighbours. */
+/* Prefetches the item in step 0, and its neighbours in step 1. */
 static void cq_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         const struct cq *q = cq(e);
@@ -377,7 +383,7 @@ static void cq_warm(const struct evict *e, uint32_t item, unsigned step)
 
         if (step == 0) {
                 warm(i, 1);
-                warm(&i->use, 1); /* of some it is in the next cache line */
+                warm(&i->use, 1); /* may be in the next cache line */
                 return;
         }
         if (i->older == 0)
@@ -428,7 +434,7 @@ static void set_class(struct cq *q, uint32_t item, unsigned class)
         cq_append(q, item, q->items[item].group);
 }
 
-/* Does anything go on from it but one chain that is final? */
+/* Returns whether the item has children other than a single final one. */
 static bool is_continued(const struct cq *q, const struct cq_item *i)
 {
         return i->child != 0 &&
@@ -479,9 +485,10 @@ static void leave_family(struct cq *q, uint32_t item)
                 i->sibling_before;
 }
 
-/* The end of a chain that goes on from the item: what nothing that is in continues. It has not been
- * used since the item has, because a request for it asks for the item as well. A child of another
- * group would free no room in this one: the chain ends before it. */
+/* Returns the end of a chain that continues the item: the descendant that no present item
+ * continues. It is no more recently used than the item, because a request for it also touches the
+ * item. The walk stops before a child of another group, whose eviction would free no room in this
+ * one. */
 static uint32_t end_of_chain(const struct cq *q, uint32_t item, unsigned *steps)
 {
         uint16_t group = q->items[item].group;
@@ -510,7 +517,7 @@ static void cq_remove(struct evict *e, uint32_t item, uint64_t id)
         q->n_cost[i->cost]--;
         q->items[item] = (struct cq_item){ 0 };
         q->items_in--;
-        /* What was dropped, not evicted, says nothing about the traffic. */
+        /* Only evictions teach something about the traffic; dropped items do not. */
         if (id != 0 && ghosts_put(&q->ghosts, &ghost, &forgotten))
                 density_loss(&q->density, forgotten.class, cq_time(q) - forgotten.touched);
 }
@@ -525,14 +532,14 @@ static bool cq_contains(const struct evict *e, uint32_t item)
         return cq(e)->items[item].older != 0;
 }
 
-/* What the search for a victim has come to in a list. */
+/* The candidate of one list in a search for a victim. */
 struct old_end {
         uint32_t link;
         float density;
         uint32_t touched;
 };
 
-/* Inline, as worth_least(): without, a search for a victim takes 40 ns more. */
+/* Inline, like worth_least(), because a call would make a search for a victim 40 ns slower. */
 static inline struct old_end old_end_at(const struct cq *q, unsigned list, uint32_t link)
 {
         unsigned class = list % CLASSES;
@@ -548,7 +555,7 @@ static inline struct old_end old_end_at(const struct cq *q, unsigned list, uint3
         return end;
 }
 
-/* The list whose end is worth least; LISTS: all are at their ends. */
+/* Returns the list whose end is worth least, or LISTS if all lists are exhausted. */
 static inline unsigned worth_least(const struct old_end ends[static LISTS], unsigned lists)
 {
         unsigned least = LISTS;
@@ -566,8 +573,8 @@ static inline unsigned worth_least(const struct old_end ends[static LISTS], unsi
         return least;
 }
 
-/* Of the chain from `end` up to `oldest`, the first that may go: a pinned end keeps nothing but
- * itself. False: none, or the search has passed by enough. */
+/* Finds the first evictable item on the way from `end` up to `oldest`. A pinned end therefore
+ * protects only itself. Returns false if there is none or the search has passed enough items. */
 static bool nearest_to_end(struct cq *q, uint32_t oldest, uint32_t end,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t *passes_left, uint32_t *ret)
@@ -628,8 +635,8 @@ static uint64_t cq_now(const struct evict *e)
         return cq(e)->now;
 }
 
-/* A class of which too little is known to go by counts as if every fourth of its items came back
- * after as long again. */
+/* Returns the worth of an item. If too little is known of its class, one in four of its items is
+ * assumed to return after the same time again. */
 static double cq_worth(const struct evict *e, uint32_t item)
 {
         const struct cq *q = cq(e);
@@ -721,7 +728,7 @@ static bool cq_restore(struct evict *e, const struct evict_learned *l)
         if (q->unit > l->unit || l->n_counts != DENSITY_COUNTS ||
             !density_restore(&q->density, l->counts))
                 return false;
-        /* What is in was not touched after what is restored. */
+        /* Items that are present were last touched before the restored state. */
         for (uint32_t i = 0; i < q->high && l->unit > q->unit; i++)
                 q->items[i].touched >>= l->unit - q->unit;
         q->unit = l->unit;
@@ -745,7 +752,7 @@ static bool cq_restore_item(struct evict *e, uint32_t item, uint32_t group,
 
         if (!is_record(q, r))
                 return false;
-        (void)ghosts_take(&q->ghosts, r->id, &ghost); /* it was evicted while all this was saved */
+        (void)ghosts_take(&q->ghosts, r->id, &ghost); /* the item was evicted during the save */
         cq_unlink(q, item);
         i->touched = r->touched;
         i->class = r->class & 0xf;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts of stays, and the densities that follow from them.
+/* Counts stays and computes densities from them.
  *
- * Runs on the thread of the policy that owns it. Allocates nothing; nothing fails. Deterministic:
+ * Runs on the thread of the policy that owns it. Allocates nothing and cannot fail. Deterministic:
  * the same calls give the same densities. */
 #include "evict/density.h"
 
@@ -21,7 +21,7 @@ static unsigned bin_of(uint32_t age)
         return 2 * log + (age >> (log - 1) & 1);
 }
 
-/* The least age of a bin. */
+/* Returns the lowest age of a bin. */
 static double bin_begin(unsigned bin)
 {
         return (double)(UINT64_C(1) << bin / 2) * (bin % 2 ? 1.5 : 1);
@@ -66,8 +66,8 @@ void density_stay(struct density_stays *stays, unsigned class, uint32_t age, dou
         stays->n[class][bin_of(age)] += weight;
 }
 
-/* The chance of a hit in each bin, for what has reached it (Kaplan and Meier's estimate, where what
- * leaves a bin without a hit is at risk for half of it). */
+/* Computes the probability of a hit in each bin for stays that reach it. This is the estimate of
+ * Kaplan and Meier, with stays that leave a bin without a hit counted as at risk for half of it. */
 static void hazards(const struct density *d, const struct density_stays *stays, unsigned class,
                     double ret[static DENSITY_BINS])
 {
@@ -82,8 +82,8 @@ static void hazards(const struct density *d, const struct density_stays *stays, 
         }
 }
 
-/* The best quotient of hits and time over all horizons, from the beginning of bin `from`. From
- * `end` on there are no hits, so that longer horizons are worse. */
+/* Returns the best ratio of hits to time over all horizons that begin with bin `from`. From `end`
+ * on there are no hits, so that longer horizons are worse. */
 static double best_from(const double hazard[static DENSITY_BINS], unsigned from, unsigned end)
 {
         double survivors = 1, hits = 0, time = 0, best = 0;
@@ -99,7 +99,7 @@ static double best_from(const double hazard[static DENSITY_BINS], unsigned from,
         return best;
 }
 
-/* For each age, the hits among all stays that have reached it. */
+/* Computes for each age the share of hits among all stays that reached it. */
 static void chances(const struct density *d, const struct density_stays *stays, unsigned class,
                     float ret[static DENSITY_BINS])
 {
@@ -112,7 +112,7 @@ static void chances(const struct density *d, const struct density_stays *stays, 
         }
 }
 
-/* Stays of a class that were counted, as far as they have not faded. */
+/* Returns the number of counted stays of a class that have not faded. */
 static double sum(const double of[static DENSITY_BINS])
 {
         double n = 0;
@@ -149,7 +149,7 @@ float density_at(const struct density *d, unsigned class, uint32_t age)
         unsigned bin = bin_of(age), next;
         double begin, middle, from, to, part;
 
-        /* A value stands for the middle of its bin. */
+        /* A bin's value applies to its middle; interpolate between two middles. */
         begin = bin_begin(bin);
         middle = (begin + bin_begin(bin + 1)) / 2;
         next = (double)age < middle ? (bin == 0 ? 0 : bin - 1) : MIN(bin + 1, DENSITY_BINS - 1U);
@@ -193,14 +193,14 @@ bool density_restore(struct density *d, const double counts[static DENSITY_COUNT
         double events = 0;
 
         for (unsigned i = 0; i < DENSITY_COUNTS; i++) {
-                if (!(counts[i] >= 0 && counts[i] <= 0x1p52)) /* NaN, too */
+                if (!(counts[i] >= 0 && counts[i] <= 0x1p52)) /* also rejects NaN */
                         return false;
                 events += counts[i];
         }
         memcpy(d->hits, counts, sizeof(d->hits));
         memcpy(d->losses, counts + DENSITY_COUNTS / 2, sizeof(d->losses));
         d->events = events;
-        /* Those of a larger cache fade to what this one keeps. */
+        /* Counts from a larger cache fade to this one's maximum. */
         while (d->events > d->max_events)
                 fade(d);
         return true;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learned hit densities: what it is worth to keep an item of a class that has not been used for so
- * long. Private to evict/.
+/* Learned hit densities: the value of keeping an item of a given class that has not been used for a
+ * given time. Private to evict/.
  *
- * A stay begins at a touch. It ends with the next touch, a hit, at some age, or by being given up,
- * a loss; the others still last. From these follows, for each class and age, the chance that an
- * item which has reached the age is hit within a horizon, and the time that it will be kept for
- * that. The density is the best quotient of the two over all horizons: hits for each unit of time
- * that a place is taken up.
+ * A stay begins at a touch. It ends at some age with the next touch, which is a hit, or when the
+ * item is given up, which is a loss; other stays still last. These counts give, for each class and
+ * age, the chance that an item of that age is hit within a horizon, and the time that it must be
+ * kept for that. The density is the best ratio of the two over all horizons: hits per unit of time
+ * that a slot is occupied.
  *
- * Ages are counted in touches of the whole cache. Bins grow by the half of a power of two. */
+ * Ages are counted in touches of the whole cache. There are two bins per power of two. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,16 +16,17 @@
 
 enum {
         DENSITY_CLASSES = 12,
-        DENSITY_BINS = 64, /* two a power of two: all ages of 32 bits */
+        DENSITY_BINS = 64, /* two per power of two cover all 32-bit ages */
 };
 
 struct density {
         double hits[DENSITY_CLASSES][DENSITY_BINS];
         double losses[DENSITY_CLASSES][DENSITY_BINS];
-        double events, max_events; /* beyond which all counts are halved: old ones fade */
+        double events, max_events; /* beyond max_events, all counts are halved, so that old ones
+                                    * fade */
         float value[DENSITY_CLASSES][DENSITY_BINS];
         float chance[DENSITY_CLASSES][DENSITY_BINS];
-        bool is_known[DENSITY_CLASSES]; /* from enough stays to go by its values */
+        bool is_known[DENSITY_CLASSES]; /* the class has enough stays for its values to be used */
 };
 
 /* Stays that still last, by class and age. */
@@ -34,21 +35,23 @@ struct density_stays {
 };
 
 void density_init(struct density *d, double max_events);
+/* Count the end of a stay at `age`: by a hit, or by a loss. density_stay() adds `weight` stays that
+ * still last. */
 void density_hit(struct density *d, unsigned class, uint32_t age);
 void density_loss(struct density *d, unsigned class, uint32_t age);
 void density_stay(struct density_stays *stays, unsigned class, uint32_t age, double weight);
-/* Computes the densities anew. Some ten microseconds. */
+/* Recomputes the densities, in some ten microseconds. */
 void density_learn(struct density *d, const struct density_stays *stays);
-/* Interpolated between bins. 0 before anything was learned. */
+/* Returns the density at an age, interpolated between bins; 0 before the first density_learn(). */
 float density_at(const struct density *d, unsigned class, uint32_t age);
-/* Of the stays that reached this age, the share that ended with a hit; those that still last count
- * as if they will not. 0 before anything was learned. */
+/* Returns the share of stays reaching this age that ended with a hit; lasting stays count as
+ * misses. 0 before the first density_learn(). */
 float density_chance(const struct density *d, unsigned class, uint32_t age);
-/* The counts, hits first. */
+/* The counts as an array, hits first. */
 enum { DENSITY_COUNTS = 2 * DENSITY_CLASSES * DENSITY_BINS };
 void density_save(const struct density *d, double ret[static DENSITY_COUNTS]);
-/* False: they are no counts, and nothing has changed. What follows from them comes with the next
- * density_learn(). */
+/* Restores saved counts. Returns false, without a change, if they are invalid. The densities follow
+ * at the next density_learn(). */
 bool density_restore(struct density *d, const double counts[static DENSITY_COUNTS]);
-/* All ages are counted in units twice as long from now on. */
+/* Doubles the unit of all ages. */
 void density_double_unit(struct density *d);

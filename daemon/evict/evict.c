@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of policies, and the dispatch from evict.h to the chosen one. A policy is one more
- * source and one more row.
+/* Dispatches evict.h to the chosen policy of a table. A new policy is one more source file and one
+ * more row.
  *
- * What is retained is kept from being a victim here, for all policies: a policy has a second group
- * for each of its owner's, behind them, in which a victim is looked for only when nothing else is
- * left, and retained items are in those.
+ * Retained items are handled here for all policies: a policy has twice the groups of its owner.
+ * Retained items are in the second half, in which a victim is searched for only if nothing else is
+ * left.
  *
- * Runs on the loop thread. An item or group out of range, an item inserted twice or removed twice
- * are the caller's bugs, and asserted here for all policies. */
+ * Runs on the loop thread. An item or group out of range, and an item inserted or removed twice,
+ * are bugs of the caller, and asserted here for all policies. */
 #include "evict/evict.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@
 #include "checked.h"
 #include "evict/policy.h"
 
-enum { MAX_LISTS = 64 }; /* of a group, of any policy */
+enum { MAX_LISTS = 64 }; /* per group, for any policy */
 #define REPORT_DUE UINT32_MAX
 
 static const struct evict_policy *const policies[] = {
@@ -89,7 +89,7 @@ bool evict_is_retained(const struct evict *e, uint32_t item)
         return e->n_retained > 0 && e->retained[item / 8] & 1u << item % 8;
 }
 
-/* The policy's group for an item of the owner's. */
+/* Returns the policy's group for an item of the owner's `group`. */
 static uint32_t group_of(const struct evict *e, uint32_t item, uint32_t group)
 {
         assert(group < e->max_groups);
@@ -329,7 +329,7 @@ void evict_note_leaving(struct evict *e, uint32_t group)
         if (e->until_report[group] == REPORT_DUE)
                 return;
         e->reports_due += e->until_report[group] == 0;
-        e->until_report[group]--; /* from 0 on: REPORT_DUE */
+        e->until_report[group]--; /* wraps from 0 to REPORT_DUE */
 }
 
 bool evict_reports_are_due(const struct evict *e)
@@ -337,7 +337,8 @@ bool evict_reports_are_due(const struct evict *e)
         return e->reports_due > 0;
 }
 
-/* An interval is a sixteenth of the group, so that what is reported is near the end of its stay. */
+/* The interval is at most a sixteenth of the group, so that reported items are near the end of
+ * their stay. */
 void evict_report_leaving(struct evict *e, uint32_t group, uint64_t items,
                           void (*each)(void *userdata, uint32_t item), void *userdata)
 {
@@ -414,7 +415,7 @@ uint32_t evict_save_remembered(const struct evict *e, uint32_t *cursor, uint32_t
 
 bool evict_restore(struct evict *e, const struct evict_learned *l)
 {
-        /* The clock, and items that are in, have 32 bits in this unit. */
+        /* Times in this unit must fit 32 bits. */
         if (l->unit > 31 || l->now >> l->unit > UINT32_MAX)
                 return false;
         return e->policy->restore(e, l);
@@ -442,7 +443,7 @@ void evict_restore_rest(struct evict *e, bool (*is_new)(void *userdata, uint32_t
         for (uint32_t list = 0; list < 2 * e->max_groups * e->policy->lists; list++) {
                 uint32_t item = e->policy->first(e, list), end = EVICT_NONE, next;
 
-                /* Up to the first that has become young again, which is at the end by then. */
+                /* Stop at the first refreshed item, which has moved to the end of the list. */
                 for (; item != EVICT_NONE && item != end; item = next) {
                         next = e->policy->after(e, item);
                         if (!is_new(userdata, item))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs on the thread of the policy that owns it. The table's pages become resident as ghosts
- * appear; nothing fails after ghosts_init(). */
+/* Implements ghosts.h. Runs on the thread of the policy that owns it. The table's pages become
+ * resident as ghosts appear; nothing can fail after ghosts_init(). */
 #include "evict/ghosts.h"
 
 #include <assert.h>
@@ -8,8 +8,8 @@
 #include <stdlib.h>
 
 enum { WAYS = 16, MIN_SLOTS = 64 };
-/* With fewer, buckets that happen to be full forget much too early: 4 cost 0.8 points of hits at 1
- * % of the conversation trace. */
+/* Smaller buckets fill up unevenly and forget too early: with 4 ways, 0.8 points of hits are lost
+ * at 1 % of the conversation trace. */
 static_assert(WAYS * sizeof(struct ghost) % 64 == 0, "whole cache lines");
 
 int ghosts_init(struct ghosts *g, uint64_t n)
@@ -21,7 +21,7 @@ int ghosts_init(struct ghosts *g, uint64_t n)
                 slots *= 2;
         if (slots > UINT32_MAX)
                 return -ENOMEM;
-        /* A large calloc() is fresh memory of the kernel's, which is not touched. */
+        /* A large calloc() returns fresh pages without touching them. */
         table = calloc(slots, sizeof(struct ghost));
         if (!table)
                 return -ENOMEM;
@@ -35,7 +35,7 @@ void ghosts_fini(struct ghosts *g)
         *g = (struct ghosts){ 0 };
 }
 
-/* Ids may be small numbers in a row. */
+/* Returns the bucket of an id, mixing the bits because ids may be small consecutive numbers. */
 static struct ghost *bucket(const struct ghosts *g, uint64_t id)
 {
         uint64_t h = (id ^ id >> 32) * UINT64_C(0x9e3779b97f4a7c15);

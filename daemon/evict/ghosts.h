@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ghosts: what a policy remembers of items that it has evicted, and admission of keys that it has
+/* A table of ghosts: records of items that a policy has evicted, or of keys that admission has
  * seen. Private to evict/.
  *
- * A table of 16 bytes a ghost, in buckets. A full bucket forgets the ghost that was used last the
- * longest ago. */
+ * A ghost has 16 bytes. A full bucket drops its least recently used ghost. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct ghost {
-        uint64_t id; /* 0: none */
+        uint64_t id; /* 0: free entry */
         uint32_t touched;
         uint8_t class;
         uint8_t uses;
@@ -21,18 +20,19 @@ struct ghost {
 struct ghosts {
         struct ghost *table;
         uint32_t n_slots; /* a power of two */
-        uint32_t n;       /* remembered */
+        uint32_t n;       /* ghosts present */
 };
 
-/* Room for at least `n` ghosts. 0, -ENOMEM. */
+/* Allocates room for at least `n` ghosts. Returns 0 or -ENOMEM. */
 int ghosts_init(struct ghosts *g, uint64_t n);
 void ghosts_fini(struct ghosts *g);
 
-/* Is anything remembered of it? */
+/* Returns whether a ghost of this id exists. */
 bool ghosts_has(const struct ghosts *g, uint64_t id);
-/* What is; false: nothing, and *ret is as it was. */
+/* Copies the ghost. Returns false, without touching *ret, if there is none. */
 bool ghosts_find(const struct ghosts *g, uint64_t id, struct ghost *ret);
-/* Takes out what is remembered of an id; false: nothing. */
+/* Copies and removes the ghost. Returns false if there is none. */
 bool ghosts_take(struct ghosts *g, uint64_t id, struct ghost *ret);
-/* Remembers it. True: *ret_forgotten had to go for it. An id must not be in. */
+/* Adds a ghost, whose id must be absent. Returns whether another was dropped for it, into
+ * *ret_forgotten. */
 bool ghosts_put(struct ghosts *g, const struct ghost *ghost, struct ghost *ret_forgotten);

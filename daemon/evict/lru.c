@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Least recently used, a list a group: chooses the victim of an eviction from the end of the list.
- * Leaf first comes from the order of the touches: a chain is
- * touched from its end to its root, so its end is the oldest and is evicted first.
+/* Least recently used: one list per group, whose old end is the victim. Leaf first follows from the
+ * order of touches: a chain is touched from its end to its root, so that its end is the oldest and
+ * is evicted first.
  *
- * Runs on the loop thread. The lists are threaded through one array by item number: 12 bytes an
- * item, which become resident only as items appear. The ends of a list name its group. Nothing
- * fails after it was made.
+ * Runs on the loop thread. The lists are threaded through one array by item number, 12 bytes per
+ * item, which become resident only as items appear. The ends of a list identify its group. Cannot
+ * fail once created.
  *
- * The time of a touch is a number of 32 bits. When it would overflow, all times are halved, and
- * from then on it counts pairs of touches, then fours: one pass over the items each time that their
- * whole history has become twice as long. */
+ * The time of a touch is a 32-bit number. Before it would overflow, all times are halved and then
+ * count pairs of touches, later fours: one pass over the items whenever the total number of touches
+ * has doubled. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@
 #include "warm.h"
 #include "evict/evict.h"
 
-/* Links are as of links.h; the number of a list is its group. */
+/* An item. Links are as in links.h; the number of a list is its group. */
 struct lru_item {
         uint32_t older, younger;
         uint32_t touched; /* in units of 2^unit touches */
@@ -31,14 +31,14 @@ static_assert(sizeof(struct lru_item) == 12, "there is one for each chunk");
 enum { LRU_MAX_GROUPS = UINT16_MAX - 1 };
 
 struct lru_group {
-        uint32_t oldest, youngest; /* links as well; an empty list's are its end */
+        uint32_t oldest, youngest; /* links; in an empty list both are its end */
 };
 
 struct lru {
         struct evict evict;
         uint64_t now;
         unsigned unit;
-        uint32_t high; /* no item has been in that is not below */
+        uint32_t high; /* all items ever inserted are below this */
         struct lru_item *items;
         struct lru_group groups[];
 };
@@ -76,7 +76,8 @@ static void lru_free(struct evict *e)
         free(lru(e));
 }
 
-/* What says who is younger than the one that a link names, and who is older. */
+/* Return the field that names the younger or older neighbour of the item or list end that a link
+ * refers to. */
 static uint32_t *younger_of(struct lru *l, uint32_t link)
 {
         return link & LINK_END ? &l->groups[link & ~LINK_END].oldest : &l->items[link - 1].younger;
@@ -140,7 +141,7 @@ static void lru_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t u
         lru_refresh(e, item, group);
 }
 
-/* The item, then its neighbours. */
+/* Prefetches the item in step 0, and its neighbours in step 1. */
 static void lru_warm(const struct evict *e, uint32_t item, unsigned step)
 {
         const struct lru *l = lru(e);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replacement policy implements. Private to evict.c and the policies.
+/* The interface of a replacement policy, with the semantics of evict.h. Private to evict.c and the
+ * policies.
  *
  * A policy's own struct begins with struct evict. evict.c has checked that items and groups are in
  * range. */
@@ -22,59 +23,60 @@ struct evict_policy {
         void (*free)(struct evict *e);
 
         void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
-                       uint32_t use, unsigned place); /* id 0: not known; enum evict_place */
+                       uint32_t use, unsigned place); /* id 0: unknown; place: enum evict_place */
         void (*touch)(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
-        void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* may be another group */
-        /* With link, or both NULL. */
+        void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* the group may change */
+        /* NULL if link is NULL; otherwise both are set. */
         void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,
                          unsigned turn, bool is_end);
         unsigned (*turn)(const struct evict *e, uint32_t item, uint32_t use);
         void (*warm)(const struct evict *e, uint32_t item, unsigned step);
         void (*populate)(const struct evict *e, uint32_t from, uint32_t to);
         void (*unpopulate)(const struct evict *e, uint32_t from);
-        void (*link)(struct evict *e, uint32_t item, uint32_t parent);    /* NULL: nothing to do */
-        bool (*hint)(struct evict *e, uint32_t item, unsigned hint);      /* likewise */
-        void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* with cost, or NULL */
+        void (*link)(struct evict *e, uint32_t item, uint32_t parent); /* NULL: links are ignored */
+        bool (*hint)(struct evict *e, uint32_t item, unsigned hint);   /* NULL: hints are ignored */
+        void (*set_cost)(struct evict *e, uint32_t item, unsigned level); /* set together with cost,
+                                                                           * or both NULL */
         unsigned (*cost)(const struct evict *e, uint32_t item);
         void (*remove)(struct evict *e, uint32_t item, uint64_t id); /* id 0: dropped */
-        bool (*remembers)(const struct evict *e, uint64_t id);       /* NULL: nothing */
+        bool (*remembers)(const struct evict *e, uint64_t id);       /* NULL: remembers nothing */
         bool (*contains)(const struct evict *e, uint32_t item);
         uint32_t (*victim)(struct evict *e, uint32_t group,
                            bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                            uint32_t max_passed);
         uint64_t (*touched)(const struct evict *e, uint32_t item);
-        uint64_t (*now)(const struct evict *e);                 /* touches and inserts so far */
+        uint64_t (*now)(const struct evict *e);                 /* touches and insertions so far */
         double (*worth)(const struct evict *e, uint32_t item);  /* NULL: by recency */
         double (*chance)(const struct evict *e, uint32_t item); /* NULL: nothing is learned */
         void (*explain)(const struct evict *e, uint32_t item, uint32_t group,
-                        struct evict_standing *ret); /* *ret is zero */
-        /* Its lists, each from its oldest item on: `lists` a group, those of group 0 first. Item or
-         * EVICT_NONE. */
+                        struct evict_standing *ret); /* *ret is all zero before */
+        /* The policy's lists, each from its oldest item: `lists` per group, those of group 0 first.
+         * Return an item or EVICT_NONE. */
         uint32_t lists;
         uint32_t (*first)(const struct evict *e, uint32_t list);
         uint32_t (*after)(const struct evict *e, uint32_t item);
         void (*get_stats)(const struct evict *e, struct evict_stats *ret);
-        /* *ret is zero. */
+        /* Save and restore. *ret is all zero before. */
         void (*save)(const struct evict *e, struct evict_learned *ret);
         void (*save_item)(const struct evict *e, uint32_t item, struct evict_record *ret);
         bool (*restore)(struct evict *e, const struct evict_learned *l);
         bool (*restore_item)(struct evict *e, uint32_t item, uint32_t group,
                              const struct evict_record *r);
-        /* Both NULL: it remembers nothing. */
+        /* Both NULL if the policy remembers nothing. */
         uint32_t (*save_remembered)(const struct evict *e, uint32_t *cursor, uint32_t looks,
                                     struct evict_record *ret, uint32_t room);
         void (*restore_remembered)(struct evict *e, const struct evict_record *r);
 };
 
 struct evict {
-        const struct evict_policy *policy; /* evict_new() sets these */
+        const struct evict_policy *policy; /* this and the following are set by evict_new() */
         uint32_t max_items;
-        uint32_t max_groups; /* half of what the policy has been made with: evict.c */
-        uint8_t *retained;   /* a bit an item */
+        uint32_t max_groups; /* half the groups of the policy, see evict.c */
+        uint8_t *retained;   /* one bit per item */
         uint32_t n_retained;
-        uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
+        uint32_t *until_report; /* by group: evictions until the next report, or REPORT_DUE */
         uint32_t reports_due;
-        struct ages ages; /* evict.c's; zero at first */
+        struct ages ages; /* used by evict.c */
 };
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Another policy for items that are already in: it gets them in the order of their last touches, as
- * if each had been used once, then.
+/* Moves items to another policy, in the order of their last touches and as if each had been used
+ * once, at that time.
  *
- * Runs on the loop thread, once for a change of the setting. A list of a policy is in order, so the
- * lists are merged, by a heap of their oldest items; nothing is sorted, and the only memory is that
- * of the new policy and of the heap. What the old policy has learned and remembers is given up:
- * the new one would read it otherwise. Fails with -ENOMEM alone, and the old one is as it was then.
- */
+ * Runs on the loop thread, once per change of the setting. A policy's lists are in order, so they
+ * are merged by a heap of their oldest items without sorting. The only memory is that of the new
+ * policy and the heap. The old policy's learned state is discarded, since the new one would
+ * interpret it differently. Fails only with -ENOMEM, and leaves the old policy unchanged. */
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include "evict/evict.h"
 #include "evict/policy.h"
 
-enum { SAMPLE = 64 }; /* items that are handed over between two times that are noted */
+enum { SAMPLE = 64 }; /* items moved between two reported times */
 
 struct head {
         uint64_t touched;
@@ -25,11 +24,11 @@ struct head {
 };
 
 struct heap {
-        struct head *heads; /* of lists that are not at their ends: the oldest first */
+        struct head *heads; /* one per unexhausted list, the oldest first */
         uint32_t n;
 };
 
-/* The head at `i` may be younger than those below it. */
+/* Restores the heap's order below `i`, whose head may be too young. */
 static void sift(struct heap *h, uint32_t i)
 {
         for (;;) {
@@ -55,7 +54,7 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         for (uint32_t n = 0; h->n > 0; n++) {
                 struct head *oldest = &h->heads[0];
 
-                /* Ages stay as they are. */
+                /* Report the time of the touch, so that ages in seconds are preserved. */
                 if (n % SAMPLE == 0)
                         evict_note_time(to, ages_time(&from->ages, oldest->touched,
                                                       from->policy->now(from)));
@@ -71,7 +70,7 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         evict_note_time(to, from->ages.now_ns);
 }
 
-/* They were handed over into the groups of what is retained. */
+/* Transfers the retention bits. The items are already in the groups of retained items. */
 static void swap_retained(struct evict *from, struct evict *to)
 {
         uint8_t *none = to->retained;

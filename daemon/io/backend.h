@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue of device operations that a worker drives. uring.c and posix.c implement it; tests wrap
- * and replace it. Private to io/ and its tests. */
+/* Declares the interface of a queue of device operations, which one worker drives. uring.c and
+ * posix.c implement it, and tests wrap or replace it. Private to io/ and its tests. */
 #pragma once
 
 #include "checked.h"
@@ -10,14 +10,14 @@ struct kio;
 struct kio_backend;
 struct kio_params;
 
-/* The first member of each backend's own queue. */
+/* The base of every back end's queue: the first member of its own struct. */
 struct kio_queue {
         const struct kio_backend *ops;
 };
 
 struct kio_queue_params {
-        unsigned depth;   /* operations in flight, at most */
-        unsigned threads; /* posix */
+        unsigned depth;   /* most operations in flight */
+        unsigned threads; /* I/O threads; used by the POSIX back end only */
         void *pool;
         uint64_t pool_bytes, piece_bytes;
         bool pool_has_data;
@@ -26,13 +26,15 @@ struct kio_queue_params {
         const int *lock_fds;
         unsigned n_lock_fds;
         int probe_fd;
-        unsigned rung;   /* of the backend's ladder; 0 is the best */
-        unsigned worker; /* its number, for names of threads */
-        char *error;     /* 256 bytes: open() says here what was refused, and what to do about it */
+        unsigned rung;   /* feature level of the back end; 0 is the best */
+        unsigned worker; /* the worker's number, used in thread names */
+        char *error;     /* at least 256 bytes; open() describes a failure and its remedy */
 };
 
-/* Where the self-test reads to: where everything else will be read to, a place for each worker, as
- * they start side by side. NULL: the pool has none, or something that it must not change. */
+/* Returns the memory that the self-test of params->worker reads into, which lies in the pool so
+ * that the test covers the memory of later reads. Each worker has its own range, because workers
+ * start concurrently. Returns NULL if the pool is too small, is absent or holds data that must
+ * not change. */
 static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint64_t bytes)
 {
         uint64_t at = params->worker * bytes;
@@ -42,8 +44,8 @@ static inline void *kio_probe_buffer(const struct kio_queue_params *params, uint
                        : NULL;
 }
 
-/* So many adjacent requests, merged; each lies in its buffer and its tail.
- */
+/* Most requests in a merged operation, and most pieces of memory in it: each request has a
+ * buffer and a tail. */
 enum { KIO_PARTS_MAX = 32, KIO_PIECES_MAX = 2 * KIO_PARTS_MAX };
 
 static inline struct kio_request *kio_request_of(const struct list_node *n)
@@ -51,8 +53,9 @@ static inline struct kio_request *kio_request_of(const struct list_node *n)
         return container_of(n, struct kio_request, node);
 }
 
-/* Adds `left` bytes of the request's memory, from `from` on: its buffer's, then its tail's. Pieces
- * that lie side by side are one. */
+/* Appends the pieces of memory that hold bytes [from, from + left) of the request to the `n`
+ * pieces in `pieces`, and returns their new number. Bytes below req->body lie in the buffer or
+ * vector, the others in the tail. Pieces that are adjacent in memory become one. */
 static inline unsigned kio_add_pieces(const struct kio_request *req, uint64_t from, uint64_t left,
                                       struct iovec *pieces, unsigned n)
 {
@@ -71,8 +74,10 @@ static inline unsigned kio_add_pieces(const struct kio_request *req, uint64_t fr
         return n;
 }
 
-/* What is left of a transfer, in memory: at most 1 GiB. To req->pieces, where they stay while it is
- * with the backend, or wherever as many have room. One with parts has made no progress. */
+/* Writes the memory of the request's remaining transfer, at most 1 GiB, to `ret`, and returns
+ * the number of pieces. A back end passes req->pieces, where the pieces stay valid while the
+ * operation is in flight. A merged request always transfers from its start, because it is split
+ * when it is short. */
 static inline unsigned kio_rest(const struct kio_request *req, struct iovec *ret)
 {
         uint64_t left = MIN(req->length - req->progress, UINT64_C(1) << 30);
@@ -97,41 +102,45 @@ struct kio_done {
 
 struct kio_backend {
         const char *name;
-        unsigned rungs; /* how many ladder steps open() knows */
+        unsigned rungs; /* number of feature levels, which open() tries by params->rung */
 
-        /* All on the worker's thread, but wake(), which any thread may call. */
+        /* All functions run on the worker's thread, except wake(), which any thread may call. */
         int (*open)(struct kio_queue **ret, const struct kio_queue_params *params);
-        struct kio_queue *(*close)(struct kio_queue *q); /* waits for what is in flight */
-        /* "SINGLE_ISSUER|DEFER_TASKRUN" */
+        struct kio_queue *(*close)(struct kio_queue *q); /* waits for everything in flight */
+        /* Returns the features of the queue in use, such as "SINGLE_ISSUER|DEFER_TASKRUN". Owned
+         * by the queue. */
         const char *(*describe)(const struct kio_queue *q);
-        /* 0; -EOPNOTSUPP: no registered memory here; -ENOMEM: RLIMIT_MEMLOCK. */
+        /* Registers a piece of the pool as a buffer. Returns 0, -EOPNOTSUPP if memory cannot be
+         * registered, or -ENOMEM if RLIMIT_MEMLOCK is too small. */
         int (*register_piece)(struct kio_queue *q, unsigned piece);
-        /* May be NULL: -EOPNOTSUPP. Registers memory as the buffer with this number, one of those
-         * kept for regions; with base NULL unregisters that buffer. 0; as above; -ENOSPC: there is
-         * no such number; -EFAULT: the memory is not mapped. */
+        /* Registers [base, base + bytes) as buffer `number` of those reserved for regions, or
+         * unregisters that buffer if base is NULL. Returns 0, an error of register_piece(),
+         * -ENOSPC if the table has no such number, or -EFAULT if the memory is not mapped. A
+         * back end without it may be NULL here, which means -EOPNOTSUPP. */
         int (*set_buffer)(struct kio_queue *q, unsigned number, void *base, uint64_t bytes);
 
-        /* Queues the rest of the request ([progress, length)). -EAGAIN: full, submit and reap
-         * first. */
+        /* Queues the bytes [progress, length) of the request. Returns 0, or -EAGAIN if the queue
+         * is full and the caller must submit and reap first. */
         int (*push)(struct kio_queue *q, struct kio_request *req);
-        /* Tells the kernel; waits for one completion or a wake() if `wait`, at most `timeout_ns`
-         * (0: for ever). A failure leaves everything pushed where it is: what the kernel has not
-         * got goes with the next call. */
+        /* Hands queued operations to the kernel. With `wait`, also waits for a completion or a
+         * wake(), at most `timeout_ns` (0: without limit). Returns 0 or -errno; after a failure,
+         * operations that the kernel has not taken stay queued for the next call. */
         int (*submit)(struct kio_queue *q, bool wait, uint64_t timeout_ns);
-        /* Up to `max` finished ones. */
+        /* Stores up to `max` finished operations, and returns their number. */
         unsigned (*reap)(struct kio_queue *q, struct kio_done *ret, unsigned max);
         void (*wake)(struct kio_queue *q);
-        /* May be NULL. Is there something to reap? Cheap, and no system call: to be asked again and
-         * again. */
+        /* Returns whether reap() would find something. Makes no system call, so that a worker
+         * can poll it. May be NULL. */
         bool (*is_ready)(const struct kio_queue *q);
-        /* May be NULL. So many of those in flight are at devices that hang: the others shall not
-         * want for threads. */
+        /* Reports that `stuck` operations in flight hang, so that the back end can add threads
+         * for the other operations. May be NULL. */
         void (*relieve)(struct kio_queue *q, unsigned stuck);
 };
 
 extern const struct kio_backend kio_backend_uring; /* absent when built without liburing */
 extern const struct kio_backend kio_backend_posix;
 
-/* As kio_start(), with this backend and no ladder over backends. For tests: fault and sim. */
+/* Starts as kio_start() does, but on this back end only, without a fallback to another. For
+ * tests, which pass a back end that injects faults or simulates a disk. */
 int kio_start_with(struct kio **ret, const struct kio_params *params,
                    const struct kio_backend *backend, char ret_error[static 256]);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs operations that have no asynchronous form, one after another, so that no ring waits for
- * them: creating a data file can take as long as a hundred writes.
+/* Runs operations that have no asynchronous form, one after another, off the rings: creating a
+ * data file can take as long as a hundred writes.
  *
- * The loop fills the inbox. The thread takes the next request by class, runs it without the lock,
- * and publishes the result at once, since the next call may take long. It sleeps only on the
- * condition variable.
+ * The loop fills the inbox. The thread takes the next request by class, runs it without the
+ * lock, and publishes the result at once, since the next call may take long. It sleeps only on
+ * the condition variable.
  *
- * A failure is the result of its call. A call that hangs delays the other calls of its volume and
- * nothing else; its age is reported. */
+ * A failed call has its error as result. A call that hangs delays only the other calls of its
+ * volume; its age is reported. */
 #include "io/blocking-call.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One thread per volume runs the blocking calls (KIO_CALL), so that a hung device delays only the
- * calls of its own volume. It has an inbox, and shares the completion queue with the workers.
- * Private to io/.
+/* A thread that runs the blocking calls (KIO_CALL) of one volume, so that a hung device delays
+ * only its own calls. The thread has its own inbox and shares the completion queue with the
+ * workers. Private to io/.
  *
- * Locking: `lock` protects `inbox`, `sleeping` and `stopping`; the thread writes the counters, and
- * any thread reads them. */
+ * Locking: `lock` protects `inbox`, `sleeping` and `stopping`; the thread writes the counters,
+ * and any thread reads them. */
 #pragma once
 
 #include <pthread.h>
@@ -19,27 +19,29 @@ struct blocking_call {
         bool has_thread;
 
         pthread_mutex_t lock;
-        pthread_cond_t cond; /* something in `inbox`, or `stopping` */
+        pthread_cond_t cond; /* signalled when `inbox` has a request or `stopping` is set */
         struct list_node inbox[KIO_CLASS_END];
         bool sleeping, stopping;
 
-        /* counters: the thread writes, anybody reads */
-        _Alignas(64) _Atomic uint64_t call_ns; /* since when it has been inside a call, 0: is not */
+        /* counters, which the thread writes and any thread reads */
+        _Alignas(64) _Atomic uint64_t call_ns; /* CLOCK_MONOTONIC time at which the current call
+                                                * began; 0: no call runs */
         _Atomic uint64_t ops, errors, begun, finished;
 
-        /* the loop's own */
+        /* used by the loop thread only */
         _Alignas(64) uint64_t submitted;
         uint64_t seen_finished;
         uint64_t wakeups;
 };
 
-/* Starts the thread, which carries the volume's number in its name. 0, -errno. Then
- * blocking_call_fini() ends it, when it has worked off what it has; it does nothing to one that is
- * all zero. */
+/* Starts the thread, whose name contains the volume's number. Returns 0 or -errno. */
 int blocking_call_init(struct blocking_call *c, unsigned volume,
                        struct completion_queue *completion_queue);
+/* Ends the thread after it has run every submitted call. Does nothing if `c` is all zero. */
 void blocking_call_fini(struct blocking_call *c);
 
-/* The loop's thread. */
+/* Queues a call and wakes the thread. Runs on the loop thread. */
 void blocking_call_submit(struct blocking_call *c, struct kio_request *req);
+/* Returns whether the thread has advanced since the last call, is inside a call or has no work.
+ * Loop thread. */
 bool blocking_call_is_alive(struct blocking_call *c);

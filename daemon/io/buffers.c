@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registers clients' memory with the rings, and unregisters it.
+/* Registers client memory with the rings, and unregisters it.
  *
  * A region is cut into pieces of one size; each piece is one buffer in the table of every ring.
- * This module assigns the numbers of the buffers, the same ones in every ring. A ring registers the
- * pieces from the first on, so that one count says which ones it has; I/O to the others, and I/O
- * across the border of two pieces, goes unregistered.
+ * This module assigns the buffer numbers, which are the same in every ring. A ring registers the
+ * pieces in order, so that a count records which ones it has; I/O to other pieces, and I/O that
+ * crosses two pieces, goes unregistered.
  *
- * Runs on the loop thread, except run_*. Owns the numbers, and every field of a region that is not
- * marked "in" or "of", from its registration until it is unregistered.
+ * Runs on the loop thread, except run_*. Owns the numbers, and every field of a region that is
+ * not marked "in" or "out", from its registration until it is unregistered.
  *
- * Happy path: the blocking-call thread of volume 0 maps the pages step by step, since page faults
- * are nine tenths of the cost (2.9 of 3.2 ms for 16 MiB of 4 KiB pages). Then every worker
- * registers one piece an iteration until it has all. Unregistering goes the same way backwards.
- * Many regions can be under way at once; each ring alternates between them.
+ * Normal path: the blocking-call thread of the region's volume populates the pages step by step,
+ * since page faults are nine tenths of the cost (2.9 of 3.2 ms for 16 MiB of 4 KiB pages). Then
+ * every worker registers one piece per iteration until it has all. Unregistering removes the
+ * pieces in reverse order. Many regions can be in progress; each ring alternates between them.
  *
- * Failures: if mapping fails, registering fails with that error. A ring that refuses a piece keeps
- * the pieces it has and takes no more of that region; the first error is the result. Unregistering
- * a region ends a registration that is under way. */
+ * Failures: pages that cannot be populated are populated later, by the registration. A ring that
+ * refuses a piece keeps the pieces it has and takes no more of that region; the first error is
+ * the result. Unregistering a region ends a registration in progress. */
 #include "io/buffers.h"
 
 #include <assert.h>
@@ -72,7 +72,8 @@ void regions_fini(struct regions *r)
 
 /* --- on other threads --- */
 
-/* On the blocking-call thread. It is no error if this fails. */
+/* Populates the next pages of a region, on the blocking-call thread. Errors are ignored, because
+ * populating only saves time later. */
 static int run_map(struct kio_request *req)
 {
         struct kio_region *region = container_of(req, struct kio_region, step);
@@ -97,7 +98,7 @@ static int ring_set(const struct regions_ring *ring, uint32_t piece, bool empty)
                                           MIN((uint64_t)REGIONS_PIECE_BYTES, region->bytes - at));
 }
 
-/* On the ring's worker: one piece. */
+/* Registers one piece, on the ring's worker. */
 static int run_register(struct kio_request *req)
 {
         struct regions_ring *ring = container_of(req, struct regions_ring, req);
@@ -113,7 +114,8 @@ static int run_register(struct kio_request *req)
         return ring->pieces < region->n_buffers ? WORKER_AGAIN : 0;
 }
 
-/* Likewise. For want of memory it is tried again: the pages are not this process's to keep. */
+/* Unregisters one piece, on the ring's worker. A failure is retried a bounded number of times,
+ * since memory for it may become available and the client's pages must not stay pinned. */
 static int run_unregister(struct kio_request *req)
 {
         struct regions_ring *ring = container_of(req, struct regions_ring, req);
@@ -201,7 +203,7 @@ static void region_registered(struct kio_region *region)
         region->state = KIO_REGION_REGISTERED;
 }
 
-/* What it was waiting for has come. */
+/* Advances the region after its current step has finished. */
 static void region_next(struct kio_region *region)
 {
         bool closing = atomic_load(&region->closing);
@@ -230,7 +232,8 @@ static void region_next(struct kio_region *region)
                 if (region->n_buffers > 0)
                         region_ask_rings(region, run_unregister);
                 else
-                        region_map_step(region); /* of nothing: complete() never runs in the call */
+                        region_map_step(region); /* maps nothing, so that complete() never runs
+                                                  * within the caller */
                 return;
         case KIO_REGION_UNREGISTERING:
                 region->result = region->ring_result;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients' memory as the rings see it; struct kio_region in io.h is what users see. Private to io/.
+/* Registration of client memory as buffers of the rings. Callers use struct kio_region (io.h).
+ * Private to io/.
  *
- * Threads: a ring's `pieces` belongs to its worker. All else belongs to the loop thread, and does
- * not change while a worker may read it. */
+ * Threads: `pieces` of a ring belongs to its worker. All other fields belong to the loop thread,
+ * which does not change them while a worker may read them. */
 #pragma once
 
 #include <stdatomic.h>
@@ -12,11 +13,13 @@
 #include "io/worker.h"
 
 enum {
-        REGIONS_PIECE_BYTES = 16 << 20, /* a ring is held up by one for 0.3 ms with 4 KiB pages */
-        REGIONS_BUFFERS = 4096,         /* of each ring, for all regions together */
+        REGIONS_PIECE_BYTES = 16 << 20, /* registering one blocks a ring for 0.3 ms, with 4 KiB
+                                         * pages */
+        REGIONS_BUFFERS = 4096,         /* per ring, shared by all regions */
 };
 
-/* A region in one ring: its first `pieces` pieces are registered there. */
+/* The state of one region in one ring. The first `pieces` pieces of the region are registered
+ * there. */
 struct regions_ring {
         struct kio_request req;
         struct kio_region *region;
@@ -26,7 +29,7 @@ struct regions_ring {
         int error;
 };
 
-/* All of a kio. */
+/* The regions of one kio, and the buffer numbers that they share. */
 struct regions {
         struct kio *io;
         struct worker *workers;
@@ -35,19 +38,25 @@ struct regions {
 
         struct list_node list;
         unsigned n_unused;
-        uint16_t unused[REGIONS_BUFFERS]; /* numbers of buffers, the same for every ring */
+        uint16_t unused[REGIONS_BUFFERS]; /* free buffer numbers, which are the same in every
+                                           * ring */
 };
 
+/* Initializes an empty set of regions. `submit` must pass a request to the worker of the given
+ * number. */
 void regions_init(struct regions *r, struct kio *io, struct worker *workers, unsigned n_workers,
                   void (*submit)(struct kio *io, struct kio_request *req, unsigned worker));
-/* Call it after the rings are closed. Does nothing if all is zero. */
+/* Releases every region without waiting. Call it after the rings are closed. Does nothing if `r`
+ * is all zero. */
 void regions_fini(struct regions *r);
 
-/* `refused`: 0, or why nothing can be registered. */
+/* Implement kio_region_register() and kio_region_unregister() (io.h). `refused` is 0, or the
+ * -errno that registration has to report without trying. */
 void regions_register(struct regions *r, struct kio_region *region, int refused);
 void regions_unregister(struct regions *r, struct kio_region *region);
 
-/* A ring's worker: the number of the buffer that has all of [buf, buf + length), or -1. */
+/* Returns the number of the buffer that contains all of [buf, buf + length) in the ring of
+ * `worker`, or -1. Runs on that worker. */
 static inline int regions_find_buffer(const struct kio_region *region, unsigned worker,
                                       const char *buf, uint64_t length)
 {

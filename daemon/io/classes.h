@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests by class, and which class is served next. Private to io/. */
+/* Queues of requests by class, and the choice of the class to serve next. Private to io/. */
 #pragma once
 
 #include "io/request.h"
@@ -18,9 +18,10 @@ static inline bool classes_are_empty(const struct list_node lists[static KIO_CLA
         return true;
 }
 
-/* Which class goes next: gets, then puts, then background; but every eighth turn is a put's and one
- * in 64 is background's. `barred`: a bit for each class that may not. -1: none of those that may.
- */
+/* Returns the class to serve next, or -1 if every class that may be served is empty. Gets go
+ * first, then puts, then background work. To prevent starvation, every eighth iteration prefers
+ * a put, and one in 64 prefers background work. `barred` has a bit for each class that may not
+ * be served. */
 static inline int classes_pick(const struct list_node lists[static KIO_CLASS_END], unsigned barred,
                                uint32_t turn)
 {

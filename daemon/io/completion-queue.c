@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The completion queue: any thread of a kio publishes requests, the loop takes them. It owns the
- * list, its lock, and an eventfd.
+/* The completion queue: any thread of a kio publishes requests, and the loop takes them. It owns
+ * the list, its lock and an eventfd.
  *
- * One notification covers everything until the loop has come for it: a thread that finds `notified`
- * off turns it on and writes the eventfd; a thread that finds it on need not. The loop reads the
- * eventfd first and turns `notified` off last, in the same step in which it takes the rest of the
- * list. So a request that is published later finds it off and writes, and one that was published
- * before has been taken: no wake-up is lost, whenever the write itself happens. A write that comes
- * after its request was taken makes the descriptor readable once without need.
+ * One notification covers everything until the loop has served it. A thread that finds
+ * `notified` off turns it on and writes the eventfd; a thread that finds it on does not write.
+ * The loop reads the eventfd first and turns `notified` off last, in the same critical section
+ * in which it takes the rest of the list. A request that is published later therefore finds it
+ * off, and one that was published earlier has been taken: no wake-up is lost, whenever the write
+ * itself happens. A write that comes after its request was taken makes the descriptor readable
+ * once without need.
  *
- * After initialization nothing here can fail. */
+ * After initialization nothing can fail. */
 #include "io/completion-queue.h"
 
 #include <errno.h>
@@ -54,7 +55,8 @@ void completion_queue_publish(struct completion_queue *o, struct list_node *done
         pthread_mutex_unlock(&o->lock);
         if (notified)
                 return;
-        /* It can only fail by being full, and then it is readable already. */
+        /* The write can fail only if the counter is full, in which case the descriptor is
+         * already readable. */
         n = write(o->fd, &one, sizeof(one));
         (void)n;
 }

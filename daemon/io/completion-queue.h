@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finished requests on their way to the loop: one list that all threads of a kio fill and the loop
- * empties. Private to io/. */
+/* The queue of finished requests, which all threads of a kio fill and the loop thread empties.
+ * Private to io/. */
 #pragma once
 
 #include <pthread.h>
@@ -11,18 +11,23 @@
 struct completion_queue {
         pthread_mutex_t lock;
         struct list_node done;
-        bool notified; /* the loop takes more by itself, or the eventfd is written; under `lock` */
-        int fd;        /* an eventfd: readable when the loop has something to take */
+        bool notified; /* the eventfd is written or the loop is taking requests; protected by
+                        * `lock` */
+        int fd;        /* an eventfd, readable when the loop thread has requests to take */
 };
 
+/* Creates the eventfd. Returns 0 or -errno. At completion_queue_fini() no thread may publish any
+ * longer; remaining requests are dropped. */
 int completion_queue_init(struct completion_queue *o);
 void completion_queue_fini(struct completion_queue *o);
 
-/* Any thread: publishes all of `done`, and notifies the loop unless that is pending already. */
+/* Publishes all requests in `done` and notifies the loop unless a notification is pending. Any
+ * thread. */
 void completion_queue_publish(struct completion_queue *o, struct list_node *done);
 
-/* The loop, in this order: begin(); take() any number of times, while no thread notifies it; end(),
- * which takes the rest, and after which threads notify it again. Both append to `ret`. */
+/* Takes finished requests, in three steps on the loop thread. Between begin() and end() no
+ * thread writes the eventfd, and take() may run any number of times. end() takes the remaining
+ * requests and turns notifications on again. take() and end() append to `ret`. */
 void completion_queue_begin(struct completion_queue *o);
 void completion_queue_take(struct completion_queue *o, struct list_node *ret);
 void completion_queue_end(struct completion_queue *o, struct list_node *ret);

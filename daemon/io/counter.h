@@ -15,7 +15,7 @@ static inline void counter_set(_Atomic uint64_t *c, uint64_t value)
         atomic_store_explicit(c, value, memory_order_relaxed);
 }
 
-/* One writer: no need of a locked add. */
+/* Adds with a plain load and store, which suffices because each counter has one writer. */
 static inline void counter_add(_Atomic uint64_t *c, uint64_t n)
 {
         counter_set(c, counter_get(c) + n);

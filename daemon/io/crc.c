@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CRC32C over memory, by libisal, which picks the processor's best way itself.
+/* CRC32C over memory by libisal, which selects the fastest code for the processor.
  *
- * Any thread may call; nothing is owned. libisal's crc32_iscsi() does neither inversion and takes
- * an int for the length; both are settled here. A copy of some length goes past the caches
- * (stream.h), where the processor can. Else it goes in pieces that stay in the second-level cache,
- * so that the checksum reads what the copy has just written there and memory sees each byte once.
- */
+ * Any thread may call; nothing is owned. libisal's crc32_iscsi() does neither inversion and
+ * takes an int as length; this module handles both. A long copy bypasses the caches (stream.h)
+ * if the processor can. Other copies proceed in pieces that fit the second-level cache, so that the
+ * checksum reads cached bytes of the copy, and each byte crosses the memory bus once. */
 #include "io/crc.h"
 
 #include <string.h>
@@ -24,7 +23,8 @@ uint32_t kio_crc32c_extend(uint32_t crc, const void *data, size_t bytes)
         while (bytes > 0) {
                 size_t n = MIN(bytes, (size_t)CRC_MOST_AT_ONCE);
 
-                /* It does not write to the buffer; its prototype has only forgotten to say so. */
+                /* crc32_iscsi() does not write to the buffer; its prototype merely lacks the
+                 * const. */
                 crc = crc32_iscsi((unsigned char *)(uintptr_t)p, (int)n, crc);
                 p += n;
                 bytes -= n;
@@ -51,8 +51,9 @@ static uint32_t copy_by_pieces(uint32_t crc, char *to, const char *from, size_t 
         return crc;
 }
 
-/* Of a copy that is long enough: the bytes in front of those that a way takes, and as many of those
- * as there are. NULL: it is to be done without. */
+/* Returns the implementation for a long copy, or NULL if the copy is short or the processor has
+ * none. Stores the bytes to copy before the first aligned one, and the bytes for the
+ * implementation itself. */
 static const struct stream_way *find_way(const void *to, size_t bytes, size_t *ret_head,
                                          size_t *ret_body)
 {

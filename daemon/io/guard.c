@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one SIGBUS handler, and a jump buffer a thread. Nothing is owned beyond the process.
+/* Owns the process's SIGBUS handler and one jump buffer per thread.
  *
- * Happy path: guard_call() sets the thread's jump buffer, runs the function, clears it. On a SIGBUS
- * inside, the handler jumps back. SIGBUS must never be blocked: a blocked one that the thread
- * causes itself kills. So the mask is put back after the jump, to what the handler found; saving it
- * in the jump buffer would be a system call for each guard_call(), faults or not. */
+ * Normal path: guard_call() sets the thread's jump buffer, runs the function and clears it. On a
+ * SIGBUS inside the function, the handler jumps back. SIGBUS must never be blocked, because a
+ * blocked SIGBUS that the thread itself causes kills the process. After the jump, the signal
+ * mask is therefore restored to the one the handler found; saving it in the jump buffer would
+ * cost a system call in each guard_call(). */
 #include "io/guard.h"
 
 #include <errno.h>
@@ -67,8 +68,8 @@ static void guard_handle(int sig, siginfo_t *info, void *context)
                 guard_before.sa_handler(sig);
                 return;
         }
-        /* By default it kills: a fault happens again when we return, a signal that was sent must be
-         * repeated. */
+        /* The default action kills: a fault recurs when this handler returns, but a signal that
+         * was sent has to be raised again. */
         signal(sig, SIG_DFL);
         if (info->si_code <= 0)
                 raise(sig);
@@ -97,8 +98,8 @@ int guard_install(void)
 int guard_call(void (*f)(void *userdata), void *userdata)
 {
         if (sigsetjmp(guard_jump, 0) != 0) {
-                /* ThreadSanitizer has forgotten by itself what it ignores: a handler begins anew.
-                 */
+                /* ThreadSanitizer needs no guard_shared_end() here: entering a signal handler
+                 * resets its ignore state. */
                 pthread_sigmask(SIG_SETMASK, &guard_mask, NULL);
                 return -EFAULT;
         }

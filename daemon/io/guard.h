@@ -1,24 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Access to memory that may vanish: a process that holds the file behind a shared mapping can
- * truncate it, and the next access raises SIGBUS.
+/* Safe access to memory that may vanish: a process that holds the file behind a shared mapping
+ * can truncate it, and the next access raises SIGBUS.
  *
- * Any thread may run guard_call(). The handler is installed for the process, is never removed, and
- * acts only on a thread that is inside guard_call(); any other SIGBUS goes to the handler before
- * it.
- */
+ * Any thread may run guard_call(). The SIGBUS handler is installed for the process, is never
+ * removed, and acts only on a thread that is inside guard_call(). It passes any other SIGBUS to
+ * the previous handler. */
 #pragma once
 
-/* Call it before any guard_call(), and again if other code may have replaced the handler since;
- * calling it twice is harmless. 0, -errno. */
+/* Installs the handler. Call it before guard_call(), and again if other code may have replaced
+ * the handler; calling it twice is harmless. Returns 0 or -errno. */
 int guard_install(void);
 
-/* Runs f(userdata). 0; -EFAULT: it touched memory that is not there, and was left at that point for
- * good. So f may hold no lock and own nothing. */
+/* Runs f(userdata) and returns 0, or -EFAULT if f accessed memory that does not exist. In that
+ * case f was abandoned at the access, so f must not hold a lock or own anything. */
 int guard_call(void (*f)(void *userdata), void *userdata);
 
-/* Memory that is shared with a client changes under any transfer, and a client may have two go to
- * one place: that is not the daemon's race, but would look like one between two of its threads.
- * Between these two calls ThreadSanitizer does not look, as it does not within guard_call(). Else
- * they do nothing. */
+/* Suspend and resume the checks of ThreadSanitizer on this thread; guard_call() includes them. A
+ * client may change shared memory during a transfer, or direct two transfers to one place, which
+ * the sanitizer would report as a race of the daemon. Without ThreadSanitizer these functions do
+ * nothing. */
 void guard_shared_begin(void);
 void guard_shared_end(void);

@@ -5,10 +5,10 @@
  * Owns the workers, the blocking-call threads and the completion queue. All functions run on the
  * loop thread.
  *
- * Choice of the backend: for each backend, best first, and for each of its feature levels, every
- * worker opens its queue; if one fails, all close and the next level is tried, so that all workers
- * run on the same. The last refusal is kept as the reason. Later failures are results of requests;
- * nothing else here can fail. */
+ * Choice of the back end: for each back end and each of its feature levels, best first, every
+ * worker opens its queue. If one fails, all close and the next level is tried, so that all
+ * workers run on the same. The last refusal is kept as the reason. Later failures are results of
+ * requests; nothing else here can fail. */
 #include "io/io.h"
 
 #include <assert.h>
@@ -28,24 +28,25 @@
 #include "io/buffers.h"
 #include "io/worker.h"
 
-/* What one worker has before another is woken. Of transfers also no more than its places. */
+/* The load that one worker gets before the next is woken. Transfers are also limited to its
+ * depth. */
 enum {
         KIO_TRANSFER_BYTES = 32 << 20,
         KIO_COPY_BYTES = 256 * 1024,
-        KIO_CHECKSUM_SHARE = 4, /* so much less than a copy does a checksum cost */
+        KIO_CHECKSUM_SHARE = 4, /* a checksum costs this fraction of a copy */
 };
 
 enum { KIO_WORKERS_MAX = 256, KIO_DEPTH_MAX = 4096, KIO_REAP_ROUNDS = 4, KIO_TAIL_BYTES = 4096 };
 
 struct kio {
         struct worker *workers;
-        unsigned n_workers; /* initialized ones */
+        unsigned n_workers; /* number of initialized ones */
         unsigned depth;
-        unsigned places; /* reads and writes that a worker has at the device at a time */
+        unsigned places; /* most reads and writes of one worker at the device */
         uint64_t spread_bytes;
-        struct worker *reader; /* was given the last read, where they are spread */
+        struct worker *reader; /* got the last read, if reads are spread */
         struct blocking_call
-                blocking_calls[KIO_VOLUMES_MAX]; /* those that have had a call, and the first */
+                blocking_calls[KIO_VOLUMES_MAX]; /* number 0, and those that have had a call */
         struct completion_queue completion_queue;
         uint64_t pending;
 
@@ -53,10 +54,10 @@ struct kio {
         char reason[512];
         char ring_flags[128];
 
-        unsigned registering; /* workers that have not answered */
+        unsigned registering; /* workers that have not yet answered */
         int registration_result, registration_error;
         char registered_reason[256];
-        bool registered_any; /* a piece was, on all rings */
+        bool registered_any; /* every ring has registered at least one piece */
         uint64_t registrations_refused;
         void (*registered)(void *userdata, int r);
         void *registered_userdata;
@@ -76,8 +77,8 @@ static int kio_fail(char ret_error[static 256], int error, const char *text)
         return -error;
 }
 
-/* Every worker opens this rung, or none has one. `ret_error`: what the first that could not was
- * refused. */
+/* Opens this feature level on every worker, or closes all again if one fails. Returns 0, or the
+ * first failure and its text. */
 static int kio_try(struct kio *io, const struct kio_backend *backend, unsigned rung,
                    char ret_error[static 256])
 {
@@ -109,7 +110,7 @@ static int kio_try(struct kio *io, const struct kio_backend *backend, unsigned r
         return r;
 }
 
-/* Down this backend's rungs. io->reason says what was given up on the way. */
+/* Opens the back end at its best feature level that works. io->reason keeps the last refusal. */
 static int kio_descend(struct kio *io, const struct kio_backend *backend)
 {
         char error[256];
@@ -150,7 +151,8 @@ static int kio_open_queues(struct kio *io, const char *name)
 
 static void kio_prepare(struct kio *io, struct kio_request *req);
 
-/* To one worker, whatever the operation: what a ring has is its worker's alone. */
+/* Submits a request to one worker, whatever its operation, because only that worker can access
+ * its ring. */
 static void kio_submit_to_worker(struct kio *io, struct kio_request *req, unsigned worker)
 {
         kio_prepare(io, req);
@@ -218,7 +220,7 @@ static int kio_start_on(struct kio **ret, const struct kio_params *params,
         *io = (struct kio){ 0 };
         r = completion_queue_init(&io->completion_queue);
         if (r < 0) {
-                free(TAKE_PTR(io)); /* there is nothing to stop */
+                free(TAKE_PTR(io)); /* kio_stop() must not see it: nothing is initialized */
                 return kio_fail(ret_error, -r, "eventfd");
         }
         io->stages = params->stages ? params->stages : &io->no_stages;
@@ -264,7 +266,7 @@ struct kio *kio_stop(struct kio *io)
 {
         if (!io)
                 return NULL;
-        /* They work off what they have before they end. */
+        /* The threads finish everything submitted before they end. */
         for (unsigned i = 0; i < io->n_workers; i++)
                 worker_fini(&io->workers[i]);
         for (unsigned i = 0; i < KIO_VOLUMES_MAX; i++)
@@ -281,7 +283,8 @@ int kio_fd(const struct kio *io)
         return io->completion_queue.fd;
 }
 
-/* How much of the request is `buf`'s, or of a copy without one, is not the tail's. */
+/* Returns how many bytes of the request belong to `buf`, or to `src` in a copy without `buf`;
+ * those beyond belong to the tail. */
 static uint64_t kio_body(const struct kio_request *req)
 {
         uint64_t body;
@@ -334,16 +337,17 @@ static struct blocking_call *kio_blocking_call(struct kio *io, unsigned volume)
 {
         struct blocking_call *c = &io->blocking_calls[volume];
 
-        /* Without a thread of its own it shares the first one's. */
+        /* If the thread cannot be started, the calls run on the thread of volume 0. */
         return c->has_thread || blocking_call_init(c, volume, &io->completion_queue) == 0
                        ? c
                        : &io->blocking_calls[0];
 }
 
-/* Where there are cores for all workers, reads are spread over them: a batch ends when the last
- * checksum is compared, and a device answers many reads at about the same time. Each is given a few
- * of them in a row, as they may be adjacent. What it writes takes no places from them, and has no
- * checksum to be compared. */
+/* Returns the worker for a read if reads are spread, or NULL if all workers fail. A batch ends
+ * when its last checksum is compared, and a device answers many reads at about the same time;
+ * several workers therefore compute the checksums concurrently. Each gets a few reads in a row,
+ * which may be adjacent. Only reads count as load, because writes occupy other places and
+ * compute nothing. */
 static struct worker *kio_choose_reader(const struct kio *io)
 {
         struct worker *least = NULL;
@@ -362,9 +366,10 @@ static struct worker *kio_choose_reader(const struct kio *io)
         return least;
 }
 
-/* Each worker that is woken wants a core, next to the loop's and the client's, and a batch ends
- * when the last of them has had one. So the first one that is not busy takes the request. One that
- * fails has nothing to do, and is to have no more than its share for that. */
+/* Returns the worker for a request: the first that is not busy. Waking fewer workers is better,
+ * because each needs a core besides those of the loop and the client, and a batch ends when the
+ * last of them has run. A failing worker looks idle, and is chosen only if it is the request's
+ * by affinity. */
 static struct worker *kio_choose(struct kio *io, const struct kio_request *req, unsigned affinity)
 {
         struct worker *least = &io->workers[0];
@@ -437,7 +442,8 @@ void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity)
         w = kio_choose(io, req, affinity);
         kio_load(w, req);
         if (req->op == KIO_READ && io->spread_bytes && w != io->reader) {
-                /* The one before has its share, and need not wait until the others have theirs. */
+                /* The previous worker has its share and can begin before the other workers have
+                 * theirs. */
                 if (io->reader)
                         worker_flush(io->reader);
                 io->reader = w;
@@ -451,7 +457,8 @@ void kio_flush(struct kio *io)
                 worker_flush(&io->workers[i]);
 }
 
-/* Of what a worker did. A copy begins where its device would be done. */
+/* Records the times of a finished operation. A copy has no device, so its answer counts as
+ * immediate. */
 static void kio_record_stages(struct kio *io, const struct kio_request *req)
 {
         struct stages_event event = {
@@ -497,7 +504,8 @@ unsigned kio_reap(struct kio *io)
         unsigned n, total = 0;
 
         completion_queue_begin(&io->completion_queue);
-        /* What gets done while complete() runs comes along, but the loop has others to serve. */
+        /* Completions that arrive while complete() runs are reaped as well, but only for a few
+         * rounds, since the loop has other work. */
         for (unsigned round = 0; round < KIO_REAP_ROUNDS; round++) {
                 completion_queue_take(&io->completion_queue, &done);
                 n = kio_complete(io, &done);
@@ -540,8 +548,8 @@ static void kio_registration_complete(struct kio_request *req)
         if (io->registration_result < 0 && io->registration_error == 0) {
                 const char *text = registration_text(-io->registration_result);
 
-                /* What one worker cannot have now it cannot have later: no more is pinned for
-                 * nothing. */
+                /* A refusal is taken as permanent, so that no further memory is pinned without
+                 * use. */
                 io->registration_error = io->registration_result;
                 snprintf(io->registered_reason, sizeof(io->registered_reason), "%s%s%s%s",
                          text ? text : "registering the pool", text ? " (" : ": ",
@@ -579,7 +587,7 @@ void kio_register_piece(struct kio *io, unsigned piece, void (*done)(void *userd
 
 void kio_region_register(struct kio *io, struct kio_region *region)
 {
-        /* Where the pool may not be registered, nothing else is. */
+        /* If the pool cannot be registered, no region is registered either. */
         regions_register(&io->regions, region, io->registration_error);
 }
 
@@ -657,7 +665,7 @@ bool kio_is_alive(struct kio *io)
 {
         bool alive = true;
 
-        /* All of them, each time: each remembers what it has seen. */
+        /* Call every function, because each records its progress for the next call. */
         for (unsigned i = 0; i < KIO_VOLUMES_MAX; i++)
                 if (!blocking_call_is_alive(&io->blocking_calls[i]))
                         alive = false;
@@ -679,7 +687,7 @@ uint64_t kio_oldest(const struct kio *io, unsigned volume)
                 since = counter_get(&io->workers[i].oldest_ns[volume]);
                 if (since > 0)
                         oldest = MIN(oldest, since);
-                /* The rings' own, which no volume has asked for. */
+                /* Registrations on the rings belong to no volume and are reported for volume 0. */
                 since = volume == 0 ? counter_get(&io->workers[i].call_ns) : 0;
                 if (since > 0)
                         oldest = MIN(oldest, since);

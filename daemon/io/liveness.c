@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See liveness.h. Opened once at startup, on the loop thread. The lock is never released by this
- * process: the kernel does, after the last I/O of the last ring. */
+/* Creates the file at startup, on the loop thread. This process never releases the lock: the
+ * kernel does, after the last I/O of the last ring. */
 #include "io/liveness.h"
 
 #include <errno.h>

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a client learns that the I/O of a dead daemon has ended (rule R17): a file that stays locked
- * as long as any of it may still reach memory. The lock belongs to an open file that every ring has
- * registered, and a ring outlives its process until its I/O has ended. Clients get the same file
- * opened anew, so that their own attempt to lock it conflicts with the daemon's lock. */
+/* A file whose lock tells a client that the I/O of a dead daemon has ended (rule R17): it stays
+ * locked as long as any of that I/O may reach memory. The lock belongs to an open file that
+ * every ring has registered, and a ring outlives its process until its I/O has ended. Clients
+ * get a second open file of the same file, so that their attempt to lock it conflicts with the
+ * daemon's lock. */
 #pragma once
 
 struct liveness {
-        int locked_fd;  /* to be registered with every ring */
-        int handout_fd; /* what clients get */
+        int locked_fd;  /* locked; register it with every ring */
+        int handout_fd; /* given to clients */
 };
 
+/* Creates and locks the file. Returns 0 or -errno. */
 int liveness_open(struct liveness *ret);
+/* Closes both descriptors. The lock stays with the rings that registered it. */
 void liveness_close(struct liveness *l);

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See merge.h. Runs on its worker's thread, which has merged operations of its own, as many as it
- * may have requests in flight. Owns those; the requests that are merged stay their owners'. Cannot
- * fail: a request that finds none adjacent, or no merged operation unused, goes alone. */
+/* Implements merge.h. Runs on the worker's thread, which has as many merged operations as it may
+ * have requests in flight. Owns the merged operations; the requests in them stay their owners'.
+ * Cannot fail: a request without an adjacent one, or without a free merged operation, is
+ * submitted alone. */
 #include "io/merge.h"
 
 #include <stdlib.h>
 
 #include "io/backend.h"
 
-/* KIO_JOINED_MAX for a write, which saves work in the file system. Less for a read: the request of
- * the first part must not wait for much more, and while it is verified the next ones shall be under
- * way. Measured with chunks of 4 to 64 KiB. */
+/* Most bytes in a merged read. A write may have KIO_JOINED_MAX, since merging saves work in the
+ * file system. Reads are smaller, so that the first request does not wait long and its checksum
+ * is computed while the next reads are in flight. Measured with chunks of 4 to 64 KiB. */
 enum { MERGE_READ_MAX = 128 * 1024 };
-/* How many requests are searched for adjacent ones: those that come in together. */
+/* How many requests are searched for adjacent ones: about a batch. */
 enum { MERGE_WINDOW = 32 };
 
 struct merged {
@@ -35,7 +36,7 @@ void merge_fini(struct merge *j)
         *j = (struct merge){ 0 };
 }
 
-/* One that has failed before goes alone. */
+/* Returns whether a request can be merged. A request that has failed before is submitted alone. */
 static bool may_merge(const struct kio_request *req)
 {
         return (req->op == KIO_READ || req->op == KIO_WRITE) && !req->vector &&
@@ -53,8 +54,9 @@ static bool is_adjacent(const struct kio_request *req, const struct kio_request 
                 next->offset + next->length == req->offset);
 }
 
-/* The first adjacent one among those that come first; NULL: none is. It may lie before `req` on the
- * disk: the chunks that replace those of a chain lie so, since its last was evicted first. */
+/* Returns an adjacent request near the head of `ready`, or NULL. It may lie before `req` on the
+ * disk: the chunks that replace an evicted chain are in descending order, because the end of the
+ * chain was evicted first. */
 static struct kio_request *find_adjacent(const struct kio_request *req, struct list_node *ready)
 {
         unsigned left = MERGE_WINDOW;
@@ -116,5 +118,6 @@ void merge_split(struct merge *j, struct kio_request *req, struct list_node *ret
         struct merged *merged = container_of(req, struct merged, req);
 
         list_splice(ret_parts, &merged->parts);
-        list_prepend(&j->unused, &merged->req.node); /* what was never used is not there yet */
+        list_prepend(&j->unused, &merged->req.node); /* reuses the memory that was touched last,
+                                                      * before memory never used */
 }

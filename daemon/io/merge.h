@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merges adjacent requests: if reads, or writes, of adjacent places in a file wait together, the
- * worker submits one merged operation. Private to io/.
+/* Merging of adjacent requests: reads, or writes, of adjacent ranges of a file that wait
+ * together at a worker become one operation. Private to io/.
  *
- * It saves the file system's work for each of them; most of all for a first write, since the extent
- * is converted once. If the merged operation fails or is short, its parts are separated and
- * submitted one by one, so that each gets its own result. So a bad block delays the adjacent
- * requests by one failed operation, and its own by two. */
+ * Merging saves work in the file system for each request, most of all for a first write, since
+ * the extent is converted once. If the merged operation fails or is short, its requests are
+ * separated and submitted one by one, so that each gets its own result. A bad block therefore
+ * delays the adjacent requests by one failed operation, and its own request by two. */
 #pragma once
 
 #include "io/request.h"
 
 struct merge {
-        struct merged *all;      /* NULL: nothing is joined */
-        struct list_node unused; /* of them */
+        struct merged *all;      /* NULL: no memory, so nothing is merged */
+        struct list_node unused; /* merged operations that are free */
 };
 
-/* Up to `n` at a time. */
+/* Allocates `n` merged operations. Without memory for them, no request is merged. */
 void merge_init(struct merge *j, unsigned n);
 void merge_fini(struct merge *j);
 
-/* Takes what stands first in `ready`, and with it those that follow there and are adjacent to it:
- * one request then, with parts. */
+/* Removes the first request from `ready`, which must not be empty, and merges it with adjacent
+ * ones from the head of the list. Returns the merged request, whose `parts` is not NULL, or the
+ * first request itself. */
 struct kio_request *merge_take(struct merge *j, struct list_node *ready);
-/* Takes one with parts apart: they come to `ret_parts` as they were, by their places. */
+/* Releases a merged request and appends its parts to `ret_parts`, in the order of their offsets. */
 void merge_split(struct merge *j, struct kio_request *req, struct list_node *ret_parts);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The POSIX backend: threads that call pread, pwrite and fdatasync for one worker, where io_uring
- * is not available.
+/* The POSIX back end: threads that call pread, pwrite and fdatasync for one worker, where
+ * io_uring is not available.
  *
  * It owns its threads and one slot per operation that may be in flight. push() fills a slot and
- * lists it; a thread takes it, makes the one blocking call and lists the result; the worker sleeps
- * on a condition variable until there is a result or a wake-up. The lock protects the lists and is
- * never held across a system call. The descriptors of a killed daemon, its locks among them, stay
- * open until its last thread has returned from its last call; so there is nothing to register here.
+ * lists it; a thread takes the slot, makes the blocking call and lists the result; the worker
+ * sleeps on a condition variable until there is a result or a wake-up. The lock protects the
+ * lists and is never held across a system call. Lock files need no registration here: the
+ * descriptors of a killed daemon stay open until its last thread has returned from its last
+ * call.
  *
- * A hung device keeps one thread for each call; the worker reports such calls, and for each of them
- * one thread is added.
+ * A hung device occupies one thread for each call; the worker reports such calls, and one thread
+ * is added for each.
  *
- * A failure of a call is its result; the worker handles short transfers and EINTR. */
+ * A failed call has its error as result; the worker handles short transfers and EINTR. */
 #include "io/backend.h"
 
 #include <assert.h>
@@ -31,13 +32,13 @@
 enum { POSIX_THREADS_DEFAULT = 8, POSIX_THREADS_MAX = 256, POSIX_PROBE_BYTES = 4096 };
 
 struct slot {
-        struct list_node node; /* in exactly one of the lists, or with a thread */
+        struct list_node node; /* on one list, or with a thread and on none */
         struct kio_request *req;
         enum kio_op op;
         int fd;
-        const struct iovec *pieces; /* the request's; a sync has none */
+        const struct iovec *pieces; /* belong to the request; a sync has none */
         unsigned n_pieces;
-        bool shared; /* the memory, with a client */
+        bool shared; /* the memory is shared with a client */
         off_t offset;
         int32_t result;
 };
@@ -46,15 +47,17 @@ struct posix_queue {
         struct kio_queue base;
 
         pthread_mutex_t lock;
-        pthread_cond_t work_cond; /* threads: something in `work`, or `closing` */
-        pthread_cond_t done_cond; /* the worker: something in `done`, or `woken` */
+        pthread_cond_t work_cond; /* signalled for threads when `work` has a slot or `closing` is
+                                   * set */
+        pthread_cond_t done_cond; /* signalled for the worker when `done` has a slot or `woken`
+                                   * is set */
         struct list_node work, done;
         bool woken, closing;
 
         struct slot *slots;
-        struct list_node unused; /* the worker's own */
+        struct list_node unused; /* used by the worker only */
 
-        pthread_t *threads; /* room for POSIX_THREADS_MAX */
+        pthread_t *threads; /* array of POSIX_THREADS_MAX */
         unsigned n_threads, wanted_threads;
         unsigned worker;
 };
@@ -129,7 +132,7 @@ static struct kio_queue *posix_close(struct kio_queue *base)
         q->closing = true;
         pthread_cond_broadcast(&q->work_cond);
         pthread_mutex_unlock(&q->lock);
-        /* They leave when there is no work any more, so this waits for all that is in flight. */
+        /* The threads end when `work` is empty, so joining them waits for everything in flight. */
         for (unsigned i = 0; i < q->n_threads; i++)
                 pthread_join(q->threads[i], NULL);
         pthread_cond_destroy(&q->done_cond);
@@ -309,7 +312,8 @@ static void posix_wake(struct kio_queue *base)
         pthread_mutex_unlock(&q->lock);
 }
 
-/* A thread for each call that hangs, also for those that no thread has begun with; they stay. */
+/* Adds a thread for each operation that hangs, whether or not a thread has begun it. The added
+ * threads stay. */
 static void posix_relieve(struct kio_queue *base, unsigned stuck)
 {
         struct posix_queue *q = posix_of(base);

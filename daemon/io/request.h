@@ -1,37 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request, as callers, workers and back ends have it.
+/* clang-format off */
+/* A request, as callers, workers and back ends share it. The fields that each operation uses:
  *
- * What becomes of a request, by op:
- *   READ   reads `length` bytes at `offset` of `fd` into `buf`, then, if `crc_bytes` is not 0,
- *          computes the CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the
- *          end of the file early is a failure: -EIO, never a short success.
- *          With a `tail`, `length` is crc_bytes up to the next 4 KiB and `buf` has room for
- *          crc_bytes only: whole 4 KiB blocks go there, the last, broken one to `tail`; the
- *          checksum is that of both; then what counts of the tail is copied behind the rest in
- *          `buf`. No byte beyond buf + crc_bytes is written, whatever happens.
- *          With `wipe`, `want_crc` is what the checksum has to be: when it is another, or the read
- *          fails, `buf` is filled with zeros before complete() is called, whatever was read to it.
- *          `crc` says what came.
- *   WRITE  writes all of it. With a `tail`, `length` is whole 4 KiB blocks, and the last one comes
- *          from there.
- *   SYNC   fdatasync.
- *   COPY   copies `length` bytes from `src` to `buf` and computes the CRC32C *over buf's bytes as
- *          they came to lie there* into `crc`, in slices of at most 256 KiB, between which the
- * worker serves its queue. src may be memory that a client shares and changes meanwhile, and
- * (guard_src) that may vanish: then the result is -EFAULT. guard_src covers `buf` as well, and of a
- *          READ the checksum and what is copied out of its tail. Without `buf` nothing is copied,
- *          and counted as moved: the checksum is that of `src` as it lies there. But what `length`
- *          has beyond whole 4 KiB blocks is copied to `tail`, if there is one, with zeros up to
- *          4 KiB, and the checksum is taken over it *there*: what a WRITE with this tail needs.
- *   CALL   runs `call(req)` on its volume's blocking-call thread and takes its return value as the
- *          result: for operations without an asynchronous form here (fallocate, openat, populating
- *          memory). Calls of a volume run one at a time and never on a worker, whatever the
- * affinity.
+ *   READ   Reads `length` bytes at `offset` of `fd` into `buf`. If `crc_bytes` is not 0, computes
+ *          the CRC32C of the first crc_bytes of `buf` into `crc`. A read that reaches the end of the
+ *          file early fails with -EIO; it is never a short success.
+ *          With a `tail`, `length` is crc_bytes rounded up to 4 KiB, and `buf` has room for
+ *          crc_bytes only: whole 4 KiB blocks are read into `buf` and the last, partial one into
+ *          `tail`. The checksum covers both, and then the payload of the tail is copied to its place
+ *          in `buf`. No byte beyond buf + crc_bytes is written, even after an error.
+ *          With `wipe`, `want_crc` is the expected checksum. If the checksum differs or the read
+ *          fails, `buf` is filled with zeros before complete() is called; `crc` still tells what was
+ *          read.
+ *   WRITE  Writes `length` bytes.
+ *          With a `tail`, `length` is a multiple of 4 KiB, and the last 4 KiB come from `tail`.
+ *   SYNC   Calls fdatasync.
+ *   COPY   Copies `length` bytes from `src` to `buf` in slices of at most 256 KiB, between which the
+ *          worker serves its queue, and computes into `crc` the CRC32C of the bytes *as they are in
+ *          buf*, since a client that shares `src` may change it during the copy.
+ *          With `guard_src`, the memory may also vanish, which results in -EFAULT; this covers `src`
+ *          and `buf`, and in a READ the checksum and the copy out of the tail.
+ *          Without `buf`, nothing is copied or counted as moved, and the checksum is that of `src`.
+ *          If there is a `tail`, however, the bytes beyond the last whole 4 KiB block are copied to
+ *          it and padded with zeros to 4 KiB, and the checksum covers them *there*, as a WRITE with
+ *          this tail will store them.
+ *   CALL   Runs `call(req)` on the blocking-call thread of its volume, and takes the return value as
+ *          the result. For operations without an asynchronous form here, such as fallocate, openat
+ *          and populating memory. Calls of one volume run one at a time and never on a worker,
+ *          whatever the affinity.
  *
- * Reads, or writes, of adjacent places in a file that wait together at one worker may be merged
- * (merge.h). Results are compared with the length asked for; a short transfer is resubmitted for
- * its aligned rest, -EINTR and -EAGAIN are retried a bounded number of times. Memory that is not
- * mapped when the device accesses it results in -EFAULT, also where guard_src is not set. */
+ * Adjacent reads, or adjacent writes, that wait together at one worker may be merged (merge.h).
+ * A short transfer is resubmitted for its aligned rest; -EINTR and -EAGAIN are retried a bounded
+ * number of times. Memory that is not mapped when the device accesses it results in -EFAULT,
+ * even without guard_src. */
+/* clang-format on */
 #pragma once
 
 #include <stdbool.h>
@@ -45,21 +47,22 @@ struct kio;
 
 enum kio_op { KIO_READ, KIO_WRITE, KIO_SYNC, KIO_COPY, KIO_CALL, KIO_OP_END };
 
-/* Gets go before puts, but one submission in eight is a put; background work goes when both are
- * idle, and one submission in 64. */
+/* The class of a request. A worker serves gets first, then puts, then background work, except
+ * that every eighth submission prefers a put and one in 64 prefers background work. */
 enum kio_class { KIO_CLASS_GET, KIO_CLASS_PUT, KIO_CLASS_BACKGROUND, KIO_CLASS_END };
 
-/* The device that a request depends on, so that a hung one can be distinguished from the others: a
- * number below KIO_VOLUMES_MAX that the submitter assigns. 0: no device, or any. */
+/* The number of volumes. A request names the device that it depends on by a number below it,
+ * which the submitter assigns, so that the worker can tell a hung device from the others. 0: no
+ * device, or any. */
 enum { KIO_VOLUMES_MAX = 32 };
 
 enum kio_state {
         KIO_IDLE,   /* loop: free for use */
-        KIO_QUEUED, /* worker: the loop may not even read it */
-        KIO_DONE,   /* loop: result is set, complete() runs, back to IDLE before it is called */
+        KIO_QUEUED, /* worker: the loop must not even read it */
+        KIO_DONE,   /* loop: result is set; returns to IDLE before complete() runs */
 };
 
-/* Most bytes of adjacent requests that are merged into one operation. */
+/* Most bytes in one merged operation. */
 enum { KIO_JOINED_MAX = 512 * 1024 };
 
 struct kio_region;
@@ -76,56 +79,61 @@ struct kio_request {
         void *buf;
         uint64_t length;
         uint64_t crc_bytes;
-        /* READ, WRITE, COPY: of `length`, the bytes of the chunk that it moves, for transfers.h. 0:
-         * it moves none. A READ that has them has `want_crc`. */
+        /* READ, WRITE, COPY: bytes of a chunk within `length`, counted by transfers.h. 0: the
+         * request moves no chunk. A READ with a payload also sets `want_crc`. */
         uint64_t payload;
-        /* READ, WRITE: buf lies in it; COPY: src or buf does. NULL: in the pool, or anywhere. */
+        /* READ, WRITE: the region that contains buf. COPY: the region that contains src or buf.
+         * NULL: the pool, or any other memory. */
         struct kio_region *region;
-        void *tail; /* READ, WRITE, COPY: 4 KiB, so aligned, the caller's; NULL: none */
+        void *tail; /* READ, WRITE, COPY: 4 KiB, aligned to 4 KiB, owned by the caller; NULL:
+                     * none */
         const void *src;
-        /* COPY: in place of `src`, or with a `src` in place of `buf`: at least `length` bytes in
-         * all, taken or filled in this order. READ, WRITE: in place of `buf`, of as many bytes, and
-         * aligned as the file asks for; `room` has an element more than that takes, the caller's.
-         * Such a one is not merged, nor uses registered buffers if it is more than one piece. */
+        /* COPY: replaces `src`, or `buf` if `src` is set, by pieces of at least `length` bytes
+         * in all, used in this order. READ, WRITE: replaces `buf` by pieces of the same length,
+         * aligned as the file requires; `room` is an array of the caller with one element more
+         * than the vector needs. A read or write with a vector is not merged, and uses a
+         * registered buffer only if it is a single piece. */
         const struct iovec *vector;
         struct iovec *room;
         bool guard_src;
-        bool unchecked; /* COPY with a `buf`: no checksum is computed, and `crc` is 0 */
-        bool wipe;      /* READ */
+        bool unchecked; /* COPY with `buf`: computes no checksum and leaves `crc` 0 */
+        bool wipe;      /* READ: see above */
         uint32_t want_crc;
         int (*call)(struct kio_request *req);
 
-        int64_t result; /* 0, or -errno. Never a byte count: all or failure */
+        int64_t result; /* 0 or -errno; never a byte count, because a short transfer is a failure */
         uint32_t crc;
         uint64_t submitted_ns, done_ns; /* CLOCK_MONOTONIC */
 
         void (*complete)(struct kio_request *req); /* on the loop thread */
 
-        /* the loop's own */
-        unsigned worker; /* that has it, or had it last */
-        uint64_t load;   /* bytes that it counts as there */
+        /* private to the loop thread */
+        unsigned worker; /* the worker that has the request or had it last */
+        uint64_t load;   /* bytes by which it counts toward that worker's load */
 
-        /* worker's own */
-        uint64_t body; /* so many bytes are buf's, the rest is the tail's */
+        /* private to the worker */
+        uint64_t body; /* bytes that belong to buf; those beyond belong to the tail */
         uint64_t progress;
-        uint64_t vector_done;    /* of its first element; `vector` goes on with the copy */
-        uint64_t device_ns;      /* when the device got it last; COPY: when it began */
-        uint64_t settled_ns;     /* when the device answered last */
-        uint64_t joined_payload; /* of all parts of the operation that it was the first of */
-        struct list_node *parts; /* the requests that this one is made up of; NULL: none */
-        struct iovec *pieces;    /* of what was pushed last: own_pieces, or the parts' */
+        uint64_t vector_done;    /* bytes of the first element that are done; a copy advances
+                                  * `vector` */
+        uint64_t device_ns;      /* when the device got the request last; COPY: when it began */
+        uint64_t settled_ns;     /* when the device last answered */
+        uint64_t joined_payload; /* payload of all parts, in the first part of a merged operation */
+        struct list_node *parts; /* requests merged into this one; NULL: none */
+        struct iovec *pieces;    /* memory of the current operation: own_pieces, `room` or a
+                                  * merged request's array */
         struct iovec own_pieces[2];
-        uint32_t attempts; /* in a row without progress */
-        int32_t failure;   /* of a read, while what it brought is wiped */
+        uint32_t attempts; /* in a row, without progress */
+        int32_t failure;   /* result of a failed read, kept while its bytes are wiped */
         bool wiping;
-        uint32_t registered; /* did the last transfer use a registered buffer? */
-        bool stuck;          /* is it at a device that hangs? */
-        bool along;          /* was it merged into the operation of an adjacent one? */
-        bool cut_short;      /* did the file, or the transfer, end early? */
+        uint32_t registered; /* 1: the last transfer used a registered buffer */
+        bool stuck;          /* in flight at a volume that hangs */
+        bool along;          /* was a part of a merged operation, but not its first */
+        bool cut_short;      /* the file or the transfer ended early */
 };
 
-/* READ, WRITE: where byte `at` of the memory is. `*bytes` becomes what lies there in one piece, if
- * that is less. */
+/* Returns the address of byte `at` of a READ's or WRITE's memory, and lowers `*bytes` to the
+ * number of bytes that are contiguous there. */
 static inline char *kio_request_at(const struct kio_request *req, uint64_t at, uint64_t *bytes)
 {
         const struct iovec *v = req->vector;
@@ -139,7 +147,7 @@ static inline char *kio_request_at(const struct kio_request *req, uint64_t at, u
         return (char *)v->iov_base + at;
 }
 
-/* Memory that I/O goes to, registered piece by piece. */
+/* A range of memory used for I/O and registered in pieces of piece_bytes. */
 struct kio_pool {
         void *base;
         uint64_t bytes, piece_bytes;
@@ -155,41 +163,45 @@ enum kio_region_state {
         KIO_REGION_UNREGISTERING,
 };
 
-/* Memory of a client that I/O goes to and comes from, registered with every ring while it is so.
- * The caller's; the io's from kio_region_register() until kio_region_unregister() has completed, or
- * kio_stop(). All zero before its first time. */
+/* Client memory used for I/O, which every ring registers. The caller owns it, except from
+ * kio_region_register() until kio_region_unregister() has completed or kio_stop() has run. Must
+ * be all zero before its first registration. */
 struct kio_region {
-        void *base;      /* in: a shared mapping, aligned to its pages */
-        uint64_t bytes;  /* in: of it, whole pages */
-        unsigned volume; /* in: as of a request; of the blocking-call thread that maps its pages */
-        /* In. Loop thread, from kio_reap(): of register, and of unregister. */
+        void *base;      /* in: start of a shared mapping, aligned to its pages */
+        uint64_t bytes;  /* in: length of the mapping, in whole pages */
+        unsigned volume; /* in: whose blocking-call thread populates the pages, numbered as in a
+                          * request */
+        /* in: called on the loop thread, from kio_reap(), when registering or unregistering has
+         * ended */
         void (*complete)(struct kio_region *region);
-        /* Of register: 0: every ring has all of it; else why some I/O there goes unregistered,
-         * which works as well but is slower: -ENOMEM (RLIMIT_MEMLOCK), -EOPNOTSUPP (not offered by
-         * the backend), -ENOSPC (no more buffers), -EFAULT (the memory is not mapped). Of
-         * unregister: 0; -errno: a ring failed to unregister all of it. */
+        /* out: After registering, 0 if every ring has all of the region. Otherwise some I/O goes
+         * unregistered, which is only slower: -ENOMEM (RLIMIT_MEMLOCK), -EOPNOTSUPP (the back
+         * end cannot), -ENOSPC (no buffer numbers are left) or -EFAULT (the memory is not
+         * mapped). After unregistering, 0, or -errno if a ring failed to unregister a piece. */
         int result;
-        uint64_t registered_bytes; /* from base on, in every ring */
+        uint64_t registered_bytes; /* out: bytes from base on that every ring has registered */
 
-        /* the io's own */
+        /* private to io/ */
         struct list_node node;
         struct regions *regions;
         enum kio_region_state state;
-        _Atomic bool closing; /* goes no further with registering */
+        _Atomic bool closing; /* unregistering has begun; rings register no further piece */
         struct kio_request step;
         uint64_t mapped, to_map;
-        struct regions_ring *rings; /* one a worker */
-        uint16_t *buffers;          /* their numbers, by piece */
+        struct regions_ring *rings; /* one per worker */
+        uint16_t *buffers;          /* buffer numbers, by piece */
         uint32_t n_buffers;
-        uint32_t waiting;   /* for so many rings */
-        uint32_t in_flight; /* requests that name it */
+        uint32_t waiting;   /* rings that have not answered */
+        uint32_t in_flight; /* requests in flight that name the region */
         int refused, ring_result;
 };
 
-/* Loop thread. The request must stay where it is until complete(). Never fails: an unusable worker
- * completes it with an error. As few workers as the load needs take the requests; where it needs
- * all of them, reads, writes and syncs with the same `affinity` go to the same one. */
+/* Submits a request, which must stay valid and in place until complete(). Cannot fail: an
+ * unusable worker completes the request with an error. The fewest workers that the load needs
+ * are used; if it needs all, reads, writes and syncs with the same `affinity` go to the same
+ * worker. Loop thread. */
 void kio_submit(struct kio *io, struct kio_request *req, unsigned affinity);
 
-/* Wakes the workers for what kio_submit() has not: call at the end of a loop turn. */
+/* Wakes the workers that have requests kio_submit() has not announced. Call it at the end of a
+ * loop iteration. */
 void kio_flush(struct kio *io);

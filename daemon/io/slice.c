@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See slice.h. Runs on the worker's thread, between two entries of its queue. Owns nothing: how far
- * a request is stands in the request. Memory that vanishes under a slice (guard.h) ends it with
- * -EFAULT. */
+/* Implements slice.h. Runs on the worker's thread, between two entries into its queue. Owns
+ * nothing; the request records its own progress. Memory that vanishes during a slice (guard.h)
+ * ends the request with -EFAULT. */
 #include "io/slice.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ struct slice {
         uint64_t bytes;
 };
 
-/* Of the body, or all that counts of the tail. */
+/* Processes one slice: a part of the body, or all payload bytes of the tail. */
 static void run(void *userdata)
 {
         const struct slice *s = userdata;
@@ -69,7 +69,7 @@ static void wipe(void *userdata)
         memset(w->at, 0, w->bytes);
 }
 
-/* Of memory that has gone there is nothing to wipe; what lies around it is. */
+/* Wipes page by page, since some pages have vanished and only the others can be written. */
 static void wipe_pages(struct wipe all)
 {
         while (all.bytes > 0) {
@@ -103,7 +103,7 @@ int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes)
         struct slice s = { .req = req, .bytes = total - req->progress };
         int r = 0;
 
-        /* A tail goes in one. */
+        /* Slice the body only; the tail is processed as a whole. */
         if (req->progress < req->body)
                 s.bytes = MIN(MIN(budget, s.bytes), req->body - req->progress);
         if (req->op == KIO_COPY && req->vector)

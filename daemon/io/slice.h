@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The computing part of a request: a copy with its checksum, or the checksum of what was read. It
- * is done a slice at a time, so that the worker can serve the device in between. Private to io/. */
+/* The computing part of a request: a copy with its checksum, or the checksum of a finished read.
+ * It runs in slices, so that the worker can serve the device in between. Private to io/. */
 #pragma once
 
 #include "io/request.h"
 
-/* The next slice, of at most `budget` bytes; *ret_bytes: how many. 1 when that was the last, 0,
- * -errno. */
+/* Processes the next slice, at most `budget` bytes, and stores its length in *ret_bytes. Returns
+ * 1 if it was the last slice, 0 if more remain, or -errno. */
 int slice_run(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes);
-/* The same with zeros for what a read was to bring. True when that was the last. */
+/* Overwrites the next slice of a failed read's memory with zeros, at most `budget` bytes, and
+ * stores its length in *ret_bytes. Returns whether it was the last slice. */
 bool slice_wipe(struct kio_request *req, uint64_t budget, uint64_t *ret_bytes);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See stream.h. Built for every x86-64 and called only where the processor can, so each function
- * says what it needs by itself; other processors have none of these.
+/* Implements stream.h. The file is built for every x86-64 and each function declares the
+ * instructions that it uses; stream_way() offers it only if the processor has them. Other
+ * processors have no implementation.
  *
  * The checksum is folded ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
- * Instruction", Intel 2009): 128 bytes of state, to which a step multiplies in the 128 that come
- * next. What remains has the same checksum as all that was folded, and libisal computes that. */
+ * Instruction", Intel 2009): the state has 128 bytes, and each step multiplies it and adds the
+ * next 128 bytes. The final state has the same checksum as all folded bytes, and libisal
+ * computes it. */
 #include "io/stream.h"
 
 #if defined(__x86_64__)
@@ -16,7 +18,11 @@
 #define NARROW __attribute__((target("sse4.1,pclmul")))
 #define WIDE   __attribute__((target("avx2,pclmul,vpclmulqdq")))
 
-enum { AHEAD = 1024, LINE = 64 }; /* how far the source is fetched in advance */
+enum {
+        AHEAD = 1024,
+        LINE = 64
+}; /* distance at which the source is prefetched, and the size of
+    * a cache line, in bytes */
 
 /* x^(8 * 128 + 32) and x^(8 * 128 - 32) modulo the polynomial of CRC32C, bits reversed and shifted
  * by one: for the lower and the upper half of 16 bytes. */

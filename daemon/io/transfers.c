@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recorder of transfers. Runs on the loop thread, from kio_submit() and kio_reap(). Owns the
- * counters; cannot fail. What it needs of a request the worker has left in it. */
+/* Counts transfers. Runs on the loop thread, from kio_submit() and kio_reap(). Owns the
+ * counters; cannot fail. The worker has left the times and the result in the request. */
 #include "io/transfers.h"
 
 #include <errno.h>
@@ -54,7 +54,8 @@ void transfers_begin(struct transfers *t, const struct kio_request *req)
                 s->busy_until_ns = MAX(s->busy_until_ns, req->submitted_ns);
 }
 
-/* Workers finish independently: the last to be reaped need not be the last to be done. */
+/* Adds the time since the last completion counted. Workers finish independently, so requests may
+ * be reaped in another order than they finished. */
 static void count_busy(struct transfer_series *s, const struct kio_request *req)
 {
         if (req->done_ns > s->busy_until_ns) {
@@ -76,7 +77,8 @@ static uint64_t queued_of(const struct kio_request *req)
         return req->device_ns > req->submitted_ns ? req->device_ns - req->submitted_ns : 0;
 }
 
-/* A chunk is one region: how many pieces it was on the client's side, the client counts. */
+/* Adds a request to the reader's window. A chunk counts as one region, because only the client
+ * knows into how many pieces its own memory is divided. */
 static void count_in_window(struct transfer_counts *c, const struct kio_request *req,
                             enum transfer_result result)
 {
@@ -112,7 +114,7 @@ void transfers_end(struct transfers *t, const struct kio_request *req)
         s->bytes += req->payload;
         s->device_bytes += req->length;
         if (req->along)
-                return; /* the operation is counted with the first of its parts */
+                return; /* the first part of the merged operation counts the operation */
         s->ops[TRANSFER_OK]++;
         histogram_add(&s->sizes,
                       (req->joined_payload > 0 ? req->joined_payload : req->payload) - 1);

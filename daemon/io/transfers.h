@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The recorder: what moved the bytes of chunks, how many operations that took, and how they ended.
+/* Counters of transfers of chunks: their operations by technology and result, their bytes, sizes
+ * and latencies.
  *
- * The loop thread is its only writer and its only reader: every operation comes back to it, so that
- * a counter is a plain number, and nothing is locked, logged or asked of the kernel. Counted is
- * what has completed. One operation is one submission to the device, or one copy; adjacent chunks
- * that were merged into one are several blocks of it. An operation that fails, or whose bytes fail
- * their check, is an error of its kind and adds neither bytes nor blocks.
+ * The loop thread is the only writer and reader, since every operation returns to it; the
+ * counters are therefore plain numbers, without locks or system calls. A transfer counts when it
+ * completes. One operation is one submission to the device, or one copy; adjacent chunks that
+ * were merged count as several blocks of one operation. An operation that fails, or whose bytes
+ * fail their check, is an error of its kind and adds neither bytes nor blocks.
  *
- * Only chunks count: the table's pages, growth and scrubbing are the store's own. */
+ * Only chunks count: table pages, growth and scrubbing are counted by the store. */
 #pragma once
 
 #include <stdint.h>
@@ -17,34 +18,38 @@
 
 struct kio_request;
 
-/* What is moved by the daemon: chunks, fully contiguous, in memory and on disk. */
+/* The kinds of transfer that the daemon performs. Chunks are always contiguous, in memory and on
+ * disk. */
 enum { TRANSFERS_READ, TRANSFERS_WRITE, TRANSFERS_COPY, TRANSFERS_SERIES };
 
-/* Of one path, layout and technology. */
+/* Counters for one path, layout and technology. */
 struct transfer_series {
         enum transfer_path path;
         enum transfer_layout layout;
         enum transfer_technology technology;
-        uint64_t ops[TRANSFER_RESULTS]; /* TRANSFER_OK: those that moved something */
-        uint64_t blocks, bytes;         /* payload */
-        uint64_t device_bytes;          /* with the padding */
-        uint64_t busy_ns;               /* with at least one in flight, up to the last completion */
-        /* Payload bytes of an operation, less one: so a power of two is the last value of its
-         * bucket, and "at most 4096" is exact. */
+        uint64_t ops[TRANSFER_RESULTS]; /* operations by result; TRANSFER_OK counts those that
+                                         * moved bytes */
+        uint64_t blocks, bytes;         /* payload bytes */
+        uint64_t device_bytes;          /* with padding */
+        uint64_t busy_ns;               /* time with at least one operation in flight, up to the
+                                         * last completion */
+        /* Payload bytes of each operation, minus one: a power of two is then the last value of
+         * its bucket, and "at most 4096" is exact. */
         struct histogram sizes;
-        struct histogram latencies; /* ns, of an operation: at the device, or of the copy */
-        struct histogram queued;    /* ns, of an operation: from its submission to that */
-        /* for busy_ns */
+        struct histogram latencies; /* ns per operation, at the device or copying */
+        struct histogram queued;    /* ns per operation, from submission until the device or the
+                                     * copy began */
+        /* used to compute busy_ns */
         uint64_t inflight, busy_until_ns;
 };
 
 struct transfers {
         struct transfer_series series[TRANSFERS_SERIES];
-        /* By series, what has completed since its reader took it last; NULL: there is no reader. */
+        /* Transfers completed since the reader last took them, by series; NULL: no reader. */
         struct transfer_counts *window;
 };
 
 void transfers_init(struct transfers *t, enum transfer_technology of_the_device);
-/* A request with a payload has been submitted; is complete. */
+/* Count a request with a payload, when it is submitted and when it has completed. */
 void transfers_begin(struct transfers *t, const struct kio_request *req);
 void transfers_end(struct transfers *t, const struct kio_request *req);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The io_uring backend: one ring, which one worker's thread creates, uses and closes.
+/* The io_uring back end: one ring, which one worker's thread creates, uses and closes.
  *
- * It owns the ring; its table of registered buffers (one entry a piece of the pool, filled piece by
- * piece as the pool gets populated, then those of clients' regions, whose numbers buffers.c
- * assigns); its registered files (the locks: they stay held until the kernel has finished the
- * ring's last I/O, also when this process is killed); and an eventfd, on which it always has a read
- * pending while it waits, so that another thread's wake() is a completion like any other.
+ * It owns the ring and everything registered with it. The buffer table has one entry per piece
+ * of the pool, filled as the pool is populated, followed by those of client regions, whose
+ * numbers buffers.c assigns. The registered files are the locks, which stay held until the
+ * kernel has finished the ring's last I/O, even if this process is killed. A read of an eventfd
+ * is pending while the worker waits, so that another thread's wake() is a completion like any
+ * other.
  *
- * open() tests the ring before it succeeds: a read of the probe file into the pool and one wake-up
- * must complete. Where the kernel can restrict a ring, only the seven operations below and the
- * update of the buffer table remain possible.
+ * open() tests the ring before it succeeds: a read of the probe file into the pool and one
+ * wake-up must complete. If the kernel can restrict a ring, only the seven operations below and
+ * updates of the buffer table remain possible.
  *
- * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps, and
- * the kernel's writes in between are invisible to them.
+ * Thread sanitizers need no annotation here: the thread that pushes is the thread that reaps,
+ * and the kernel's writes in between are invisible to them.
  *
- * Failures: open() says in words what the kernel refused, and the next level asks for less. Without
- * a buffer table, or with a piece that cannot be registered, transfers go unregistered, which is
- * only slower. */
+ * Failures: open() describes the kernel's refusal, and the next feature level asks for less.
+ * Without a buffer table, or with a piece that cannot be registered, transfers go unregistered,
+ * which is only slower. */
 #include "io/backend.h"
 
 #include <assert.h>
@@ -32,8 +33,8 @@
 
 enum { URING_BUFFERS_MAX = 16384, URING_PROBE_BYTES = 4096 };
 
-/* From what suits one thread that submits and reaps in batches, down to what the oldest usable
- * kernel knows. */
+/* Feature levels, from the best for a thread that submits and reaps in batches to the one of the
+ * oldest usable kernel. */
 static const struct rung {
         unsigned flags;
         bool restricted;
@@ -66,15 +67,15 @@ struct uring_queue {
 
         struct kio_pool pools[1 + KIO_MORE_POOLS_MAX];
         unsigned n_pools;
-        unsigned n_pieces;         /* of all; 0: not in the table */
-        unsigned n_region_buffers; /* of the table, behind those; 0: no table */
+        unsigned n_pieces;         /* pieces of all pools; 0: not in the table */
+        unsigned n_region_buffers; /* table entries after those; 0: no table */
         bool *registered;
         unsigned worker;
 
         char description[128];
 };
 
-/* What completions of its own carry in place of a request. */
+/* User data of completions that belong to the ring itself and not to a request. */
 static char uring_wake_tag, uring_probe_tag;
 
 static struct uring_queue *uring_of(struct kio_queue *q)
@@ -153,7 +154,7 @@ static int uring_restrict(struct uring_queue *q)
                   .register_op = IORING_UNREGISTER_RING_FDS },
         };
 
-        /* Plainly: liburing 2.3 declares io_uring_register_restrictions() and
+        /* Use the raw system call: liburing 2.3 declares io_uring_register_restrictions() and
          * io_uring_enable_rings(), but its shared library does not export them. */
         return io_uring_register(q->ring.ring_fd, IORING_REGISTER_RESTRICTIONS, allowed,
                                  ARRAY_SIZE(allowed));
@@ -164,7 +165,8 @@ static uint64_t uring_pieces(const struct kio_pool *pool)
         return (pool->bytes - 1) / pool->piece_bytes + 1;
 }
 
-/* The table costs nothing while it is empty. Without it everything works, unregistered. */
+/* Creates the table of registered buffers, which costs nothing while it is empty. Without a
+ * table, all I/O works unregistered. */
 static void uring_make_table(struct uring_queue *q, const struct kio_queue_params *params)
 {
         uint64_t n = 0, n_more;
@@ -191,7 +193,7 @@ static struct io_uring_sqe *uring_get_sqe(struct uring_queue *q)
 {
         struct io_uring_sqe *sqe = io_uring_get_sqe(&q->ring);
 
-        /* The ring has room for all that may be in flight, and for the wake-up. */
+        /* The ring has room for every operation in flight and for the wake-up. */
         assert(sqe);
         return sqe;
 }
@@ -213,7 +215,7 @@ static void uring_wake(struct kio_queue *base)
         eventfd_write(uring_of(base)->wake_fd, 1);
 }
 
-/* Takes what is there; returns how many of them are the caller's. */
+/* Reaps finished operations and handles wake-ups; returns only the number of operations. */
 static unsigned uring_reap(struct kio_queue *base, struct kio_done *ret, unsigned max)
 {
         struct uring_queue *q = uring_of(base);
@@ -241,7 +243,8 @@ static unsigned uring_reap(struct kio_queue *base, struct kio_done *ret, unsigne
         return n_ret;
 }
 
-/* What the kernel has deferred to this thread counts: io_uring_peek_batch_cqe() has it done. */
+/* Completions that the kernel has deferred to this thread count as ready, because reaping makes
+ * the kernel deliver them. */
 static bool uring_is_ready(const struct kio_queue *base)
 {
         const struct uring_queue *q = container_of(base, const struct uring_queue, base);
@@ -256,8 +259,7 @@ static int uring_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
         int r;
 
         if (!wait) {
-                /* With nothing to hand over and nothing deferred by the kernel there is no reason
-                 * to go there. */
+                /* Without anything to submit, the system call is unnecessary. */
                 if (io_uring_sq_ready(&q->ring) == 0)
                         return 0;
                 r = io_uring_submit_and_get_events(&q->ring);
@@ -279,7 +281,7 @@ static int uring_submit(struct kio_queue *base, bool wait, uint64_t timeout_ns)
         return r < 0 ? r : 0;
 }
 
-/* Reads the probe file and wakes itself up: a ring that can do both can do what it is here for. */
+/* Tests the ring: reads the probe file and wakes itself up. Returns 0, or -errno and a text. */
 static int uring_prove(struct uring_queue *q, const struct kio_queue_params *params)
 {
         static _Alignas(URING_PROBE_BYTES) char scratch[URING_PROBE_BYTES];
@@ -299,8 +301,7 @@ static int uring_prove(struct uring_queue *q, const struct kio_queue_params *par
         uring_arm_wake(q);
         uring_wake(&q->base);
         while (probing || q->wake_armed) {
-                /* Not uring_submit(): that would have a second wake-up pending when the first has
-                 * come. */
+                /* uring_submit() would arm a second wake-up after the first has completed. */
                 r = io_uring_submit_and_wait(&q->ring, 1);
                 if (r < 0 && r != -EINTR)
                         return uring_refused(params, "io_uring_enter", -r);
@@ -329,7 +330,7 @@ static struct kio_queue *uring_close(struct kio_queue *base)
         if (q->has_ring) {
                 if (q->wake_armed)
                         uring_wake(base);
-                /* A ring that cannot be entered has never had anything from us. */
+                /* A ring that cannot be entered has no operation in flight. */
                 while ((q->in_flight > 0 || q->wake_armed) &&
                        (r >= 0 || r == -EINTR || r == -EAGAIN || r == -EBUSY))
                         if (uring_reap(base, done, ARRAY_SIZE(done)) == 0 &&
@@ -369,8 +370,8 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
                 q->pools[q->n_pools++] = params->more_pools[i];
         base = &q->base;
 
-        /* Blocking on purpose: the ring waits for a blocking descriptor, a non-blocking one would
-         * say EAGAIN. */
+        /* The eventfd must block: io_uring waits for a blocking descriptor, but a non-blocking
+         * one would return EAGAIN. */
         q->wake_fd = eventfd(0, EFD_CLOEXEC);
         if (q->wake_fd < 0)
                 return uring_refused(params, "eventfd", errno);
@@ -382,7 +383,7 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
         q->has_ring = true;
         if (!(p.features & IORING_FEAT_EXT_ARG) || !(p.features & IORING_FEAT_NODROP))
                 return uring_refused(params, "io_uring", ENOSYS);
-        /* Whatever may be in flight has a place among the completions (rule R6). */
+        /* The completion ring has room for every operation in flight (rule R6). */
         assert(p.cq_entries > params->depth);
 
         if (params->n_lock_fds > 0) {
@@ -392,7 +393,7 @@ static int uring_open(struct kio_queue **ret, const struct kio_queue_params *par
                                              -r);
         }
         uring_make_table(q, params);
-        /* Saves a lookup of the file per call; nothing depends on it. */
+        /* Saves a lookup of the file per call. Optional. */
         (void)io_uring_register_ring_fd(&q->ring);
         if (rung->restricted) {
                 r = uring_restrict(q);
@@ -456,7 +457,7 @@ static int uring_set_buffer(struct kio_queue *base, unsigned number, void *memor
         return r < 0 ? r : 0;
 }
 
-/* The table's entry that has all of [buf, buf + length), or -1. */
+/* Returns the index of the table's entry that contains all of [buf, buf + length), or -1. */
 static int uring_find_buffer(const struct uring_queue *q, const struct kio_region *region,
                              const char *buf, uint64_t length)
 {
@@ -503,7 +504,8 @@ static int uring_push(struct kio_queue *base, struct kio_request *req)
         case KIO_WRITE:
                 n = kio_rest(req, req->pieces);
                 if (n > 1) {
-                        /* Buffers of one operation cannot lie in two entries. */
+                        /* An operation on several pieces of memory cannot use registered
+                         * buffers. */
                         if (req->op == KIO_READ)
                                 io_uring_prep_readv(sqe, req->fd, req->pieces, n, offset);
                         else

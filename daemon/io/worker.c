@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A worker's thread: takes requests from its inbox, keeps the device busy with them, copies and
- * computes checksums in between, and publishes what is done.
+ * computes checksums in between, and publishes finished requests.
  *
- * One iteration: take the inbox; push to the queue as many as its depth and the classes allow;
- * publish what is done to the loop; enter the queue, waiting there only if there is nothing to
- * compute; reap; if that made room, push and enter once more; compute for at most 256 KiB. It
- * sleeps only in that wait. A request is in exactly one list at any time: inbox, ready, in_flight,
- * compute, done, or the parts of a merged request.
+ * One iteration: take the inbox; push as many requests to the queue as its depth and the classes
+ * allow; publish finished requests to the loop; enter the queue, waiting there only if there is
+ * nothing to compute; reap; if that made room, push and enter once more; compute for at most 256
+ * KiB. It sleeps only in that wait. A request is in exactly one list at any time: inbox, ready,
+ * in_flight, compute, done, or the parts of a merged request.
  *
- * Wake-ups: `sleeping` is set under the lock and only while the inbox is empty; a thread that fills
- * the inbox clears it and wakes the queue. The queue remembers a wake-up that comes before the wait
- * (an eventfd's count, a flag).
+ * Wake-ups: `sleeping` is set under the lock and only while the inbox is empty; a thread that
+ * fills the inbox clears it and wakes the queue. The queue remembers a wake-up that comes before
+ * the wait (an eventfd's count, a flag).
  *
  * Adjacent requests that wait together are merged (merge.h) into one operation of the device;
  * before and after it each is a request of its own.
  *
- * A hung device keeps the places of its operations. The worker recognizes its volume by the age of
- * the oldest operation, and gives further places to the other volumes.
+ * A hung device keeps the places of its operations. The worker recognizes its volume by the age
+ * of the oldest operation, and gives additional places to the other volumes.
  *
- * Failures: a short transfer continues from its last aligned byte; EINTR and EAGAIN are retried a
- * bounded number of times without progress; any other error is the request's result. A queue that
- * cannot be submitted keeps what it has in flight and is retried with growing pauses; until it
+ * Failures: a short transfer continues from its last aligned byte; EINTR and EAGAIN are retried
+ * a bounded number of times without progress; any other error is the request's result. A queue
+ * that cannot submit keeps its operations in flight and is retried with growing pauses; until it
  * recovers, all other requests to the device fail at once. */
 #include "io/worker.h"
 
@@ -42,11 +42,12 @@ enum {
         WORKER_ALIGNMENT = 4096,
         WORKER_REAP_MAX = 64,
         WORKER_PAUSE_MS_MAX = 100,
-        WORKER_HANGING_VOLUMES = 4, /* so many fill the queue, the last one counts */
+        WORKER_HANGING_VOLUMES = 4, /* the queue has room for this many volumes, of which the
+                                     * last still works */
 };
 
-/* So many operations in flight: `depth` of either kind, and of the other an eighth more. Of one
- * place there is nothing to reserve. */
+/* Returns the most operations in flight: `depth` of either kind and an eighth more for the other
+ * kind. A single place cannot be divided. */
 static unsigned worker_places(unsigned depth)
 {
         return depth > 1 ? depth + MAX(depth / 8, 1u) : 1;
@@ -57,7 +58,7 @@ static bool is_transfer(const struct kio_request *req)
         return req->op == KIO_READ || req->op == KIO_WRITE;
 }
 
-/* Brings the integral of transfers in flight over time up to now: before their number changes. */
+/* Advances the integral of transfers in flight over time. Call it before their number changes. */
 static void worker_account(struct worker *w, uint64_t now)
 {
         if (w->n_transfers > 0 && now > w->accounted_ns) {
@@ -67,7 +68,8 @@ static void worker_account(struct worker *w, uint64_t now)
         w->accounted_ns = now;
 }
 
-/* What a read has brought that failed, or failed its check, is wiped before it is handed back. */
+/* Begins to wipe the memory of a read that failed or has a wrong checksum. Returns false if the
+ * request needs no wiping. */
 static bool worker_begin_wipe(struct worker *w, struct kio_request *req, int64_t result)
 {
         if (req->op != KIO_READ || !req->wipe || req->wiping ||
@@ -100,9 +102,9 @@ static void worker_finish(struct worker *w, struct kio_request *req, int64_t res
         counter_add(&w->finished, 1);
 }
 
-/* Which classes may have nothing more in flight. There are more places than `depth`, so that
- * neither gets nor the others ever find all of them taken, and both may have `depth`; background
- * takes next to none. */
+/* Returns a bit mask of the classes that may not have more in flight. There are more places than
+ * `depth`, so that gets and other requests cannot block each other and each may have `depth`.
+ * Background work is limited to an eighth of `depth`. */
 static unsigned worker_barred(const struct worker *w)
 {
         unsigned gets = w->n_in_flight_of[KIO_CLASS_GET], others = w->n_in_flight - gets;
@@ -117,7 +119,8 @@ static unsigned worker_barred(const struct worker *w)
         return barred;
 }
 
-/* Takes the inbox in; returns whether the worker is asked to end. */
+/* Moves the requests of the inbox to the thread's own lists. Returns whether the worker is asked
+ * to end. */
 static bool worker_take_inbox(struct worker *w)
 {
         struct list_node taken = LIST_INIT(taken);
@@ -145,7 +148,7 @@ static bool worker_take_inbox(struct worker *w)
         return stopping;
 }
 
-/* May the worker sleep? Once this returned true, a thread that fills the inbox wakes it. */
+/* Returns whether the worker may sleep. After true, a thread that fills the inbox wakes it. */
 static bool worker_fall_asleep(struct worker *w)
 {
         bool r;
@@ -158,7 +161,7 @@ static bool worker_fall_asleep(struct worker *w)
         return r;
 }
 
-/* Keeps the books on what stands at the device for a volume, after that has changed. */
+/* Updates the volume's bits and its oldest time after its list of operations has changed. */
 static void worker_note_volume(struct worker *w, unsigned volume)
 {
         struct list_node *list = &w->in_flight[volume];
@@ -173,9 +176,9 @@ static void worker_note_volume(struct worker *w, unsigned volume)
         }
 }
 
-/* Looks for volumes whose oldest operation takes too long. What a volume has at the device from
- * then on counts no more: other volumes take the places, and new requests of this one fail until
- * the device has answered all that it has. Returns when to look again, 0: no need to. */
+/* Finds volumes whose oldest operation takes too long, and takes their operations out of the
+ * count in flight. Other volumes use the places, and new requests of this volume fail until the
+ * device has answered all it has. Returns when the next volume is due, or 0 if none is. */
 static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
 {
         uint64_t next = 0;
@@ -205,7 +208,7 @@ static uint64_t worker_find_hanging(struct worker *w, uint64_t now)
         return next;
 }
 
-/* What a request is made up of, in order, which may be itself. */
+/* Appends the parts of a merged request, in order, or the request itself, to `ret_parts`. */
 static void worker_part(struct worker *w, struct kio_request *req, struct list_node *ret_parts)
 {
         if (req->parts)
@@ -214,7 +217,7 @@ static void worker_part(struct worker *w, struct kio_request *req, struct list_n
                 list_append(ret_parts, &req->node);
 }
 
-/* Before all others, in their order. */
+/* Puts the requests in front of all others that are ready, in their order. */
 static void worker_put_back(struct worker *w, struct list_node *parts)
 {
         while (!list_empty(parts)) {
@@ -229,12 +232,12 @@ static void worker_count_begun(struct worker *w, const struct kio_request *req)
 {
         if (req->parts)
                 list_for_each (req->parts, n)
-                        counter_add(&w->begun, 1); /* none has been tried before */
+                        counter_add(&w->begun, 1); /* merged requests have not been tried before */
         else if (req->progress == 0 && req->attempts == 0)
                 counter_add(&w->begun, 1);
 }
 
-/* Gives the device what it may have. */
+/* Pushes ready requests to the queue, as far as places and classes allow. */
 static void worker_fill(struct worker *w)
 {
         uint64_t now;
@@ -290,8 +293,9 @@ static void worker_resubmit(struct worker *w, struct kio_request *req)
         list_prepend(&w->ready[req->class], &req->node);
 }
 
-/* How far a transfer has come that moved `moved` more bytes: O_DIRECT goes on from aligned bytes
- * only. Where the request is not aligned itself, it is buffered and every byte will do. */
+/* Returns the request's progress after a transfer of `moved` more bytes. O_DIRECT can only
+ * continue from an aligned byte; a request that is not aligned itself uses buffered I/O and can
+ * continue anywhere. */
 static uint64_t progress_after(const struct kio_request *req, uint64_t moved)
 {
         uint64_t alignment = req->offset | (uintptr_t)req->buf | (uintptr_t)req->tail | req->length;
@@ -302,7 +306,7 @@ static uint64_t progress_after(const struct kio_request *req, uint64_t moved)
         return progress;
 }
 
-/* The device is through with `req`. Takes it to `done`, `compute` or back to `ready`. */
+/* Handles the device's answer: moves the request to `done`, `compute` or back to `ready`. */
 static void worker_settle(struct worker *w, struct kio_request *req, int32_t result, uint64_t now)
 {
         uint64_t progress;
@@ -319,15 +323,15 @@ static void worker_settle(struct worker *w, struct kio_request *req, int32_t res
                 worker_finish(w, req, MIN(result, 0), now);
                 return;
         }
-        /* A device that claims more than it was asked for is not believed at all. */
+        /* More bytes than requested: the answer cannot be trusted. */
         if ((uint64_t)result > req->length - req->progress) {
                 worker_finish(w, req, -EIO, now);
                 return;
         }
         progress = progress_after(req, (uint64_t)result);
         if (progress < req->length) {
-                /* Nothing more: the end of the file. Nearly nothing, again and again, comes to the
-                 * same. */
+                /* No bytes at all mean the end of the file. Transfers too short to advance are
+                 * retried a bounded number of times. */
                 if (progress > req->progress)
                         req->attempts = 0;
                 else if (result == 0 || ++req->attempts >= WORKER_ATTEMPTS_MAX) {
@@ -340,14 +344,15 @@ static void worker_settle(struct worker *w, struct kio_request *req, int32_t res
                 return;
         }
         if (req->op == KIO_READ && req->crc_bytes > 0) {
-                req->progress = 0; /* of the checksum from here on */
+                req->progress = 0; /* restarts, for the checksum */
                 list_append(&w->compute[req->class], &req->node);
                 return;
         }
         worker_finish(w, req, 0, now);
 }
 
-/* Of one with parts: all of it for each of them, or each for itself once more. */
+/* Handles the answer to a merged request: completes all its parts, or submits each alone if the
+ * transfer failed or was short. */
 static void worker_settle_parts(struct worker *w, struct kio_request *req, int32_t result,
                                 uint64_t now)
 {
@@ -408,14 +413,15 @@ static unsigned worker_reap(struct worker *w)
                 }
                 counter_set(&w->transfers, w->n_transfers);
                 total += n;
-                /* A fast device must not keep the thread from the rest of its iteration. */
+                /* Stop after a bounded number, or a fast device would keep the thread from the
+                 * rest of its iteration. */
                 if (n < ARRAY_SIZE(done) || total >= w->places)
                         break;
         }
         return total;
 }
 
-/* At most one slice's worth of bytes, or one registration. */
+/* Computes slices of at most WORKER_SLICE_BYTES in all, or runs one call. */
 static void worker_compute(struct worker *w)
 {
         uint64_t budget = WORKER_SLICE_BYTES;
@@ -460,19 +466,20 @@ static void worker_compute(struct worker *w)
                 if (req->op == KIO_COPY && req->progress == 0)
                         req->device_ns = clock_mono_ns();
                 if (req->op == KIO_WRITE)
-                        r = 1; /* of nothing */
+                        r = 1; /* an empty write */
                 else
                         r = slice_run(req, budget, &bytes);
                 if (r != 0) {
                         list_unlink(&req->node);
                         worker_finish(w, req, MIN(r, 0), clock_mono_ns());
                 }
-                /* Many small ones count as something, too. */
+                /* Charge a minimum, so that many small requests end the iteration, too. */
                 budget -= MIN(budget, MAX(bytes, (uint64_t)WORKER_ALIGNMENT));
         }
 }
 
-/* Enters the queue. A failure is no request's: pause and say so to those that come. */
+/* Enters the queue, and waits there if `wait`. A failure belongs to no request: the thread
+ * pauses, and new requests fail if the error is permanent. */
 static void worker_enter(struct worker *w, bool wait)
 {
         struct timespec pause;
@@ -483,7 +490,7 @@ static void worker_enter(struct worker *w, bool wait)
                 uint64_t now = clock_mono_ns(), look;
                 uint32_t before = w->hanging;
 
-                /* Those wait for places, and must not do so for ever. */
+                /* Ready requests wait for places, so wake up when a volume may begin to hang. */
                 look = worker_find_hanging(w, now);
                 if (look > 0)
                         timeout = look - now;
@@ -508,7 +515,8 @@ static void worker_enter(struct worker *w, bool wait)
         counter_set(&w->in_device, 0);
 }
 
-/* Polls for a moment, with all that is ready given to the device. True: something has come. */
+/* Submits, then polls for a short time before the thread would sleep. Returns whether a request
+ * or a completion has arrived. */
 static bool worker_spin(struct worker *w)
 {
         uint64_t budget, began, now;
@@ -534,7 +542,7 @@ static bool worker_spin(struct worker *w)
         return has_come;
 }
 
-/* The wait counts from where it began: what was polled for in vain is a part of it. */
+/* Sleeps in the queue, and learns from the whole wait, including the time polled in vain. */
 static void worker_sleep(struct worker *w)
 {
         worker_enter(w, true);
@@ -561,8 +569,8 @@ static void worker_run(struct worker *w)
                 else
                         worker_enter(w, false);
                 if (worker_reap(w) > 0 && !classes_are_empty(w->compute)) {
-                        /* The device does not wait until the slice is computed. The loop does: so
-                         * it is notified once for both. */
+                        /* Keep the device busy during the computation. Publishing waits until
+                         * after it, so that the loop is notified once for both. */
                         worker_fill(w);
                         worker_enter(w, false);
                 }
@@ -649,8 +657,8 @@ void worker_fini(struct worker *w)
         pthread_mutex_lock(&w->lock);
         w->stopping = true;
         if (w->order == WORKER_RUN) {
-                /* Under the lock: the worker learns that it is to end only when this is over, and
-                 * its queue with it. */
+                /* Wake under the lock: the worker cannot see `stopping`, end and close its queue
+                 * before this call has returned. */
                 w->sleeping = false;
                 w->queue->ops->wake(w->queue);
         } else
@@ -705,9 +713,10 @@ static void worker_wake(struct worker *w)
         }
 }
 
-/* The device begins while the loop still prepares the rest, but not before there is enough for the
- * largest merged operation; and then for twice as much each time, as each may be a wake-up. Where
- * reads are spread, kio_submit() has it begin with each share. */
+/* Queues a request. The worker is woken before the flush once there is enough for the largest
+ * merged operation, then for twice as much each time, because each wake-up costs. This lets the
+ * device begin while the loop still prepares requests. If reads are spread, kio_submit() flushes
+ * each worker's share. */
 void worker_submit(struct worker *w, struct kio_request *req)
 {
         pthread_mutex_lock(&w->lock);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One worker: a thread, its backend queue and its inbox. Finished requests go to the completion
- * queue that all workers share. Private to io/.
+/* A worker: a thread with its back-end queue and its inbox. Finished requests go to the
+ * completion queue that all workers share. Private to io/.
  *
- * Locking: `lock` protects `inbox` and `sleeping`; the thread writes the counters, and any thread
- * reads them; the fields below "the thread's own" belong to the thread, and before worker_run() to
- * its creator. */
+ * Locking: `lock` protects `inbox` and `sleeping`; the thread writes the counters, and any
+ * thread reads them; the fields below "private to the thread" belong to the thread, and before
+ * worker_run() to its creator. */
 #pragma once
 
 #include <pthread.h>
@@ -15,7 +15,8 @@
 #include "io/completion-queue.h"
 #include "spin.h"
 
-/* What a `call` that a worker runs itself may answer: call it again, in another turn. */
+/* Returned by the `call` of a request that a worker runs itself: call it again in a later
+ * iteration. */
 enum { WORKER_AGAIN = 1 };
 
 enum worker_order { WORKER_WAIT, WORKER_OPEN, WORKER_CLOSE, WORKER_RUN, WORKER_QUIT };
@@ -27,82 +28,87 @@ struct worker {
         bool has_thread;
 
         pthread_mutex_t lock;
-        pthread_cond_t cond; /* while starting: an order, an answer */
+        pthread_cond_t cond; /* while starting: signals an order or its answer */
         enum worker_order order;
         int answer;
         struct list_node inbox[KIO_CLASS_END];
-        _Atomic uint64_t posted; /* requests that it was ever given: written under the lock */
-        bool sleeping;           /* has looked at the inbox for the last time: wake it */
+        _Atomic uint64_t posted; /* requests ever submitted; written under `lock` */
+        bool sleeping;           /* the inbox was found empty and the thread sleeps: wake it */
         bool stopping;
 
-        /* orders' arguments and results */
-        unsigned wanted_depth; /* of gets, and of all others together */
-        uint64_t hang_ns;      /* how long a volume may take for an operation; 0: for ever */
+        /* arguments and results of orders */
+        unsigned wanted_depth; /* most in flight of gets, and of all other classes together */
+        uint64_t hang_ns;      /* after this time, a volume hangs; 0: never */
         const struct kio_backend *backend;
-        struct kio_queue_params params; /* its depth is worker_queue_depth() */
+        struct kio_queue_params params; /* depth is that of worker_queue_depth() */
         char error[256];
 
-        /* the thread's own */
+        /* private to the thread */
         struct kio_queue *queue;
         unsigned places, depth, background_max;      /* see worker_barred() */
-        struct list_node ready[KIO_CLASS_END];       /* for the device */
-        struct list_node compute[KIO_CLASS_END];     /* for this thread: copies, checksums */
-        struct list_node in_flight[KIO_VOLUMES_MAX]; /* with the device, oldest first */
+        struct list_node ready[KIO_CLASS_END];       /* waiting for the device */
+        struct list_node compute[KIO_CLASS_END];     /* copies and checksums */
+        struct list_node in_flight[KIO_VOLUMES_MAX]; /* at the device, by volume, oldest first */
         unsigned n_in_flight,
-                n_in_flight_of[KIO_CLASS_END]; /* but not those of volumes that hang */
-        unsigned n_stuck;                      /* those */
-        unsigned n_transfers;                  /* all of them */
-        uint32_t busy, hanging; /* volumes with something in flight; volumes that hang: bits */
+                n_in_flight_of[KIO_CLASS_END]; /* without those of volumes that hang */
+        unsigned n_stuck;                      /* in flight at volumes that hang */
+        unsigned n_transfers;                  /* reads and writes in flight, at any volume */
+        uint32_t busy, hanging; /* bit masks of volumes with operations, and that hang */
         uint32_t ready_turn, compute_turn;
         uint64_t accounted_ns;
-        uint64_t taken; /* of `posted` */
+        uint64_t taken; /* requests taken from the inbox, in the units of `posted` */
         struct spin spin;
-        uint64_t client_ns; /* when it was last given an operation that a client waits for */
-        uint64_t wait_ns;   /* when its wait began */
+        uint64_t client_ns; /* when the last request that a client waits for was submitted */
+        uint64_t wait_ns;   /* when the current wait began */
         struct list_node done;
         struct merge merge;
-        int broken; /* -errno while the queue cannot be submitted */
+        int broken; /* -errno while the queue cannot submit */
         unsigned backoff_ms;
 
-        /* counters: this thread writes, anybody reads */
+        /* counters, which this thread writes and any thread reads */
         _Alignas(64) _Atomic uint64_t turns;
-        _Atomic uint64_t failing;   /* 1: what it was last asked to submit was refused */
-        _Atomic uint64_t in_device; /* 1: inside a call that may take as long as the device likes */
-        _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* when the oldest in flight began, 0: none */
-        _Atomic uint64_t call_ns; /* since when it has been registering memory, 0: is not */
+        _Atomic uint64_t failing;   /* 1: the last submission was refused */
+        _Atomic uint64_t in_device; /* 1: inside a call that may block on the device */
+        _Atomic uint64_t oldest_ns[KIO_VOLUMES_MAX]; /* start of the oldest in flight; 0: none */
+        _Atomic uint64_t call_ns; /* when registering memory began; 0: not running */
         _Atomic uint64_t ops[KIO_OP_END], joined[KIO_OP_END], bytes[KIO_OP_END], errors[KIO_OP_END];
         _Atomic uint64_t resubmitted, wiped, registered_ops, transfers, transfers_time_ns,
                 busy_time_ns, begun, finished, spun_ns;
 
-        /* the loop's own */
+        /* private to the loop thread */
         _Alignas(64) uint64_t submitted;
         struct {
                 uint64_t transfers, transfer_bytes, reads, read_bytes, copy_bytes;
-        } load; /* what it has been given and the loop has not got back */
+        } load; /* submitted and not yet reaped */
         uint64_t seen_turns;
         bool dirty;
-        uint64_t unflushed_bytes, flush_bytes; /* of transfers; see worker_submit() */
+        uint64_t unflushed_bytes, flush_bytes; /* bytes of transfers; see worker_submit() */
         uint64_t wakeups;
-        struct kio_request registration; /* op CALL: registers `piece` with the queue */
+        struct kio_request registration; /* a CALL that registers `piece` with the queue */
         unsigned piece;
-        int *registration_error; /* in: do not even try */
+        int *registration_error; /* in: if negative, registration fails with it at once */
 };
 
-/* What the queue of a worker has room for, if it shall keep `depth` of either kind in flight:
- * params.depth. */
+/* Returns the depth that a worker's queue needs, as params.depth, to keep `depth` operations of
+ * either kind in flight while volumes hang. */
 unsigned worker_queue_depth(unsigned depth);
 
-/* Starts the thread, which waits for orders. 0, -errno. Then worker_fini() ends it. */
+/* Starts the thread, which waits for orders. Returns 0 or -errno. worker_fini() ends the thread
+ * after it has finished every submitted request. */
 int worker_init(struct worker *w, unsigned index, struct completion_queue *completion_queue);
 void worker_fini(struct worker *w);
 
+/* Gives an order to the thread, whose previous order must have been answered. */
 void worker_give_order(struct worker *w, enum worker_order order);
-/* Of OPEN: 0, -errno; of CLOSE: 0. */
+/* Waits for the order to be carried out. Returns 0, or the -errno of OPEN. */
 int worker_wait_answer(struct worker *w);
 
-/* The loop's thread. */
+/* Queue requests and wake the thread. Run on the loop thread. */
 void worker_submit(struct worker *w, struct kio_request *req);
 void worker_flush(struct worker *w);
-/* The `call` of a worker's `registration`, which it runs itself: the ring is its own. */
+/* Registers w->piece: the `call` of w->registration, which the worker runs itself because a ring
+ * has one user. */
 int worker_register_piece(struct kio_request *req);
+/* Returns whether the thread has advanced since the last call, is inside a device call or has no
+ * work. Loop thread. */
 bool worker_is_alive(struct worker *w);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any thread; keeps nothing. The bytes may be anything: no size in them is believed before it was
- * compared with what there is. */
+/* Implements format.h. Any thread; stateless. The bytes may have any content: every size is
+ * compared with the file's before it is used. */
 #include "learned/format.h"
 
 #include <string.h>

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving and restoring what eviction has learned: see learned.h.
+/* Implements learned.h: saves and restores eviction state.
  *
- * A save takes steps of a tenth of a millisecond, between which chunks come, go and are used; so it
- * is of no single moment, and a chunk may be among the cached and the evicted ones. Then a
- * blocking-call thread sorts the records, and writes the file under another name, syncs and renames
- * it: it is the old one or the new one, whole, whenever the daemon is killed.
+ * A save proceeds in steps of a tenth of a millisecond, between which chunks are put, used and
+ * evicted. It is therefore no snapshot, and a chunk may be both among the cached and the evicted
+ * ones. Then a blocking-call thread sorts the records, writes the file under another name, syncs
+ * and renames it, so that a kill leaves either the old or the new file.
  *
- * Owns the file that is being made, and the call. Memory of 16 bytes a record, while it saves.
- * Failures: of memory, or of the device, are counted and reported once, and the next save tries
- * again; while the policy changes the save is given up. */
+ * Owns the file being made, and the call. Needs 16 bytes of memory per record during a save.
+ * Failures: lack of memory and device errors are counted and reported once, and the next save tries
+ * again; a change of the policy cancels the save. */
 #include "learned/learned.h"
 
 #include <assert.h>
@@ -29,7 +29,7 @@
 #include "store/store.h"
 
 enum {
-        STEP = 1024, /* records that a step looks at */
+        STEP = 1024, /* records examined by a step */
         LEARNED_THREAD = KIO_VOLUMES_MAX - 7,
 };
 static_assert((int)LEARNED_THREAD > (int)STORE_MAX_VOLUMES,
@@ -43,20 +43,20 @@ struct learned {
         struct pool **pools;
         char *folder;
 
-        /* What is being saved; NULL: nothing. */
+        /* The save in progress; NULL: none. */
         struct learned_head *file;
         size_t room, used;
-        unsigned source; /* pools, then volumes */
+        unsigned source; /* index: pools, then volumes */
         struct learned_section *section;
-        uint64_t max_chunks, max_remembered; /* of the section */
+        uint64_t max_chunks, max_remembered; /* limits of the section */
         uint32_t chunk, remembered;          /* cursors */
 
-        struct kio_request call; /* with the thread if `writing`, and so is the file */
+        struct kio_request call; /* while `writing`, call and file belong to the thread */
         bool writing, stopping;
         uint64_t began_ns;
-        uint64_t touches; /* of all policies, when the last save that was written began */
+        uint64_t touches; /* sum over all policies when the last successful save began */
         uint64_t touches_now;
-        bool failed; /* the last one was: reported once */
+        bool failed; /* the last save failed, and was reported */
         struct learned_stats stats;
 };
 
@@ -92,7 +92,7 @@ int learned_read(const char *folder, struct learned_head **ret,
         struct stat st;
         int r;
 
-        /* A FIFO that lies there must not hold up the start. */
+        /* O_NONBLOCK: a FIFO of this name must not block startup. */
         if (dir >= 0)
                 fd = openat(dir, FILE_NAME, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
         if (fd < 0 || fstat(fd, &st) < 0) {
@@ -155,14 +155,14 @@ static uint64_t count_remembered(const struct learned *l)
         return sum.ghosts;
 }
 
-/* --- what there is to save --- */
+/* --- sources --- */
 
 static unsigned n_sources(const struct learned *l)
 {
         return l->params.n_pools + store_volumes(l->params.store);
 }
 
-/* NULL: the volume is offline. */
+/* Returns a source's policy, or NULL if the volume is offline. */
 static const struct evict *source(const struct learned *l, unsigned i)
 {
         return i < l->params.n_pools ? pool_eviction(l->pools[i])
@@ -249,7 +249,7 @@ static void begin(struct learned *l, uint64_t now_ns)
         l->section = NULL;
 }
 
-/* The next source that has anything. False: there is none. */
+/* Begins the section of the next source that is online. Returns false if there is none. */
 static bool begin_section(struct learned *l)
 {
         for (; l->source < MIN(n_sources(l), (unsigned)LEARNED_MAX_SECTIONS); l->source++) {
@@ -276,7 +276,7 @@ static bool begin_section(struct learned *l)
         return false;
 }
 
-/* Records that the section may still have. */
+/* Returns how many more records the section may have. */
 static uint32_t room_for(const struct learned *l, uint64_t n, uint64_t max)
 {
         uint64_t room = (l->room - l->used) / sizeof(struct evict_record);
@@ -284,7 +284,7 @@ static uint32_t room_for(const struct learned *l, uint64_t n, uint64_t max)
         return (uint32_t)MIN(max - MIN(n, max), room);
 }
 
-/* False: the section is complete. */
+/* Adds records to the section. Returns false if it is complete. */
 static bool step_section(struct learned *l)
 {
         struct learned_section *s = l->section;
@@ -292,7 +292,7 @@ static bool step_section(struct learned *l)
         struct evict_record *to = (void *)((char *)l->file + l->used);
         uint32_t n, room;
 
-        if (!e) /* it has gone offline: what there is of it is of use as it is */
+        if (!e) /* the volume went offline: its records so far are still useful */
                 return false;
         room = room_for(l, s->n_chunks, l->max_chunks);
         if (l->chunk != UINT32_MAX && room > 0) {
@@ -354,8 +354,8 @@ bool learned_iterate(struct learned *l)
         return false;
 }
 
-/* Not into the folder of a volume that is suspended, which may not be mounted, nor to a device that
- * hangs. */
+/* Returns whether the file may be written: not if the first volume is suspended and perhaps not
+ * mounted, nor to a device that hangs. */
 static bool has_folder(const struct learned *l)
 {
         return store_eviction(l->params.store, 0) != NULL;
@@ -375,7 +375,7 @@ void learned_stop(struct learned *l)
 
         l->stopping = true;
         if (l->writing)
-                return; /* on_written() calls it again */
+                return; /* on_written() calls this function again */
         if (!l->file && (first || !l->failed) && has_folder(l) && count_touches(l) != l->touches)
                 begin(l, clock_mono_ns());
         while (l->file && learned_iterate(l))
@@ -404,7 +404,7 @@ static int write_all(int fd, const char *data, size_t bytes)
         return fsync(fd) < 0 ? -errno : 0;
 }
 
-/* The hashes and their secret are for the daemon alone. */
+/* Writes the file with mode 0600, because the hashes and their secret are private to the daemon. */
 static int write_file(int folder, const void *data, size_t bytes)
 {
         int r;
@@ -443,7 +443,7 @@ static int run_call(struct kio_request *call)
         return write_file(folder, l->file, l->used);
 }
 
-/* --- */
+/* --- creation and end --- */
 
 int learned_new(struct learned **ret, const struct learned_params *params,
                 const struct learned_head *file, uint64_t now_ns)

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index of each tenant: see index.h. Runs on the loop thread; owns the tables.
+/* Implements index.h: the lookup index of each tenant. Runs on the loop thread; owns the tables.
  *
  * A new table is built beside the one that clients read, if there is one: a worker allocates its
- * memory, then the loop walks the store and the tenant's pool, a slice an iteration. Changes
+ * memory, then the loop walks the store and the tenant's pool, one slice per iteration. Changes
  * meanwhile go to both tables, but to the new one only behind the position of the walk, which will
- * itself find the rest. Then the new table goes live, waiting requests are answered, and the old
- * one is marked superseded, and a worker frees it: clients see the mark and ask for the new one.
- * Their mapping of the old one stays valid.
+ * find the rest itself. Then the new table goes live, waiting requests are answered, the old one is
+ * marked superseded, and a worker frees it. Clients see the mark and ask for the new table; their
+ * mapping of the old one stays valid.
  *
  * A table is replaced when it is nearly full or mostly empty, when too many of its buckets have
- * overflowed, and at once when a volume of the store has come back with another index.
+ * overflowed, and at once when a volume of the store has returned with another index.
  *
  * Failures: without memory for a new table the waiting requests fail and the old table stays in
- * use. A key that finds no place in it is answered over the socket; a key that is present is never
- * reported absent. */
+ * use. A key without a place in the table is answered over the socket; a key that is present is
+ * never reported absent. */
 #include "lookup/index.h"
 
 #include <assert.h>
@@ -29,46 +29,47 @@
 
 enum {
         /* Loads, in percent of the main buckets' words. */
-        LOAD_AT_REST = 95, /* a large table is made so */
-        LOAD_GROWING = 90, /* in place of one that was full */
-        LOAD_SMALL = 60,   /* where a few bytes more do not matter */
+        LOAD_AT_REST = 95, /* initial load of a large table */
+        LOAD_GROWING = 90, /* initial load of the replacement of a full table */
+        LOAD_SMALL = 60,   /* initial load of a small table, whose size does not matter */
         LOAD_FULL = 96,
         LOAD_EMPTY = 40,
 
-        STEP = 64, /* places of a walk between two looks at the clock */
+        STEP = 64, /* entries walked between two readings of the clock */
         POPULATE_BYTES = 2 * BACKING_HUGE_PAGE,
 };
 #define SMALL_WORDS (UINT64_C(1) << 20)
-/* Between two rebuilds for other reasons than that it is full, and after one that failed. */
+/* Minimum interval between rebuilds of a table that is not full, and after a failed rebuild. */
 #define REST_NS (UINT64_C(60) * 1000000000)
-/* After a failed build, where there is no table: requests meanwhile wait. */
+/* Interval after a failed build if there is no table, during which requests wait. */
 #define RETRY_NS UINT64_C(1000000000)
 
 enum phase { PHASE_MEMORY, PHASE_STORE, PHASE_POOL };
 
 struct tenant {
         struct lookups *all;
-        uint16_t number; /* the store's */
+        uint16_t number; /* the tenant's number in the store */
         struct pool *pool;
         struct pool_watch watch;
 
         struct lookup_table *live;
         uint64_t built_ns;
-        bool full;              /* a larger one is wanted */
-        bool wanted;            /* one is wanted, and none is being built */
-        uint64_t not_before_ns; /* after a build that failed */
+        bool full;              /* a larger table is needed */
+        bool wanted;            /* a table is needed and none is being built */
+        uint64_t not_before_ns; /* end of the interval after a failed build */
         struct list_node waiting;
 
-        struct lookup_table *next; /* being built */
+        struct lookup_table *next; /* the table being built */
         enum phase phase;
         uint64_t populated, store_cursor;
         uint32_t pool_cursor;
 
-        struct kio_request call; /* a worker makes memory: of this, from `populated` on */
+        struct kio_request call; /* populates `calling_bytes` of a table's memory, from `populated`
+                                  * on, in a worker */
         struct backing calling;
         uint64_t calling_bytes;
         bool is_calling;
-        struct lookup_table *orphan; /* was `next` when the call began, and has been replaced */
+        struct lookup_table *orphan; /* the former `next`, still in use by the call */
 };
 
 struct lookups {
@@ -79,13 +80,13 @@ struct lookups {
         uint32_t min_buckets;
         struct store_watch watch;
         bool watching, stopping;
-        unsigned turn; /* who builds in this one */
+        unsigned turn; /* selects the tenant that builds first in an iteration */
         uint64_t builds, failed;
         unsigned n_tenants;
         struct tenant tenants[];
 };
 
-/* --- what is there --- */
+/* --- changes of store and pool --- */
 
 static const struct lookup_table_name *name_of(const struct tenant *t, struct lookup_table *table,
                                                uint32_t id)
@@ -98,7 +99,7 @@ static const struct lookup_table_name *name_of(const struct tenant *t, struct lo
                 return name;
         ns = store_namespace_get(t->all->store, id);
         if (!ns)
-                return &nobodys; /* no client can have opened it */
+                return &nobodys; /* belongs to no tenant: no client can have opened the namespace */
         *name = (struct lookup_table_name){ .id = id, .of_tenant = ns->tenant == t->number };
         if (name->of_tenant)
                 lookup_namespace_secret(&table->secret, ns->name, strlen(ns->name), &name->secret);
@@ -151,7 +152,7 @@ static void on_pool_changed(void *userdata, uint32_t chunk, bool is_there)
                 apply(t, t->next, c->namespace_id, &c->key, WIRE_TIER_MEMORY, is_there);
 }
 
-/* --- a table's life --- */
+/* --- the life of a table --- */
 
 static void answer(struct tenant *t, int result)
 {
@@ -178,7 +179,7 @@ static void on_table_closed(struct kio_request *req)
         lookup_table_free(container_of(req, struct lookup_table, closing));
 }
 
-/* A large one takes milliseconds to free: not on the loop. */
+/* Frees a table in a worker, because a large one takes milliseconds. Returns NULL. */
 static struct lookup_table *table_close(const struct lookups *l, struct lookup_table *table)
 {
         if (!table)
@@ -201,7 +202,8 @@ static void drop_live(struct tenant *t)
         t->live = table_close(t->all, t->live);
 }
 
-/* While a worker is at its memory it is only put aside. */
+/* Discards the table being built. While a worker populates its memory, the table is only put
+ * aside. */
 static void drop_next(struct tenant *t)
 {
         if (t->is_calling && t->next)
@@ -209,7 +211,8 @@ static void drop_next(struct tenant *t)
         t->next = table_close(t->all, t->next);
 }
 
-/* From within the store: the rest follows in an iteration. */
+/* Discards all tables. Called from within the store, so that rebuilding is left to a later
+ * iteration. */
 static void on_store_replaced(void *userdata)
 {
         struct lookups *l = userdata;
@@ -224,7 +227,8 @@ static void on_store_replaced(void *userdata)
         }
 }
 
-/* How many words there will be, about: if it is wrong, a table of the right size follows. */
+/* Estimates the number of words in the new table. If it is wrong, a table of the right size
+ * follows. */
 static uint64_t count_words(const struct tenant *t)
 {
         const struct store_namespace *ns;
@@ -292,8 +296,8 @@ static void build_done(struct tenant *t, uint64_t now_ns)
         answer(t, 0);
 }
 
-/* What a step of a walk has met: put in together, so that one need not wait for the memory of
- * another. */
+/* The keys found by one step of a walk. They are added together, so that their cache misses
+ * overlap. */
 struct harvest {
         struct tenant *t;
         unsigned n;
@@ -378,7 +382,7 @@ static void build_step(struct tenant *t, uint64_t now_ns)
                 build_done(t, now_ns);
 }
 
-/* --- turning --- */
+/* --- iteration --- */
 
 bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns)
 {
@@ -413,9 +417,9 @@ bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns)
                         build_step(t, now_ns);
                         now_ns = clock_mono_ns();
                 } while (t->next && now_ns < until_ns);
-                more = true; /* it may be wanted again */
+                more = true; /* the table may be needed again at once */
                 if (now_ns >= until_ns)
-                        break; /* another tenant's turn comes */
+                        break; /* other tenants go first in the next iteration */
         }
         return more;
 }
@@ -442,7 +446,7 @@ void lookups_tick(struct lookups *l, uint64_t now_ns)
         }
 }
 
-/* --- asking --- */
+/* --- requests --- */
 
 int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait)
 {
@@ -487,7 +491,7 @@ void lookups_stop(struct lookups *l)
         }
 }
 
-/* --- all of them --- */
+/* --- creation and end --- */
 
 int lookups_new(struct lookups **ret, const struct lookups_params *params)
 {

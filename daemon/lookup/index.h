@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The lookup index: per tenant a table of the keys that can be found, in memory that its clients
- * map and read without a message. proto/lookup.h has its content, table.h how it is written; this
- * module decides when a table is built, updated and replaced.
+/* The lookup index: for each tenant a table of the keys that can be found, in memory that its
+ * clients map and read without a message. proto/lookup.h specifies its content and table.h writes
+ * it; this module decides when a table is built, updated and replaced.
  *
- * A tenant has no table until a client asks for it; changes before that are not recorded. From then
- * on the table is kept up to date, and replaced by a larger or smaller one as needed. Loop thread.
- */
+ * A tenant has no table until a client asks for one; earlier changes are not recorded. From then on
+ * the table is kept up to date, and replaced by a larger or smaller one as needed. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,58 +18,62 @@
 struct lookups;
 
 enum lookup_answer {
-        LOOKUP_WAIT = 1, /* complete() will follow */
+        LOOKUP_WAIT = 1, /* complete() follows */
 };
 
 struct lookups_tenant {
-        uint16_t store_tenant; /* its number in the store */
+        uint16_t store_tenant; /* the tenant's number in the store */
         struct pool *pool;
 };
 
 struct lookups_params {
-        struct store *store; /* open */
-        struct kio *io;      /* its workers make the memory of tables */
+        struct store *store; /* must be open */
+        struct kio *io;      /* populates the memory of tables */
         const struct lookups_tenant *tenants;
         unsigned n_tenants;
-        /* Memory of the machine that is available now, bytes; a table takes no more than half of
-         * it. NULL: unknown. */
+        /* Returns the available memory of the machine in bytes, of which a table takes at most
+         * half. NULL: unknown. */
         uint64_t (*available)(void *userdata);
         void *userdata;
-        uint32_t min_buckets; /* of a table; 0: LOOKUP_TABLE_MIN_BUCKETS */
+        uint32_t min_buckets; /* minimum for a table; 0: LOOKUP_TABLE_MIN_BUCKETS */
 };
 
+/* Creates the index of all tenants, without tables. `params` is copied. Returns 0 or -ENOMEM. */
 int lookups_new(struct lookups **ret, const struct lookups_params *params);
-/* Clients that have a table find it superseded. No request may be waiting. NULL is fine. */
+/* Frees the index, which may be NULL. Clients with a table find it superseded. No request may be
+ * waiting and no call may be in flight. */
 struct lookups *lookups_free(struct lookups *l);
 
+/* A request that waits for a table. */
 struct lookup_wait {
-        struct list_node node;  /* the index's */
-        struct list_node owned; /* the waiting client's */
-        int result;             /* 0: it is there; -errno: it could not be made; -ECANCELED */
+        struct list_node node;  /* used by the index */
+        struct list_node owned; /* for the waiting client */
+        int result;             /* 0: the table exists; -errno: it could not be built; -ECANCELED */
         void (*complete)(struct lookup_wait *wait);
 };
-/* The tenant wants a table. 0: lookups_fd() gives it; LOOKUP_WAIT: it is being built, or will be, a
- * second after an attempt that failed; -ESHUTDOWN. */
+/* Asks for the table of a tenant. Returns 0 if it exists; LOOKUP_WAIT if it is or will be built, at
+ * the latest a second after a failed attempt; or -ESHUTDOWN. */
 int lookups_ask(struct lookups *l, unsigned tenant, struct lookup_wait *wait);
-/* Of the table that is there: borrowed, read-only. -1: there is none. */
+/* Returns the descriptor of a tenant's table, borrowed and read-only, and its size, or -1 if there
+ * is no table. */
 int lookups_fd(const struct lookups *l, unsigned tenant, uint64_t *ret_bytes);
-/* Completes it with -ECANCELED; it must be waiting. */
+/* Completes a waiting request with -ECANCELED. */
 void lookups_cancel(struct lookup_wait *wait);
-/* Completes all with -ESHUTDOWN; the caller may add no request from now on. */
+/* Completes all waiting requests with -ESHUTDOWN, and refuses later ones. */
 void lookups_stop(struct lookups *l);
 
-/* Builds for about so long, if something is to be built. True: there is more to do at once. */
-enum { LOOKUPS_SLICE_NS = 200000 }; /* of an iteration */
+/* Builds tables for about `slice_ns`. Returns whether there is more to do immediately. */
+enum { LOOKUPS_SLICE_NS = 200000 }; /* per iteration */
 bool lookups_iterate(struct lookups *l, uint64_t now_ns, uint64_t slice_ns);
-/* Writes the clocks. Call it about once a second: clients do not use a table whose clock stands.
- */
+/* Updates the clocks in the tables. Call it about once a second: clients do not use a table whose
+ * clock has stopped. */
 void lookups_tick(struct lookups *l, uint64_t now_ns);
 
 struct lookups_stats {
         uint64_t tables, building;    /* now */
-        uint64_t entries, unplaced;   /* words of the tables, and those that found no place */
-        uint64_t bytes;               /* of all tables, those that are being built included */
-        uint64_t buckets, overflowed; /* all, and those that were full once */
-        uint64_t builds, failed;      /* ended: well, and for want of memory */
+        uint64_t entries, unplaced;   /* words in the tables; words that found no place */
+        uint64_t bytes;               /* size of all tables, including those being built */
+        uint64_t buckets, overflowed; /* all buckets; those that were full at some time */
+        uint64_t builds, failed;      /* successful builds; builds that failed for lack of memory */
 };
 void lookups_get_stats(const struct lookups *l, struct lookups_stats *ret);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients say that they got by themselves, in their pages: see pool-index.h. Nothing of it is
- * trusted: a client can spoil its own counts and its own recency. */
+/* Reads the counts that clients write into their pages about the chunks they got themselves; see
+ * pool-index.h. None of it is trusted: a client can falsify only its own counts and its own
+ * recency. */
 #include "lookup/pool-index.h"
 
 #include "checked.h"
 
-enum { NS_PER_KEY = 4 }; /* no client gets keys faster: the hash of one takes longer */
+enum { NS_PER_KEY = 4 }; /* no client gets keys faster, because hashing one takes longer */
 
-/* What the counter has grown by, up to `now`; 0 if it went back. */
+/* Returns by how much a counter has grown up to `now`, or 0 if it decreased. */
 static uint64_t grown(uint64_t now, uint64_t *last)
 {
         uint64_t more = now > *last ? now - *last : 0;
@@ -16,13 +17,15 @@ static uint64_t grown(uint64_t now, uint64_t *last)
         return more;
 }
 
-/* With so much `more`, would it be of so many keys at most, of which each has `most`? */
+/* Returns whether the count plus `more` is possible for this number of keys, each contributing at
+ * most `most`. */
 static bool is_of_keys(uint64_t counted, uint64_t more, uint64_t keys, uint64_t most)
 {
         return more <= UINT64_MAX - counted && (counted + more) / most <= keys;
 }
 
-/* A client counts keys first, so that the others, read before them, are never of more keys. */
+/* Clients increment `keys` first. The other counters are read before it, so they never belong to
+ * more keys than it says. */
 bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_ns,
                       struct pool_index_count *ret)
 {
@@ -69,7 +72,7 @@ static uint64_t ring_at(const struct pool_client *client, uint64_t at)
         return __atomic_load_n(&client->page->ring[at % POOL_PAGE_RING], __ATOMIC_RELAXED);
 }
 
-/* Whatever has been written so far is taken. */
+/* Consumes words of the ring. */
 static void pass_by(struct pool_client *client, uint64_t words)
 {
         client->taken += words;
@@ -93,7 +96,7 @@ int pool_index_take_touches(struct pool_client *client,
                 return -1;
         head = ring_at(client, client->taken);
         keys = (uint32_t)head;
-        /* What is malformed is passed by, with all behind it: a client can spoil its own
+        /* Skip everything written so far if the head is invalid, which spoils only the client's own
          * recency. */
         if (words > POOL_PAGE_RING || keys > POOL_MAX_TOUCHES || head != pool_page_touches(keys) ||
             keys >= words) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool index on the writer's side; see pool-index.h, and proto/pool-index.h for the protocol.
+/* The writer of the pool index; see pool-index.h, and proto/pool-index.h for the protocol.
  *
- * Owns the index and its own mapping of each page. The pages are sealed against shrinking, so no
- * client can pull one away from under the loop.
+ * Owns the index and its own mapping of each client's page. The pages are sealed against shrinking,
+ * so that no client can truncate one under this mapping.
  *
- * Failures: what finds no place in its buckets is not announced, and clients ask for it. */
+ * Failures: a chunk that finds no place in its buckets is not announced, and clients ask the daemon
+ * for it. */
 #include "lookup/pool-index.h"
 
 #include <errno.h>
@@ -21,19 +22,19 @@
 #include "cleanup.h"
 
 enum {
-        RECORDS_PER_BUCKET = 6, /* of eight words, were the pool full of the smallest chunks */
-        FILL_STEP = 128,        /* records visited in an iteration */
+        RECORDS_PER_BUCKET = 6, /* out of eight words, for a pool full of the smallest chunks */
+        FILL_STEP = 128,        /* records visited in one iteration */
         POPULATE_BYTES = 4 << 20,
-        ALLOWANCE_PART = 8, /* of what is left */
-        REVOKE_AFTER = 64,  /* findings, */
-        REVOKE_FACTOR = 2,  /* of so many times the allowance */
-        REVOKED_USERS = 16, /* that are remembered */
+        ALLOWANCE_PART = 8, /* an allowance is this fraction of the bytes left */
+        REVOKE_AFTER = 64,  /* consecutive findings that a client holds too much, */
+        REVOKE_FACTOR = 2,  /* where too much is this multiple of its allowance */
+        REVOKED_USERS = 16, /* most users remembered as revoked */
 
-        /* What a scan of all holds costs, about: each hold is memory that is in no cache. */
+        /* Estimated cost of a scan of all holds, each of which is a cache miss. */
         SCAN_CLIENT_NS = 256,
         SCAN_HOLD_NS = 128,
-        SCAN_CHEAP_NS = 20000, /* at any time */
-        SCAN_PART = 8,         /* of the time, at most, for scans that are not */
+        SCAN_CHEAP_NS = 20000, /* a scan that costs less may run at any time */
+        SCAN_PART = 8,         /* other scans take at most this fraction of the time */
 };
 #define ALLOWANCE_MOST  (UINT64_C(1) << 30)
 #define ALLOWANCE_LEAST (UINT64_C(64) << 10)
@@ -45,20 +46,20 @@ struct pool_index {
         struct kio *io;
         struct pool_guard guard;
         struct backing backing;
-        struct pool_index_header *header;            /* NULL until a client asks for it */
-        struct kio_request call;                     /* makes memory, */
-        uint64_t populated, populating, to_populate; /* of its header and buckets */
-        bool is_ready;                               /* that is done */
+        struct pool_index_header *header;            /* NULL until a client asks for the index */
+        struct kio_request call;                     /* populates the memory */
+        uint64_t populated, populating, to_populate; /* bytes of the header and the buckets */
+        bool is_ready;                               /* that memory is populated */
         struct pool_index_bucket *buckets;
         struct pool_index_record *records;
         uint32_t n_buckets, n_records;
         struct key_secret secret, tags;
-        uint32_t filled; /* records visited */
+        uint32_t filled; /* number of records visited */
         unsigned suspended;
-        uint32_t *looks; /* by record: the last look() that found it held */
+        uint32_t *looks; /* by record: number of the last scan that found it held */
         uint32_t look;
-        uint64_t look_ns;      /* when it was, */
-        uint64_t scan_cost_ns; /* and what it cost */
+        uint64_t look_ns;      /* time of the last scan */
+        uint64_t scan_cost_ns; /* estimated cost of the last scan */
         struct list_node clients;
         struct {
                 uid_t uid;
@@ -92,7 +93,8 @@ static unsigned used(const struct pool_index_bucket *b)
         return n;
 }
 
-/* Into the first bucket, where readers look first, but once that is half full into the emptier. */
+/* Adds a word to the first bucket, which readers examine first; once that is half full, to the
+ * emptier one. Returns false if both are full. */
 static bool word_add(struct pool_index *pi, uint64_t hash, uint32_t record)
 {
         struct lookup_pair p = pool_index_places(hash, pi->n_buckets);
@@ -132,7 +134,7 @@ static void announce(struct pool_index *pi, uint32_t chunk)
 
         if ((serial & 1) || !pool_is_resident(pi->pool, chunk) || pool_is_dropped(pi->pool, chunk))
                 return;
-        /* Who still reads what was there before sees that `serial` has changed. */
+        /* A reader that still sees the old record must see that `serial` has changed. */
         POOL_INDEX_FENCE(__ATOMIC_RELEASE);
         r->key = c->key;
         __atomic_store_n(&r->tag, tag_of(pi, c->namespace_id), __ATOMIC_RELAXED);
@@ -170,7 +172,7 @@ static void on_changed(void *userdata, uint32_t chunk, bool is_there)
                 take_back(pi, chunk);
 }
 
-/* --- its memory --- */
+/* --- memory of the index --- */
 
 static int run_populate(struct kio_request *req)
 {
@@ -185,7 +187,7 @@ static void on_populated(struct kio_request *req)
 {
         struct pool_index *pi = container_of(req, struct pool_index, call);
 
-        /* Without memory for it nothing is announced, and clients go on asking. */
+        /* Without memory nothing is announced, and clients keep asking the daemon. */
         if (req->result < 0)
                 return;
         pi->populated += pi->populating;
@@ -248,8 +250,8 @@ static int make_index(struct pool_index *pi)
                 .state = pi->suspended ? LOOKUP_BUILDING : LOOKUP_LIVE,
         };
         pi->stats.bytes = bytes;
-        /* The records' memory comes as they are used, one after the other; the buckets are anywhere
-         * from the first one on. */
+        /* Populate the buckets, which are used in random order. Records are used one after the
+         * other and populated by page faults. */
         pi->to_populate = MIN(
                 round_up(POOL_INDEX_HEADER_BYTES + n_buckets * sizeof(*pi->buckets), 4096), bytes);
         pi->is_ready = !pi->io;
@@ -270,7 +272,7 @@ bool pool_index_iterate(struct pool_index *pi)
         return pi->filled < pool_records(pi->pool);
 }
 
-/* Between what the daemon has stored for clients to see, and what it reads of them. */
+/* Orders the daemon's stores for clients before its loads of their stores. */
 static void fence(void)
 {
         POOL_INDEX_FENCE(__ATOMIC_SEQ_CST);
@@ -292,7 +294,7 @@ static void on_suspend(void *userdata, bool suspend)
         pool_index_suspend(userdata, suspend);
 }
 
-/* --- what clients hold --- */
+/* --- holds of clients --- */
 
 static const uint64_t *bucket_of(const struct pool_client *client, uint32_t bucket)
 {
@@ -304,7 +306,8 @@ static uint64_t load(const uint64_t *word)
         return __atomic_load_n(word, __ATOMIC_RELAXED);
 }
 
-/* Each hold of the client, as far as it says where they are, and they may be there. */
+/* Calls each() for every hold in the buckets that the client marks as used, if the hold belongs in
+ * its bucket. */
 static void each_hold(const struct pool_client *client, void (*each)(void *userdata, uint64_t hold),
                       void *userdata)
 {
@@ -323,7 +326,8 @@ static void each_hold(const struct pool_client *client, void (*each)(void *userd
         }
 }
 
-/* The record of a hold that may be one: else nothing is held by it. */
+/* Stores the record that a hold refers to. Returns false if the hold is invalid, and so holds
+ * nothing. */
 static bool hold_is_of(const struct pool_index *pi, uint64_t hold, uint32_t *ret)
 {
         uint32_t record = (uint32_t)(hold >> 32) - 1;
@@ -343,7 +347,7 @@ static bool client_holds(const struct pool_client *client, uint32_t chunk, uint6
         const uint64_t *bucket = bucket_of(client, number);
         bool holds = false;
 
-        /* Without it nothing is held, as each_hold() would not see it. */
+        /* An unmarked bucket holds nothing, as each_hold() would not visit it. */
         if (!(load(&client->page->used[number / 64]) >> number % 64 & 1))
                 return false;
         for (uint32_t i = 0; i < POOL_PAGE_WAYS; i++)
@@ -402,8 +406,9 @@ static void note_revoked(struct pool_index *pi, struct pool_client *client, uint
         pi->revoked[i].until_ns = now_ns + REVOKED_NS;
 }
 
-/* A client of the library's never holds more than its allowance. What is read here while it holds
- * and releases is of no one moment, so more than that is asked for, and more than once. */
+/* Revokes a client that repeatedly holds far more than its allowance. The library never exceeds the
+ * allowance, but a scan is not a snapshot while the client takes and releases holds, hence the
+ * tolerance. */
 static void judge(struct pool_index *pi, struct pool_client *client, uint64_t bytes,
                   uint64_t now_ns)
 {
@@ -417,7 +422,7 @@ static void judge(struct pool_index *pi, struct pool_client *client, uint64_t by
                 note_revoked(pi, client, now_ns);
 }
 
-/* How long after a scan the next one may be. */
+/* Returns the minimum interval after a scan. */
 static uint64_t rest_ns(const struct pool_index *pi)
 {
         return pi->scan_cost_ns > SCAN_CHEAP_NS ? SCAN_PART * pi->scan_cost_ns : 0;
@@ -559,7 +564,8 @@ static bool was_revoked(const struct pool_index *pi, uid_t uid)
         return false;
 }
 
-/* A user has at most three quarters of it, whatever number of sessions it opens. */
+/* Returns the allowance for a new client. A user has at most three quarters of the total, however
+ * many sessions it opens. */
 static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t most)
 {
         uint64_t of_user = 0, left;
@@ -659,7 +665,7 @@ void pool_index_allow(struct pool_client *client, unsigned number, uint32_t id)
                          __ATOMIC_RELEASE);
 }
 
-/* --- in turns --- */
+/* --- iteration over clients --- */
 
 struct pool_client *pool_index_next_client(const struct pool_index *pi, struct pool_client *before)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool index of one tenant, and the pages by which its clients hold chunks: proto/pool-index.h
- * has their content. The index is made when the first client joins, and filled over some
- * iterations: what it does not have yet, clients ask the daemon for.
+/* The pool index of one tenant, and the pages in which its clients record their holds;
+ * proto/pool-index.h specifies both. The index is created when the first client joins, and is
+ * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
- * Here it is decided how much a client may hold: its allowance, a part of what is left of what all
- * may hold. A client that is seen to hold more than twice as much, time and again, when something
- * else needs the room, is not one of the library's: it is revoked, the session is to be ended, and
- * its user joins no more for a while. Loop thread. */
+ * This module also limits what a client may hold: its allowance is a part of the remaining bytes
+ * that all clients may hold. A client that repeatedly holds more than twice its allowance, when the
+ * room is needed, does not behave like the library. It is revoked: the session must be ended, and
+ * its user cannot join for a while. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -20,84 +20,90 @@
 
 struct pool_index;
 
-/* Of a namespace: what was counted of it so far. */
+/* Counts already taken from a client for one namespace. */
 struct pool_index_seen {
-        struct pool_page_count last;    /* as it stood */
-        struct pool_page_count counted; /* of that */
+        struct pool_page_count last;    /* the counters as last read */
+        struct pool_page_count counted; /* the part of them that was accepted */
 };
 
-/* One for each session that has joined; zeroed before. */
+/* The state of a session that has joined. All zero before. */
 struct pool_client {
         struct list_node node;
-        struct pool_index *index; /* NULL: it has not joined */
+        struct pool_index *index; /* NULL: has not joined */
         const struct pool *pool;
         struct pool_page *page;
         uid_t uid;
         uint64_t allowance;
-        uint64_t taken;                /* words of its ring */
-        struct pool_index_seen *seen;  /* of its counts, by namespace */
-        uint64_t joined_ns, keys_seen; /* for what is possible */
-        uint32_t over;                 /* how often it was seen to hold too much, and */
-        uint64_t over_ns;              /* when first */
-        bool revoked;                  /* it holds nothing any more, whatever it believes */
+        uint64_t taken;                /* words of its ring that were read */
+        struct pool_index_seen *seen;  /* by namespace */
+        uint64_t joined_ns, keys_seen; /* limit the counts that are possible */
+        uint32_t over;                 /* findings that it holds too much */
+        uint64_t over_ns;              /* time of the first of them */
+        bool revoked;                  /* holds of this client no longer count */
 };
 
-/* Over the pool, whose guard it is. Blocking calls of `io` make its memory; NULL: it is made at
- * once. 0, -ENOMEM. */
+/* Creates the index of a pool, as the pool's guard. `io` populates the memory in blocking calls; if
+ * it is NULL, that happens at once. Returns 0 or -ENOMEM. */
 int pool_index_new(struct pool_index **ret, struct pool *pool, struct kio *io);
-/* Nothing of it is under way. */
+/* Frees the index. No call may be in flight. */
 struct pool_index *pool_index_free(struct pool_index *pi);
 
-/* `most`: bytes that all clients of the tenant together may hold. The descriptors are the index,
- * borrowed and read-only, and the client's page, to be handed over and closed. 0; -EDQUOT: the
- * others have it all; -EACCES: a client of this user was revoked within a minute; -errno. */
+/* Lets a client join. `most`: bytes that all clients of the tenant together may hold. Stores the
+ * descriptor of the index, borrowed and read-only, and of the client's page, which the caller
+ * passes on and closes. Returns 0, -EDQUOT if the other clients have the whole allowance, -EACCES
+ * if a client of this user was revoked within a minute, or -errno. */
 int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid, uint64_t most,
                     int *ret_fd, uint64_t *ret_bytes, int *ret_page_fd);
-/* Whatever it holds it holds no more; what waited for that is freed by pool_release_held(). */
+/* Ends a client's membership and all its holds. pool_release_held() frees the dropped chunks that
+ * waited for them. */
 void pool_index_leave(struct pool_client *client);
-/* The client may get chunks of the store's namespace `id` by itself, which it knows by `number`;
- * 0: of none by that number any more. */
+/* Permits the client to read chunks of the store's namespace `id`, which it knows by `number`. With
+ * id 0, revokes the permission for that number. */
 void pool_index_allow(struct pool_client *client, unsigned number, uint32_t id);
 
-/* It gets nothing by itself any more. What it holds by then, it holds. */
+/* Ends all permissions of the client. Present holds stay valid. */
 void pool_index_close(struct pool_client *client);
 
-/* How many chunks it holds, and each of them; of more than it may hold at a time, none. */
+/* Return the number of chunks that the client holds, and call each() for them. A client that holds
+ * far more than its allowance is taken to hold none in each(). */
 uint32_t pool_index_holds(const struct pool_client *client);
 void pool_index_each_hold(const struct pool_client *client,
                           void (*each)(void *userdata, uint32_t chunk), void *userdata);
 
-/* What a client got by itself since the last time, of a namespace that it knows by this number;
- * `now_ns` limits what can be true. False: some of it cannot, and is left out. */
+/* Takes the client's counts since the last call, for the namespace that it knows by `number`.
+ * `now_ns` limits the possible counts. Returns false if some counts are impossible, which are left
+ * out. */
 struct pool_index_count {
         uint64_t keys, mapped_bytes, copied_bytes, untold;
 };
 bool pool_index_count(struct pool_client *client, unsigned number, uint64_t now_ns,
                       struct pool_index_count *ret);
 
-/* What it used, for recency: the chunks of its next request that the daemon has not seen, those
- * that are still there; how many. -1: there is none. *ret_words: what was read for it. */
+/* Takes the next list of chunks that the client used, for their recency, and returns the number of
+ * those still present, or -1 if there is no list. *ret_words: words read for it. */
 struct pool_index_touch {
         uint32_t chunk, generation;
 };
 int pool_index_take_touches(struct pool_client *client,
                             struct pool_index_touch ret[static POOL_MAX_TOUCHES],
                             uint32_t *ret_words);
-/* The clients one after the other; NULL: the first, and behind the last. */
+/* Iterates over the clients: NULL stands for the beginning and the end. */
 struct pool_client *pool_index_next_client(const struct pool_index *pi, struct pool_client *before);
-/* The client whose turn it is; it is the last one's next. NULL: there is none. */
+/* Returns the client whose turn it is and moves it to the end of the order, or NULL if there is
+ * none. */
 struct pool_client *pool_index_turn(struct pool_index *pi);
 
-/* While it is suspended every client asks the daemon. As often ended as begun. */
+/* Suspends or resumes the index; while suspended, every client asks the daemon. Calls nest. */
 void pool_index_suspend(struct pool_index *pi, bool suspend);
-/* Fills it for a moment. True: there is more to do at once. */
+/* Announces the chunks of the next records. Returns whether there is more to do immediately. */
 bool pool_index_iterate(struct pool_index *pi);
 
 struct pool_index_stats {
-        uint64_t clients;           /* that have joined */
-        uint64_t bytes;             /* of the index; 0: no client has asked for it */
-        uint64_t entries, unplaced; /* chunks that are in it; that found no place, ever */
-        uint64_t allowed;           /* bytes that the clients may hold */
-        uint64_t revoked;           /* clients */
+        uint64_t clients; /* present clients */
+        uint64_t bytes;   /* size of the index; 0: no client has asked for it */
+        uint64_t entries,
+                unplaced; /* chunks in the index; chunks that found no place since startup */
+        uint64_t allowed; /* bytes that the clients may hold */
+        uint64_t revoked; /* clients revoked */
 };
 void pool_index_get_stats(const struct pool_index *pi, struct pool_index_stats *ret);

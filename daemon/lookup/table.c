@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table of the lookup index: see table.h, and proto/lookup.h for its readers.
+/* Implements table.h; see proto/lookup.h for the readers.
  *
- * The one writer stores whole words, each with release order, so that a reader that sees a word
- * removed sees what was added before. A removal is counted before the word is cleared:
- * lookup_find_surely() says why. */
+ * The single writer stores whole words with release order, so that a reader that sees a word
+ * removed also sees everything added before. A removal is counted before the word is cleared;
+ * lookup_find_surely() explains why. */
 #include "lookup/table.h"
 
 #include <errno.h>
@@ -24,7 +24,7 @@ uint32_t lookup_table_buckets(uint64_t words, unsigned percent)
         return (uint32_t)MIN(n, UINT64_C(1) << 31);
 }
 
-/* At least one, and all of them together whole pages. */
+/* Returns the number of stash buckets: at least one, such that all buckets fill whole pages. */
 static uint32_t stash_for(uint32_t n_buckets)
 {
         uint32_t n = MAX(n_buckets / LOOKUP_STASH_PART, 1u);
@@ -111,9 +111,9 @@ static void overflow(struct lookup_bucket *b, uint64_t *count)
         ++*count;
 }
 
-/* Into the first of two buckets, but once it is half full into the emptier: that fills them nearly
- * as evenly as if it were always the emptier, and three of four words are where a reader looks
- * first. False, and both say so: they are full. */
+/* Adds a word to the first of two buckets, or to the emptier one when the first is half full. This
+ * fills them almost as evenly as always choosing the emptier one, and three of four words are where
+ * a reader looks first. If both are full, marks both and returns false. */
 static bool put(struct lookup_table *t, struct lookup_pair p, uint64_t word, uint64_t *overflowed)
 {
         struct lookup_bucket *a = &t->buckets[p.a], *b = &t->buckets[p.b];

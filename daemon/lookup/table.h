@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One table of the lookup index, as its writer has it: the memory that proto/lookup.h describes,
- * and its counters. It is a multiset of words: each add inserts one, each remove takes an equal one
- * out. It does not know where the words come from. Loop thread; readers are other processes. */
+/* One table of the lookup index, on the writer's side: the memory specified by proto/lookup.h, and
+ * its counters. A table is a multiset of words: an addition inserts one, a removal deletes an equal
+ * one. It does not know the origin of the words. Loop thread; readers are other processes. */
 #pragma once
 
 #include <stdint.h>
@@ -19,26 +19,27 @@ struct lookup_table {
         struct lookup_bucket *buckets;
         uint32_t n_buckets, n_stash;
         struct key_secret secret;
-        uint64_t words;    /* that are in it */
-        uint64_t unplaced; /* that had no place, less what was removed of them as far as known */
-        uint64_t overflowed, stash_overflowed; /* buckets that were full once */
+        uint64_t words;    /* words in the table */
+        uint64_t unplaced; /* words that found no place, minus the known removals of such words */
+        uint64_t overflowed, stash_overflowed; /* buckets that were full at some time */
 
-        /* Secrets of namespaces, by the lowest bits of their numbers; the owner's. */
+        /* Cached secrets of namespaces, indexed by the lowest bits of their numbers. Filled by the
+         * owner. */
         struct lookup_table_name {
-                uint32_t id; /* 0: none */
+                uint32_t id; /* 0: free entry */
                 bool of_tenant;
                 struct key_secret secret;
         } names[LOOKUP_TABLE_NAMES];
 
-        struct kio_request closing; /* the owner's, to have it freed off the loop */
+        struct kio_request closing; /* for the owner, which frees the table off the loop */
 };
 
-/* Main buckets for so many words at a load of `percent`. */
+/* Returns the number of main buckets for this number of words at a load of `percent`. */
 uint32_t lookup_table_buckets(uint64_t words, unsigned percent);
-/* Bytes of a table with these main buckets. */
+/* Returns the size of a table with this number of main buckets. */
 uint64_t lookup_table_bytes(uint32_t n_buckets);
-/* Empty, BUILDING, with a secret of its own; none of its memory is touched but the header. 0,
- * -errno. */
+/* Creates an empty table in state BUILDING, with its own secret. Only its header is populated.
+ * Returns 0 or -errno. */
 int lookup_table_new(struct lookup_table **ret, uint32_t n_buckets);
 struct lookup_table *lookup_table_free(struct lookup_table *t);
 
@@ -52,11 +53,11 @@ static inline void lookup_table_set_clock(struct lookup_table *t, uint64_t ms)
         __atomic_store_n(&t->header->clock_ms, ms, __ATOMIC_RELAXED);
 }
 
-/* `tier`: enum wire_tier, one of them. */
+/* Add or remove a word. `tier`: one value of enum wire_tier. */
 void lookup_table_add(struct lookup_table *t, uint64_t hash, unsigned tier);
 void lookup_table_remove(struct lookup_table *t, uint64_t hash, unsigned tier);
 
-/* One of these is to be called with this hash soon. */
+/* Prefetches the buckets for a coming addition or removal. */
 static inline void lookup_table_warm(const struct lookup_table *t, uint64_t hash)
 {
         struct lookup_pair p = lookup_main(hash, t->n_buckets);
@@ -65,7 +66,7 @@ static inline void lookup_table_warm(const struct lookup_table *t, uint64_t hash
         warm(&t->buckets[p.b], 1);
 }
 
-/* Words of the main buckets. */
+/* Returns the number of words in the main buckets. */
 static inline uint64_t lookup_table_room(const struct lookup_table *t)
 {
         return (uint64_t)t->n_buckets * LOOKUP_WORDS;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The memfd is sealed SHRINK|GROW|SEAL, so that no client can truncate it under this mapping; a
- * hole that one punches reads as zeros. The descriptor is not kept: the mapping is all that the
- * daemon needs.
+/* Implements tally-page.h. The memfd is sealed SHRINK|GROW|SEAL, so that no client can truncate it
+ * under this mapping; a hole that a client punches reads as zeros. The descriptor is not kept,
+ * since the mapping suffices.
  *
- * Counters only grow. A counter that went back adds nothing, and neither does an increase by more
- * keys than a client can look up in the time since the last reading; counting continues from the
- * new value. So a client that lies adds at most a key for each TALLY_PAGE_NS_PER_KEY of its
+ * Counters only grow. A counter that decreased adds nothing. An increase beyond the number of keys
+ * that a client can look up in the elapsed time is cut to that number; counting continues from the
+ * new value. A lying client can thus add at most one key for each TALLY_PAGE_NS_PER_KEY of its
  * session, to the counts of its own namespaces. */
 #include "lookup/tally-page.h"
 
@@ -64,7 +64,8 @@ void tally_page_read(struct tally_page *p, uint64_t now_ns)
         p->read_ns = now_ns;
 }
 
-/* Loads the counter once: the next load may bring something else. */
+/* Takes the increase of a counter. Loads the counter only once, because its value may change at any
+ * time. */
 static bool take(struct tally_page *p, const uint64_t *counter, uint64_t *seen, uint64_t *ret)
 {
         uint64_t now = __atomic_load_n(counter, __ATOMIC_RELAXED);

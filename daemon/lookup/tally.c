@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows are an array, ascending by namespace. This module is not notified when a namespace is
- * removed: a row belongs to the namespace with its number and creation time, so that a later
- * namespace with that number begins at zero. Before the array grows, the rows of removed namespaces
- * are dropped, so that it is never much longer than the store's list. */
+/* Implements tally.h. The rows are an array, ascending by namespace. This module is not notified
+ * when a namespace is removed. Therefore a row belongs to the namespace with its number and
+ * creation time, and a later namespace with that number begins at zero. Before the array grows, the
+ * rows of removed namespaces are dropped, so that it is never much longer than the store's list. */
 #include "lookup/tally.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ struct tally_row {
         struct tally_keys keys[TALLY_KINDS];
 };
 
-/* The first row that is not before the namespace's. */
+/* Returns the index of the first row that is not before the namespace's. */
 static unsigned place_of(const struct tally *t, uint32_t namespace_id)
 {
         unsigned low = 0, high = t->n_rows;
@@ -51,7 +51,7 @@ static void drop_removed(struct tally *t, const struct store *store)
         t->n_rows = n;
 }
 
-/* Room for one row more. False: no memory. */
+/* Makes room for one more row. Returns false without memory. */
 static bool has_room(struct tally *t, const struct store *store)
 {
         unsigned room = MAX(2 * t->room, 8u);
@@ -70,7 +70,8 @@ static bool has_room(struct tally *t, const struct store *store)
         return t->n_rows < t->room;
 }
 
-/* NULL: there is to be none. */
+/* Returns the row of a namespace, or NULL if the store lacks the namespace or there is no
+ * memory. */
 static struct tally_row *row_for(struct tally *t, const struct store *store, uint32_t namespace_id)
 {
         uint64_t created_ms, version = store_namespaces_version(store);

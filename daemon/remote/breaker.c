@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See breaker.h. Loop thread. */
+/* Implements breaker.h. Loop thread. */
 #include "remote/breaker.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static void advance(struct breaker *b, uint64_t now_ns)
                 b->slot++;
                 memset(&b->slots[b->slot % BREAKER_SLOTS], 0, sizeof(b->slots[0]));
         }
-        if (b->slot < slot) { /* the window is past as a whole: its slots are empty already */
+        if (b->slot < slot) { /* the whole window has passed */
                 memset(b->slots, 0, sizeof(b->slots));
                 b->slot = slot;
         }

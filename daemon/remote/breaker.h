@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The circuit breaker of a back end: whether operations may go to it. Pure; the caller has the
- * clock.
+/* The circuit breaker of a back end decides whether operations may be sent. Pure; the caller passes
+ * the time.
  *
- * Closed: what ends is counted, over a window. Half of it failed, or took too long: the breaker
- * opens. Open: nothing goes, for a time that doubles with each attempt. Then it is half open: one
- * trial operation after another goes; a few that succeed close it, one that fails opens it again.
- */
+ * Closed: operations are sent, and their results are counted over a window. If half of them fail or
+ * are slow, the breaker opens. Open: no operation is sent, for a time that doubles with each failed
+ * trial. Half open: trial operations are sent one at a time; a few successes close the breaker, and
+ * one failure opens it again. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,9 +14,10 @@
 enum remote_breaker { REMOTE_CLOSED, REMOTE_OPEN, REMOTE_HALF_OPEN };
 
 enum {
-        BREAKER_SLOTS = 10,   /* of a second each */
-        BREAKER_FEWEST = 8,   /* operations in the window for a share to count */
-        BREAKER_IN_A_ROW = 5, /* failures that open it, however few operations there are */
+        BREAKER_SLOTS = 10,   /* slots of one second */
+        BREAKER_FEWEST = 8,   /* operations in the window before shares are computed */
+        BREAKER_IN_A_ROW = 5, /* consecutive failures that open the breaker, whatever the share */
+        /* consecutive successful trials that close the breaker */
         BREAKER_TRIALS = 3,
 };
 #define BREAKER_SLOT_NS     UINT64_C(1000000000)
@@ -25,25 +26,29 @@ enum {
 
 struct breaker {
         enum remote_breaker state;
-        uint64_t since_ns;             /* of this state */
+        uint64_t since_ns;             /* when it entered this state */
         uint64_t slow_ns;              /* an operation that takes longer is slow */
-        uint64_t backoff_ns, trial_ns; /* how long it is open now; when the next trial may go */
-        bool trying;                   /* a trial is under way */
-        unsigned succeeded;            /* trials, in a row */
+        uint64_t backoff_ns, trial_ns; /* current open period; when the next trial may be sent */
+        bool trying;                   /* a trial is in flight */
+        unsigned succeeded;            /* trials, consecutively */
         unsigned failed_in_a_row;
-        uint64_t slot; /* the newest, by number */
+        uint64_t slot; /* number of the current slot */
         struct {
                 uint32_t all, failed, slow;
         } slots[BREAKER_SLOTS];
         uint64_t trips;
 };
 
+/* Initializes a closed breaker. Operations longer than `slow_ns` count as slow. */
 void breaker_init(struct breaker *b, uint64_t slow_ns, uint64_t now_ns);
-/* An operation other than a trial has ended, or failed to at its deadline. True: this opened the
- * breaker. What ends while it is not closed says nothing, as it began before. */
+/* Counts the end of an operation that is not a trial, or its failure to end by its deadline.
+ * Ignored unless the breaker is closed, because the operation began earlier. Returns whether this
+ * opened the breaker. */
 bool breaker_count(struct breaker *b, bool failed, uint64_t took_ns, uint64_t now_ns);
-/* May a trial go? If so it is under way until breaker_trial_end(). */
+/* Returns whether a trial may be sent, and if so, marks it as in flight until
+ * breaker_trial_end(). */
 bool breaker_trial(struct breaker *b, uint64_t now_ns);
+/* Ends a trial, and closes or reopens the breaker. */
 void breaker_trial_end(struct breaker *b, bool failed, uint64_t now_ns);
-/* When the next trial may go; 0: none is wanted. */
+/* Returns when the next trial may be sent, or 0 if none is wanted. */
 uint64_t breaker_next(const struct breaker *b);

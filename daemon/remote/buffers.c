@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See buffers.h. A buffer that is kept has its place in the list, and its size, in its own first
- * bytes. */
+/* Implements buffers.h. A cached buffer stores its list node and size in its own first bytes. */
 #include "remote/buffers.h"
 
 #include <errno.h>
@@ -34,7 +33,7 @@ static struct buffer take(struct buffers *s, struct kept *k)
         return ret;
 }
 
-/* The one released first. */
+/* Unmaps the cached buffer that was released first; returns false if there is none. */
 static bool unmap_one(struct buffers *s)
 {
         struct buffer b;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Page-aligned memory for what is read from the shared tier, or written to it, within a bound. Loop
- * thread.
+/* Page-aligned buffers for reads from and writes to the shared tier, bounded in total. Loop thread.
  *
- * What is released is kept for the next of about its size, since memory that was touched before
- * costs no page faults. What is kept counts towards the bound, and makes room for what is needed.
- * One buffer is always given, however large, where none is in use. */
+ * Released buffers are cached for later requests of a similar size, because memory that has been
+ * touched causes no page faults. Cached buffers count toward the bound and are unmapped when new
+ * ones need the room. While no buffer is in use, one request succeeds whatever its size. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +14,7 @@
 
 struct buffers {
         uint64_t bound, used, kept; /* bytes */
-        struct list_node free;      /* the one released last is the first */
+        struct list_node free;      /* cached buffers, the most recently released first */
         uint64_t released_ns;
 };
 
@@ -25,10 +24,11 @@ struct buffer {
 };
 
 void buffers_init(struct buffers *s, uint64_t bound);
-/* None may be in use, or they are lost. */
+/* Frees the cached buffers. Buffers in use are leaked. */
 void buffers_fini(struct buffers *s);
-/* 0; -EAGAIN: the bound; -ENOMEM. What is in it is undefined. */
+/* Returns 0, -EAGAIN if the bound is reached, or -ENOMEM. The contents are undefined. */
 int buffers_acquire(struct buffers *s, size_t size, struct buffer *ret);
+/* Returns a buffer to the cache, or unmaps it if the bound would be exceeded. */
 void buffers_release(struct buffers *s, struct buffer buffer, uint64_t now_ns);
-/* Frees what is kept and has not been needed for a while. */
+/* Frees one cached buffer if none has been in use for a while. */
 void buffers_trim(struct buffers *s, uint64_t now_ns);

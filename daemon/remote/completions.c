@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See completions.h. The eventfd is written when the first operation is added, and read when the
- * last one is taken, both under the lock: so it is readable exactly while there are some. */
+/* Implements completions.h. The eventfd is written when the first operation is added and read when
+ * the last one is taken, both under the lock, so that it is readable exactly while there are ended
+ * operations. */
 #include "remote/completions.h"
 
 #include <errno.h>
@@ -43,7 +44,7 @@ void backend_op_end(struct backend_op *op, int result)
         list_append(&c->ended, &op->node);
         c->n_ended++;
         pthread_mutex_unlock(&c->lock);
-        (void)n; /* it can only fail by being full, and then it is readable already */
+        (void)n; /* the write fails only if the counter is full, and then the eventfd is readable */
 }
 
 unsigned completions_reap(struct completions *c, unsigned most)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ended operations of a back end on their way to the loop thread.
+/* Ended operations of a back end, on transfer to the loop thread.
  *
  * Locking: `lock` protects `ended`. Any thread adds; the loop thread takes. One write to the
- * eventfd for all that end before the loop looks. */
+ * eventfd announces all operations that end before the loop takes them. */
 #pragma once
 
 #include <pthread.h>
@@ -14,12 +14,12 @@ struct completions {
         pthread_mutex_t lock;
         struct list_node ended; /* struct backend_op */
         uint64_t n_ended;
-        int fd; /* eventfd, readable while there are some */
+        int fd; /* an eventfd, readable while `ended` is not empty */
 };
 
-/* 0, -errno. Nothing may be in flight at the end, or its memory outlives the process's use of it.
- */
+/* Returns 0 or -errno. At completions_fini() no operation may be in flight, since it would end into
+ * freed memory. */
 int completions_init(struct completions *c);
 void completions_fini(struct completions *c);
-/* Calls complete() of all that have ended, of at most `most`; how many. */
+/* Calls complete() for at most `most` ended operations, and returns their number. */
 unsigned completions_reap(struct completions *c, unsigned most);

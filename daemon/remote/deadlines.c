@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A binary heap; each deadline knows its place, so that it can be moved and removed. */
+/* Implements deadlines.h as a binary heap. Each deadline stores its index, so that it can be moved
+ * and removed. */
 #include "remote/deadlines.h"
 
 #include <errno.h>

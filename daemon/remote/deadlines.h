@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is to happen at a time: a heap of deadlines. Loop thread. */
+/* Timers: a heap of deadlines. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,8 +7,8 @@
 
 struct deadline {
         uint64_t at_ns;
-        unsigned place; /* in the heap, from 1 on; 0: it is in none */
-        /* Taken out of the heap before; may add and remove any. */
+        unsigned place; /* index in the heap, from 1; 0: not in a heap */
+        /* Called after the deadline has left the heap; may add and remove any deadline. */
         void (*expire)(struct deadline *d, uint64_t now_ns);
 };
 
@@ -18,11 +18,11 @@ struct deadlines {
 };
 
 void deadlines_fini(struct deadlines *s);
-/* Also moves one that is in. 0, -ENOMEM; which cannot be if `d` is in, or one was removed before.
- */
+/* Adds a deadline, or moves it if it is in the heap. Returns 0 or -ENOMEM. Cannot fail if `d` is in
+ * the heap, or if one was removed before. */
 int deadlines_add(struct deadlines *s, struct deadline *d, uint64_t at_ns);
-void deadlines_remove(struct deadlines *s, struct deadline *d); /* may be in none */
-/* Expires all that are due. */
+void deadlines_remove(struct deadlines *s, struct deadline *d); /* harmless if `d` is in no heap */
+/* Expires every deadline that is due. */
 void deadlines_run(struct deadlines *s, uint64_t now_ns);
-/* Of the first one; 0: there is none. */
+/* Returns the time of the earliest deadline, or 0 if there is none. */
 uint64_t deadlines_next(const struct deadlines *s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See directory-file.h. Each operation is tried twice if the first attempt finds that remote.path
- * is stale or removed: a file system that was mounted again is found by its name. */
+/* Implements directory-file.h. An operation is attempted twice if the first attempt finds that
+ * remote.path is stale or removed, so that a file system mounted again is found by its name. */
 #include "remote/directory-file.h"
 
 #include <assert.h>
@@ -35,7 +35,7 @@ void files_init(struct files *f, const char *path, bool sync)
         for (char *p = host; *p; p++)
                 if (!strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-", *p))
                         *p = '_';
-        /* Containers may have a host's name and a process's number in common. */
+        /* Host name and process number are not unique among containers. */
         if (getrandom(&random, sizeof(random), GRND_NONBLOCK) < 0)
                 random ^= (uint64_t)(uintptr_t)f;
         snprintf(f->writer, sizeof(f->writer), "%.40s-%d-%08x", host, (int)getpid(),
@@ -63,7 +63,7 @@ static int fail(struct files *f, struct file_call *call, int r, const char *what
         return tree_fail(&f->tree, &call->error, r, what, call->name);
 }
 
-/* Whether another step may be begun. */
+/* Returns 0 if another step may begin, or -ECANCELED or -ETIMEDOUT. */
 static int may_go_on(const struct file_call *call)
 {
         if (call->stop && __atomic_load_n(call->stop, __ATOMIC_ACQUIRE))
@@ -71,7 +71,7 @@ static int may_go_on(const struct file_call *call)
         return call->deadline_ns && clock_mono_ns() > call->deadline_ns ? -ETIMEDOUT : 0;
 }
 
-/* What callers tell apart; the sentence has the system's own words. */
+/* Reduces an errno to those that callers distinguish; the sentence keeps the system's reason. */
 static int result_of(int r)
 {
         switch (-r) {
@@ -126,7 +126,7 @@ static uint64_t bytes_of(const struct iovec pieces[static 2])
         return pieces[0].iov_len + pieces[1].iov_len;
 }
 
-/* Where the bytes [from, to) of the pieces lie; how many pieces that are. */
+/* Stores the parts of the pieces that hold bytes [from, to), and returns their number. */
 static int slice(const struct iovec pieces[static 2], uint64_t from, uint64_t to,
                  struct iovec ret[static 2])
 {
@@ -144,7 +144,7 @@ static int slice(const struct iovec pieces[static 2], uint64_t from, uint64_t to
         return n;
 }
 
-/* Whether O_DIRECT would take the pieces, but for an end that is no whole block. */
+/* Returns whether O_DIRECT accepts the pieces, except for a partial last block. */
 static bool pieces_are_aligned(const struct iovec pieces[static 2])
 {
         return (uintptr_t)pieces[0].iov_base % FILE_BLOCK == 0 &&
@@ -177,8 +177,8 @@ struct reading {
         uint64_t size, transferred;
 };
 
-/* By O_DIRECT as far as there are whole blocks; the block with the end of what is wanted goes
- * through `tail`. Where a read ends within a block before that, the rest is read without. */
+/* Reads whole blocks with O_DIRECT; the block that contains the end of the requested range goes
+ * through `tail`. If a read ends inside an earlier block, the rest is read without O_DIRECT. */
 static int read_pieces(struct files *f, struct file_call *call, int fd, bool direct, uint64_t want,
                        struct reading *reading)
 {
@@ -208,7 +208,7 @@ static int read_pieces(struct files *f, struct file_call *call, int fd, bool dir
                 if (got < 0)
                         return fail(f, call, -errno, "cannot read");
                 if (got == 0)
-                        break; /* another host has cut it */
+                        break; /* another host has truncated the file */
                 reading->transferred = MIN(at + (uint64_t)got, want);
                 if (direct && reading->transferred > whole) {
                         char *from = tail;
@@ -269,10 +269,10 @@ int file_read(struct files *f, struct file_call *call, const struct iovec pieces
 
 struct writing {
         const struct iovec *pieces;
-        bool replace; /* and be there after a loss of power, as a purge relies on it */
+        bool replace; /* also durable, because a purge relies on it */
 };
 
-/* The end that is no whole block is written without O_DIRECT. */
+/* Writes whole blocks with O_DIRECT, and a partial last block without. */
 static int write_pieces(struct files *f, struct file_call *call, int fd, bool direct,
                         const struct iovec pieces[static 2])
 {
@@ -320,7 +320,7 @@ static int create_temporary(struct files *f, int dir_fd, bool *direct,
                 if (fd >= 0 || (errno != EEXIST && (errno != EINVAL || !*direct)))
                         break;
                 if (errno == EINVAL) {
-                        /* Refused, but some file systems have made the file already. */
+                        /* Some file systems refuse O_DIRECT only after creating the file. */
                         unlinkat(dir_fd, ret_name, 0);
                         atomic_store(&f->no_direct, true);
                         *direct = false;
@@ -336,8 +336,8 @@ static bool is_there(int dir_fd, const char *base)
         return fstatat(dir_fd, base, &s, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-/* Has link() succeeded after all? A network file system that sends a request again, as the answer
- * was lost, gets EEXIST for its own link. */
+/* Returns whether a failed link() has in fact succeeded. A network file system that repeats a
+ * request after losing its answer gets EEXIST for its own link. */
 static bool is_linked(int dir_fd, const char *temporary)
 {
         struct stat s;
@@ -351,7 +351,8 @@ static bool is_unsupported(int error)
                error == EMLINK;
 }
 
-/* Gives the file its name if there is none of that name. The temporary name may stay. */
+/* Gives the file its name, or returns -EEXIST if that name exists. The temporary name may
+ * remain. */
 static int publish(struct files *f, int dir_fd, const char *temporary, const char *base)
 {
         if (!atomic_load(&f->no_link)) {
@@ -370,7 +371,8 @@ static int publish(struct files *f, int dir_fd, const char *temporary, const cha
                         return -errno;
                 atomic_store(&f->no_noreplace, true);
         }
-        /* It cannot tell then: the later of two writers replaces the earlier one's. */
+        /* The file system offers no atomic check, so the later of two concurrent writers replaces
+         * the file of the earlier. */
         if (is_there(dir_fd, base))
                 return -EEXIST;
         return renameat(dir_fd, temporary, dir_fd, base) < 0 ? -errno : 0;
@@ -383,13 +385,14 @@ static int write_temporary(struct files *f, struct file_call *call, int fd, bool
 
         if (r == 0 && (f->sync || writing->replace) && fsync(fd) < 0)
                 r = fail(f, call, -errno, "cannot sync");
-        /* NFS and quotas report here what they had no room for. */
+        /* NFS and quotas report a lack of space at close(). */
         if (close(fd) < 0 && r == 0 && errno != EINTR)
                 r = fail(f, call, -errno, "cannot write");
         return r;
 }
 
-/* The directories that lead to the object, any of which may be new. Some file systems cannot. */
+/* Syncs all directories on the way to the object, any of which may be new. File systems that cannot
+ * sync a directory are accepted. */
 static int sync_directories(struct files *f, const struct tree_root *root, struct file_call *call)
 {
         const char *slash = call->name + strlen(call->name);
@@ -444,7 +447,7 @@ static int step_write(struct files *f, const struct tree_root *root, struct file
         }
         if (r == 0 && writing->replace)
                 return sync_directories(f, root, call);
-        /* Linked, it has two names; renamed, only its own. */
+        /* A linked file still has its temporary name; a renamed one does not. */
         if (r < 0 || (!writing->replace && !atomic_load(&f->no_link)))
                 unlinkat(dir_fd, temporary, 0);
         return r;
@@ -459,7 +462,7 @@ int file_write(struct files *f, struct file_call *call, const struct iovec piece
         return r == -ENOENT ? -EIO : r;
 }
 
-/* --- the rest --- */
+/* --- deleting and marking --- */
 
 static uint64_t modified_ms(const struct stat *s)
 {
@@ -511,7 +514,7 @@ static int step_mark_used(struct files *f, const struct tree_root *root, struct 
                 return fail(f, call, -errno, "cannot stat");
         if (!S_ISREG(s.st_mode) || now_ms < modified_ms(&s) + DAY_MS)
                 return 0;
-        /* No time of ours: NULL is now, by the file system's clock. */
+        /* NULL sets the time from the file system's clock rather than this host's. */
         if (utimensat(dir_fd, base, NULL, AT_SYMLINK_NOFOLLOW) < 0)
                 return fail(f, call, -errno, "cannot set the time of");
         return 0;

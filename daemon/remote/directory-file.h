@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One object as a file beneath remote.path: read, written, deleted, marked as used.
+/* An object stored as one file beneath remote.path: reading, writing, deleting and marking it as
+ * used.
  *
- * A file is written under another name in the same directory, which begins with a dot, and gets its
- * own once it is whole: so it is seen as a whole or not at all, whenever this host or the file
- * system dies. What is in an object's place and is no regular file is an error, and is never waited
- * for.
+ * A file is written under a temporary name in the same directory, which begins with a dot, and gets
+ * its own name when it is complete. Readers therefore see the whole file or none, whenever this
+ * host or the file system fails. Anything but a regular file in an object's place is an error, and
+ * is never waited for.
  *
- * Files are made with mode 0666, directories with 0777, both less the umask: what hosts with
- * different users need (a group and a set-group-ID directory, or an ACL of the parent) is up to the
- * administrator.
+ * Files are created with mode 0666 and directories with 0777, both reduced by the umask. The
+ * administrator grants access to hosts with different users: by a group and a set-group-ID
+ * directory, or by an ACL of the parent.
  *
- * O_DIRECT is used where the file system takes it: chunks are cached by the daemon already, and a
- * hung file system with pages to be written back slows every writer of the host. Where it is
- * refused once, it is not tried again.
+ * O_DIRECT is used if the file system supports it: the daemon caches chunks itself, and a hung file
+ * system with dirty pages slows down every writer of the host. After one refusal it is not tried
+ * again.
  *
- * All here blocks, for as long as the file system likes. Any thread. */
+ * All functions block for as long as the file system does. Any thread. */
 #pragma once
 
 #include <stdatomic.h>
@@ -24,42 +25,45 @@
 
 #include "remote/directory-tree.h"
 
-enum { FILE_BLOCK = 4096 }; /* what O_DIRECT wants offsets, lengths and memory to be multiples of */
+enum { FILE_BLOCK = 4096 }; /* alignment of offsets, lengths and memory that O_DIRECT requires */
 
 struct files {
         struct tree tree;
         bool sync;
-        char writer[96]; /* of this process alone; part of temporary names */
+        char writer[96]; /* identifies this process; part of temporary names */
         _Atomic uint64_t n_temporaries;
-        _Atomic bool no_direct;    /* the file system does not take O_DIRECT, */
-        _Atomic bool no_link;      /* ... hard links, */
-        _Atomic bool no_noreplace; /* ... nor RENAME_NOREPLACE */
+        _Atomic bool no_direct;    /* the file system refused O_DIRECT */
+        _Atomic bool no_link;      /* the file system refused hard links */
+        _Atomic bool no_noreplace; /* the file system refused RENAME_NOREPLACE */
 };
 
 struct file_call {
         const char *name;
-        uint64_t deadline_ns; /* CLOCK_MONOTONIC: no further step is begun after it; 0: none */
-        const bool *stop;     /* atomic; likewise. NULL: none */
+        uint64_t deadline_ns; /* CLOCK_MONOTONIC time after which no further step begins; 0: none */
+        const bool *stop;     /* atomic; once true, no further step begins. NULL: none */
         struct tree_error error;
 };
 
 void files_init(struct files *f, const char *path, bool sync);
 void files_fini(struct files *f);
 
-/* All: 0, or -errno as backend.h has them, with a sentence about those that are not expected. */
+/* The operations of backend.h on one file. All return 0 or -errno as specified there; `call->error`
+ * gets a sentence about an unexpected error. */
 int file_read(struct files *f, struct file_call *call, const struct iovec pieces[static 2],
               uint64_t *ret_size, uint64_t *ret_transferred);
 int file_write(struct files *f, struct file_call *call, const struct iovec pieces[static 2],
                bool replace);
 int file_delete(struct files *f, struct file_call *call);
-/* -EAGAIN: it has been used since used_ms, by the file system's clock. */
+/* Deletes the file unless it has been used since used_ms, by the file system's clock; then returns
+ * -EAGAIN. */
 int file_delete_unused(struct files *f, struct file_call *call, uint64_t used_ms);
-/* Its time becomes now, if it is more than a day old. */
+/* Sets the file's time to now if it is more than a day old. */
 int file_mark_used(struct files *f, struct file_call *call);
-/* What time it is by the clock of the file system, in ms since 1970: that of a file that is
- * made in the directory `dir_fd` and removed again. Where none can be made: of this host. */
+/* Returns the time of the file system's clock, in ms since 1970, from a file created and removed in
+ * `dir_fd`. If none can be created, returns the time of this host. */
 uint64_t files_now_ms(struct files *f, int dir_fd);
 
-/* Begins with a dot, as nothing else does here that is not this file's own. */
+/* Make and recognize names of temporary files. The names begin with a dot, which no object's name
+ * does. */
 void file_temporary_name(struct files *f, char ret[static REMOTE_NAME_MAX]);
 bool file_is_temporary(const char *base);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See directory-sweep.h.
+/* Implements directory-sweep.h.
  *
- * Files of a lease are numbered (.lease-NAME.7), and the one with the highest number counts. To
- * take over a lease that has ended, a host creates the next number: of several, one succeeds. Then
- * it looks whether the holder of the one before has renewed it meanwhile, as that one looks for a
- * higher number after it has renewed: one of them sees the other, and gives up. The highest number
- * stays when it is released, with a time in the past.
+ * The files of a lease are numbered (.lease-NAME.7), and the highest number is in force. To take
+ * over a lease that has ended, a host creates the next number; of several hosts, one succeeds. That
+ * host then checks whether the previous holder has renewed its file meanwhile, while a holder
+ * checks for a higher number after it has renewed. At least one of them sees the other and gives
+ * up. A release keeps the highest number, with a time in the past.
  *
- * Names that begin with a dot are this back end's own, or the file system's (.nfs...), and no
+ * Names that begin with a dot belong to this back end or the file system (.nfs...), and are no
  * objects. */
 #include "remote/directory-sweep.h"
 
@@ -35,13 +35,13 @@ static uint64_t modified_ms(const struct stat *s)
 /* --- the lease --- */
 
 struct lease {
-        uint64_t number; /* 0: there is none */
+        uint64_t number; /* 0: there is no lease */
         char owner[LEASE_TEXT];
         uint64_t for_ms;
         struct stat stat;
 };
 
-/* The directory that a lease is in, and how the names of its files begin. */
+/* The directory of a lease, and the prefix of the names of its files. */
 struct lease_place {
         int dir_fd;
         char above[REMOTE_NAME_MAX], beginning[REMOTE_NAME_MAX];
@@ -73,7 +73,7 @@ static void lease_name(const struct lease_place *p, uint64_t number,
         snprintf(ret, REMOTE_NAME_MAX, "%.200s%" PRIu64, p->beginning, number);
 }
 
-/* The number in the name of a lease's file; 0: it is none. */
+/* Returns the number in the name of a lease's file, or 0 for other names. */
 static uint64_t number_of(const struct lease_place *p, const char *base)
 {
         size_t n = strlen(p->beginning);
@@ -87,7 +87,7 @@ static uint64_t number_of(const struct lease_place *p, const char *base)
                        : 0;
 }
 
-/* The highest number, or 0; files of lower ones than `below` are removed. */
+/* Stores the highest number, or 0, and removes files with numbers lower than `below`. */
 static int lease_newest(const struct lease_place *p, uint64_t below, uint64_t *ret)
 {
         int fd = openat(p->dir_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -112,7 +112,7 @@ static int lease_newest(const struct lease_place *p, uint64_t below, uint64_t *r
         return -errno;
 }
 
-/* One that is malformed has no owner, and no duration. */
+/* Reads a lease. A malformed one has no owner and no duration. */
 static int lease_read(const struct lease_place *p, uint64_t number, struct lease *ret)
 {
         char name[REMOTE_NAME_MAX], text[LEASE_TEXT] = "";
@@ -149,7 +149,7 @@ static int lease_create(struct files *f, const struct lease_place *p, uint64_t n
         return file_write(f, &call, pieces, false);
 }
 
-/* The newest; its number is 0 if there is none. */
+/* Reads the newest lease; its number is 0 if there is none. */
 static int lease_find(const struct lease_place *p, struct lease *ret)
 {
         uint64_t number;
@@ -159,7 +159,7 @@ static int lease_find(const struct lease_place *p, struct lease *ret)
                 return r;
         *ret = (struct lease){ .number = 0 };
         r = number > 0 ? lease_read(p, number, ret) : 0;
-        return r == -ENOENT ? -EBUSY : r; /* another host has taken it over just now */
+        return r == -ENOENT ? -EBUSY : r; /* another host has just taken over the lease */
 }
 
 static int lease_set_time(const struct lease_place *p, const struct lease *lease,
@@ -173,7 +173,8 @@ static int lease_set_time(const struct lease_place *p, const struct lease *lease
         return 0;
 }
 
-/* Ours: its time becomes now. */
+/* Renews this host's lease by setting its time to now. Returns -EBUSY if another host took it
+ * over. */
 static int lease_renew(const struct lease_place *p, const struct lease *lease)
 {
         uint64_t newest;
@@ -184,7 +185,7 @@ static int lease_renew(const struct lease_place *p, const struct lease *lease)
         return r < 0 ? r : newest == lease->number ? 0 : -EBUSY;
 }
 
-/* Has it not been renewed since it was read? */
+/* Returns whether the lease has not been renewed since `seen` was read. */
 static bool lease_is_unchanged(const struct lease_place *p, const struct lease *seen)
 {
         struct lease now;
@@ -194,7 +195,8 @@ static bool lease_is_unchanged(const struct lease_place *p, const struct lease *
                                 now.stat.st_mtim.tv_nsec == seen->stat.st_mtim.tv_nsec);
 }
 
-/* The number after one that has ended, or the first. */
+/* Takes over a lease that has ended, or creates the first one, and returns -EBUSY if another host
+ * was faster or the holder renewed it. */
 static int lease_follow(struct files *f, const struct lease_place *p, const struct lease *before,
                         const char *owner, uint64_t for_ns)
 {
@@ -261,8 +263,8 @@ struct walk {
         void *userdata;
         const bool *stop;
         uint64_t now_ms;
-        bool ended; /* each() or `stop` says so */
-        int error;  /* the first; the rest is walked all the same */
+        bool ended; /* each() or `stop` ended the walk */
+        int error;  /* the first error; the walk continues */
         struct backend_entry entry;
 };
 
@@ -274,7 +276,7 @@ static void walk_note(struct walk *w, int error)
                 w->error = -error;
 }
 
-/* entry.name is the name of what is looked at. Whether it stays. */
+/* Visits one entry, whose name is in entry.name. Returns whether the entry remains. */
 static bool walk_entry(struct walk *w, int dir_fd, const char *base, size_t length, unsigned level)
 {
         struct stat s;
@@ -309,7 +311,8 @@ static bool walk_entry(struct walk *w, int dir_fd, const char *base, size_t leng
         return true;
 }
 
-/* The name of the directory is the first `length` of entry.name. Whether it is empty. */
+/* Walks the directory whose name is the first `length` bytes of entry.name. Returns whether it is
+ * empty. */
 static bool walk_directory(struct walk *w, int dir_fd_take, size_t length, unsigned level)
 {
         _cleanup_(closedirp) DIR *dir = fdopendir(dir_fd_take);
@@ -340,7 +343,7 @@ static bool walk_directory(struct walk *w, int dir_fd_take, size_t length, unsig
                         continue;
                 n = snprintf(w->entry.name + length, REMOTE_NAME_MAX - length, "%s%s",
                              length > 0 ? "/" : "", d->d_name);
-                if ((size_t)n >= REMOTE_NAME_MAX - length) /* no object has such a name */
+                if ((size_t)n >= REMOTE_NAME_MAX - length) /* too long for an object's name */
                         empty = false;
                 else if (walk_entry(w, dirfd(dir), d->d_name, length + (size_t)n, level))
                         empty = false;

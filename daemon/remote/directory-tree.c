@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See directory-tree.h. openat2() resolves a name in one call; where the system has none (before
- * Linux 5.6, or a filter of system calls), every part is opened by itself. */
+/* Implements directory-tree.h. openat2() resolves a name in one call; if the system lacks it
+ * (before Linux 5.6, or because of a system call filter), each part is opened in turn. */
 #include "remote/directory-tree.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@
 
 enum {
         ROOT_LIFETIME_S = 10,
-        OPEN_ATTEMPTS = 8, /* openat2() gives up with EAGAIN when something is renamed meanwhile */
+        OPEN_ATTEMPTS = 8, /* openat2() returns EAGAIN if a concurrent rename interferes */
         DIRECTORY_MODE = 0777,
         FILE_MODE = 0666,
 };
@@ -54,7 +54,7 @@ int tree_fail(const struct tree *t, struct tree_error *error, int r, const char 
         return r;
 }
 
-/* Closes outside the lock: what it was opened on may hang. */
+/* Closes the descriptor outside the lock, because the file system may hang. */
 void tree_release(struct tree *t, struct tree_root *root)
 {
         bool last;
@@ -150,7 +150,8 @@ static int open_by_openat2(int dir_fd, const char *name, int flags)
         return r < 0 ? -errno : (int)r;
 }
 
-/* Names have neither ".." nor an empty part, so that what is not a link leads down. */
+/* Opens a name part by part. Names have neither ".." nor empty parts, so every part that is no link
+ * leads down. */
 static int open_by_parts(int dir_fd, const char *name, int flags)
 {
         int parent = -1, fd;
@@ -185,7 +186,7 @@ static int open_beneath(struct tree *t, int dir_fd, const char *name, int flags)
                 r = open_by_openat2(dir_fd, name, flags);
                 if (r != -ENOSYS && r != -EPERM)
                         return r;
-                /* EPERM is also what some filters answer to calls that they do not know. */
+                /* EPERM may be permanent, or some filters' answer to an unknown system call. */
                 if (r == -ENOSYS)
                         __atomic_store_n(&t->no_openat2, true, __ATOMIC_RELAXED);
         }
@@ -210,7 +211,8 @@ int tree_open_parent(struct tree *t, const struct tree_root *root, const char *n
         if (fd != -ENOENT || !create)
                 return fd;
 
-        /* From the top on; another host may be at the same. */
+        /* Create the missing directories from the top; another host may do the same
+         * concurrently. */
         fd = fcntl(root->fd, F_DUPFD_CLOEXEC, 3);
         fd = fd < 0 ? -errno : fd;
         while (fd >= 0 && slash && part < slash) {

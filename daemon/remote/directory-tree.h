@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory that hosts share, as a tree of names: remote.path, and what lies beneath it.
+/* The shared directory as a tree of names: remote.path and everything beneath it.
  *
- * Names are resolved beneath one descriptor of remote.path, and no symbolic link is followed in
- * them: who can write there cannot have the daemon touch anything elsewhere. remote.path itself may
- * have links, since it is the administrator's.
+ * Names are resolved beneath a descriptor of remote.path, and symbolic links in them are not
+ * followed. A user with write access there can therefore not redirect the daemon to other files.
+ * remote.path itself may contain links, since the administrator chose it.
  *
- * Every call here may block for as long as the file system likes. Any thread.
+ * Every function may block for as long as the file system does. Any thread.
  *
  * Locking: `lock` protects `root`; no system call is made under it. */
 #pragma once
@@ -16,9 +16,8 @@
 
 #include "remote/object.h"
 
-/* remote.path as it was when it was opened. It is opened again every few seconds, and when the
- * system says that it is dead, so that a file system that is mounted again, or later than the
- * daemon starts, is found. */
+/* An open remote.path. It is reopened every few seconds, and when the system reports it as stale,
+ * so that a file system mounted later or again is found. */
 struct tree_root {
         int fd;
         unsigned refs;
@@ -28,12 +27,12 @@ struct tree_root {
 struct tree {
         const char *path;
         pthread_mutex_t lock;
-        struct tree_root *root; /* or NULL */
+        struct tree_root *root; /* the current root, or NULL */
         bool reopening;
-        bool no_openat2; /* atomic: the system does not have it */
+        bool no_openat2; /* atomic; the system lacks openat2() */
 };
 
-/* Where the last sentence about a failure goes: `text` of `bytes`, or NULL. */
+/* Where to write a sentence about a failure: `text`, of `bytes`, or NULL. */
 struct tree_error {
         char *text;
         size_t bytes;
@@ -42,21 +41,25 @@ struct tree_error {
 void tree_init(struct tree *t, const char *path);
 void tree_fini(struct tree *t);
 
-/* 0; -EIO, with the reason in `error`. */
+/* Opens remote.path if necessary, and stores a reference. Returns 0, or -EACCES or -EIO with the
+ * reason in `error`. */
 int tree_acquire(struct tree *t, struct tree_root **ret, struct tree_error *error);
+/* Releases a reference from tree_acquire(). */
 void tree_release(struct tree *t, struct tree_root *root);
-/* It is opened again next time. */
+/* Makes the next tree_acquire() open remote.path again. */
 void tree_forget(struct tree *t, struct tree_root *root);
-/* Has the directory been removed? Answered from what the system remembers. */
+/* Returns whether the directory was removed, from the kernel's cached attributes. */
 bool tree_root_is_removed(const struct tree_root *root);
 
-/* A descriptor, -errno. -ELOOP or -EXDEV: a symbolic link is in the way. */
+/* Opens `name` beneath the root. Returns a descriptor or -errno; -ELOOP and -EXDEV mean that a
+ * symbolic link is in the path. */
 int tree_open(struct tree *t, const struct tree_root *root, const char *name, int flags);
-/* The directory that `name` lies in (O_PATH), and what it is called there, which points into
- * `name`. `create`: directories that are missing are made, of mode 0777 less the umask. */
+/* Opens the directory that contains `name`, with O_PATH, and stores the last part of the name,
+ * which points into `name`. With `create`, missing directories are created with mode 0777 less the
+ * umask. Returns a descriptor or -errno. */
 int tree_open_parent(struct tree *t, const struct tree_root *root, const char *name, bool create,
                      const char **ret_base);
 
-/* Sets the sentence: "WHAT PATH: why". Returns `r`, which is -errno. */
+/* Writes the sentence "WHAT: REASON (PATH)" to `error`, and returns `r`, which is -errno. */
 int tree_fail(const struct tree *t, struct tree_error *error, int r, const char *what,
               const char *name);

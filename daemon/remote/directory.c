@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier as a directory: any file system that hosts have in common (CephFS, Lustre, GPFS,
- * WekaFS, NFS, or a local one). An object is a file; directory-file.h has how it is read and
+/* The directory back end: objects are files on any file system that the hosts share (CephFS,
+ * Lustre, GPFS, WekaFS, NFS, or a local one). directory-file.h describes how a file is read and
  * written.
  *
- * Threads of its own make calls that block; none of the daemon's I/O rings has any part in it. Of a
- * network file system that hangs, requests stand in the kernel and cannot be cancelled: a ring that
- * has some keeps its workers in the kernel and never ends, and neither does a process that waits
- * for it. A thread costs as little there, and can be left behind.
+ * The back end has its own threads for blocking calls and uses none of the daemon's I/O rings.
+ * Requests to a hung network file system cannot be cancelled in the kernel: a ring with such a
+ * request never ends, and neither does a process that waits for it. A thread costs as little and
+ * can be left behind.
  *
- * Threads are started as operations need them, up to `depth`. The supervisor, a thread that makes
- * no such call, ends operations that have waited for a thread until their deadline. An operation
- * that is still in a call at its deadline hangs: its thread counts no more against `depth`, and
- * another one may be started for what waits, until there are as many besides as `depth` (`bound`):
- * so one file that hangs does not stop the others, and a file system that hangs has at most so many
- * threads. What hangs ends when the kernel returns.
+ * Threads are started on demand, up to `depth`. The supervisor, a thread that makes no such call,
+ * ends operations that are still waiting for a thread at their deadline. An operation still inside
+ * a call at its deadline hangs: its thread no longer counts toward `depth`, and another may be
+ * started, up to `bound` threads in all. One hung file therefore does not stop the others, and a
+ * hung file system occupies a bounded number of threads. A hung call ends when the kernel returns.
  *
  * Reads go first; writes take at most three quarters of the threads, and every fourth operation
- * that is begun while both wait.
+ * while both wait.
  *
- * Locking: `lock` protects all but `files`, which has its own; no file is touched under it. Threads
- * are detached, and each has a reference: the last one frees the directory, after close(). */
+ * Locking: `lock` protects all fields except `files`, which has its own lock; no file is accessed
+ * under it. Threads are detached and each holds a reference; after close(), the last one frees the
+ * directory. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -35,9 +35,9 @@
 #include "remote/directory-sweep.h"
 
 enum {
-        MARKS_MAX = 256,        /* that wait to be made */
-        MARKED_SLOTS = 1 << 14, /* remembered as made; one replaces another in its slot */
-        READS_IN_A_ROW = 3,     /* while writes wait */
+        MARKS_MAX = 256,        /* most marks that wait to be made */
+        MARKED_SLOTS = 1 << 14, /* marks remembered as made, one per slot */
+        READS_IN_A_ROW = 3,     /* most, while writes wait */
 };
 #define MARK_INTERVAL_NS (24ull * 60 * 60 * 1000000000)
 
@@ -50,7 +50,7 @@ struct marked {
         uint64_t hash, at_ns;
 };
 
-/* Of a thread, on its stack. */
+/* The state of a thread, on its stack. */
 struct worker {
         struct list_node node; /* in `busy` */
         uint64_t deadline_ns;
@@ -64,9 +64,9 @@ struct directory {
         uint64_t timeout_ns;
 
         pthread_mutex_t lock;
-        pthread_cond_t work; /* for idle threads */
-        pthread_cond_t time; /* for the supervisor: an earlier deadline, or the end */
-        bool stopping;       /* atomic too: operations look at it between calls */
+        pthread_cond_t work; /* signals idle threads */
+        pthread_cond_t time; /* signals the supervisor: an earlier deadline, or the end */
+        bool stopping;       /* also read atomically by operations between calls */
         bool closed;
         unsigned refs;
         struct list_node reads, writes; /* struct backend_op, in order */
@@ -74,7 +74,7 @@ struct directory {
         struct list_node busy;          /* struct worker */
         unsigned n_waiting, n_marks, n_threads, n_idle, n_hung, n_writing, reads_in_a_row;
         bool marking;
-        uint64_t wake_ns; /* when the supervisor looks again */
+        uint64_t wake_ns; /* when the supervisor wakes up next */
         struct marked *marked;
 };
 
@@ -85,7 +85,7 @@ static struct directory *directory_of(struct backend *b)
 
 /* --- threads --- */
 
-/* The lock is held, and freed with it if this was the last reference. */
+/* Unlocks, and frees `d` if this was the last reference. The lock is held on entry. */
 static void unlock_and_unref(struct directory *d)
 {
         bool last = --d->refs == 0;
@@ -105,7 +105,7 @@ static void unlock_and_unref(struct directory *d)
         free(d);
 }
 
-/* Detached; it has a reference. */
+/* Starts a detached thread that holds a reference. */
 static int start(const char *name, void *(*run)(void *userdata), struct directory *d)
 {
         pthread_t thread;
@@ -123,7 +123,7 @@ static bool may_write(const struct directory *d)
         return d->depth == 1 || d->n_writing < d->depth - (d->depth + 3) / 4;
 }
 
-/* The next operation, or NULL; a read before a write, but not for ever. */
+/* Returns the next operation, or NULL. Reads precede writes, within a limit. */
 static struct backend_op *take(struct directory *d)
 {
         bool write = !list_empty(&d->writes) && may_write(d) &&
@@ -144,8 +144,8 @@ static unsigned n_working(const struct directory *d)
 
 static void *worker_run(void *userdata);
 
-/* For what waits: an idle thread, or a new one. Threads that are on their way to what waits still
- * count as idle, as what waits still counts as waiting. */
+/* Provides a thread for waiting work: wakes an idle one, or starts another if more work waits than
+ * threads are idle. Threads that were woken still count as idle, and their work as waiting. */
 static void wake_worker(struct directory *d)
 {
         unsigned waiting = d->n_waiting + (!d->marking && d->n_marks > 0);
@@ -157,7 +157,7 @@ static void wake_worker(struct directory *d)
                 d->n_threads++;
 }
 
-/* The supervisor looks by then. */
+/* Makes the supervisor wake up by the deadline. */
 static void notice_deadline(struct directory *d, uint64_t deadline_ns)
 {
         if (deadline_ns < d->wake_ns) {
@@ -188,7 +188,7 @@ static int run_op(struct directory *d, struct backend_op *op)
         }
 }
 
-/* The lock is held here and at the end, not in between. */
+/* Marks the thread as busy and releases the lock; worker_end() takes it again. */
 static void worker_begin(struct directory *d, struct worker *worker, uint64_t deadline_ns)
 {
         worker->deadline_ns = deadline_ns;
@@ -207,7 +207,7 @@ static void worker_end(struct directory *d, struct worker *worker)
         d->n_hung -= worker->hangs;
 }
 
-/* After close() nothing is there that could take its end. */
+/* Ends an operation. After close(), nothing exists that could receive it. */
 static void end_op(struct directory *d, struct backend_op *op, int r)
 {
         if (!d->closed)
@@ -235,7 +235,7 @@ static void worker_mark(struct directory *d, struct worker *worker, struct mark 
         d->marking = true;
         worker->writes = false;
         worker_begin(d, worker, clock_mono_ns() + d->timeout_ns);
-        file_mark_used(&d->files, &call); /* if it fails, the object is swept a day earlier */
+        file_mark_used(&d->files, &call); /* a failure is harmless */
         worker_end(d, worker);
         d->marking = false;
         free(mark);
@@ -248,7 +248,7 @@ static void *worker_run(void *userdata)
 
         list_init(&worker.node);
         pthread_mutex_lock(&d->lock);
-        /* One that hung and came back may be one too many. */
+        /* A thread that hung and recovered may be one too many. */
         while (!d->stopping && n_working(d) <= d->depth) {
                 struct backend_op *op = take(d);
 
@@ -270,7 +270,8 @@ static void *worker_run(void *userdata)
 
 /* --- the supervisor --- */
 
-/* Ends what has waited too long; the earliest deadline of the rest. */
+/* Ends operations that have waited beyond their deadline, and returns the earliest deadline of the
+ * others. */
 static uint64_t expire(struct directory *d, struct list_node *waiting, uint64_t now)
 {
         uint64_t next = UINT64_MAX;
@@ -457,7 +458,7 @@ static struct backend *directory_close(struct backend *b)
         return NULL;
 }
 
-/* Of a name, for what is remembered only. */
+/* Returns a hash of a name, used only to remember marks. */
 static uint64_t hash_of(const char *name)
 {
         uint64_t h = 0xcbf29ce484222325u;
@@ -489,7 +490,8 @@ static void directory_mark_used(struct backend *b, const char *name, uint64_t us
         pthread_mutex_unlock(&d->lock);
 }
 
-/* The sweeper's calls have a reference, as its thread may stand in one at close(). */
+/* Takes a reference for a call of the sweeper, whose thread may still be inside the call at
+ * close(). */
 static struct directory *ref(struct backend *b)
 {
         struct directory *d = directory_of(b);

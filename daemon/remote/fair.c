@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See fair.h. Start-time fair queueing (Goyal, Vin, Cheng, 1996): each flow has the virtual time at
- * which its next is due, which goes on by the bytes that it is served; the earliest goes first. A
- * flow that had nothing waiting begins at the time of the one served last: it has no credit for
- * the past. */
+/* Implements fair.h by start-time fair queueing (Goyal, Vin, Cheng, 1996). Each flow has the
+ * virtual time at which its next item is due, which advances by the bytes served to it; the flow
+ * with the earliest time goes first. A flow without waiting items resumes at the time of the item
+ * served last, so it gains no credit while idle. */
 #include "remote/fair.h"
 
 #include <stddef.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fair queueing among tenants: what one tenant has waiting is served in its order, and of the
- * tenants that have something waiting each gets as many bytes as any other, however much it has
- * waiting. Pure; the caller owns what waits. */
+/* Fair queueing among tenants. A tenant's items are served in order, and all tenants with waiting
+ * items get the same number of bytes, however much each has waiting. Pure; the caller owns the
+ * items. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,22 +9,22 @@
 
 #include "base/list.h"
 
-enum { FAIR_FLOWS = 64 }; /* tenants beyond that share one with another */
+enum { FAIR_FLOWS = 64 }; /* tenants whose numbers are equal modulo this share a flow */
 
 struct fair_flow {
         struct list_node waiting;
-        uint64_t n, bytes; /* of these */
+        uint64_t n, bytes; /* waiting items and their bytes */
         uint64_t start;    /* virtual time at which the next is due */
 };
 
 struct fair {
         struct fair_flow flows[FAIR_FLOWS];
-        uint64_t busy; /* a bit for each flow with something waiting */
-        uint64_t now;  /* virtual time: bytes that each busy flow has been served */
+        uint64_t busy; /* bit mask of the flows with waiting items */
+        uint64_t now;  /* virtual time: the bytes served to each busy flow */
 };
 
 void fair_init(struct fair *f);
-static inline unsigned fair_number(uint16_t tenant) /* of its flow */
+static inline unsigned fair_number(uint16_t tenant) /* returns the tenant's flow */
 {
         return tenant % FAIR_FLOWS;
 }
@@ -37,15 +37,15 @@ static inline bool fair_is_empty(const struct fair *f)
         return f->busy == 0;
 }
 
+/* Queues an item of `bytes` for a tenant. */
 void fair_append(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
-/* It was appended with as many bytes, and waits no more. */
+/* Removes a waiting item, which was appended with the same `bytes`. */
 void fair_remove(struct fair *f, uint16_t tenant, struct list_node *node, uint64_t bytes);
-/* What is to be served next; NULL: nothing waits. Flows that have a bit in `except` are passed
- * over.
- */
+/* Returns the item to serve next, or NULL if none waits. Flows with a bit in `except` are
+ * skipped. */
 struct list_node *fair_first(const struct fair *f, uint64_t except);
-/* `bytes` are served to it now, at the expense of its tenant's next ones. */
+/* Charges `bytes` served to a tenant, which delays its next items. */
 void fair_charge(struct fair *f, uint16_t tenant, uint64_t bytes);
-/* The flow with the largest share of `bytes` or of `n` waiting, whichever is larger; NULL: nothing
- * waits. */
+/* Returns the flow with the largest share of `bytes` or of `n` items waiting, whichever share is
+ * larger, or NULL if nothing waits. */
 const struct fair_flow *fair_longest(const struct fair *f, uint64_t bytes, uint64_t n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See generations.h. */
+/* Implements generations.h. */
 #include "remote/generations.h"
 
 #include <assert.h>

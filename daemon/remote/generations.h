@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which generation of each namespace this host's chunks are of, over a restart: a list, and its
- * file. The file has no more than what is true of the chunks on disk: after a crash a namespace may
- * be purged for a second time, but no purge is missed.
+/* The generations of namespaces to which this host's chunks belong, in memory and in a file that
+ * survives a restart. The file never claims more than is true of the chunks on disk: after a crash
+ * a namespace may be purged a second time, but no purge is missed.
  *
- * The file, little-endian: magic "KVCRGENS", version (4 bytes), CRC32C of all that follows (4), the
- * number of entries (8), and each with identity (32) and generation (8). */
+ * The file, little-endian: magic "KVCRGENS", version (4 bytes), CRC32C of the rest of the file (4),
+ * number of entries (8), then each entry with identity (32) and generation (8). */
 #pragma once
 
 #include <stdbool.h>
@@ -26,16 +26,18 @@ struct generations {
 };
 
 void generations_fini(struct generations *g);
-/* 0; -ENOENT: there is no file; -EBADMSG: it is damaged; -errno. Of a failure nothing is kept. */
+/* Reads the file. Returns 0, -ENOENT if there is no file, -EBADMSG if it is damaged, or -errno.
+ * After a failure the list is empty. */
 int generations_read(struct generations *g, const char *path);
-/* False: it is not known. */
+/* Returns false if the namespace is not in the list. */
 bool generations_find(const struct generations *g, const struct remote_identity *id, uint64_t *ret);
-/* 0, -ENOMEM, -ENOSPC: there are too many. */
+/* Adds or changes an entry. Returns 0, -ENOMEM, or -ENOSPC if the list is full. */
 int generations_set(struct generations *g, const struct remote_identity *id, uint64_t generation);
-/* False: it was not there. */
+/* Returns false if the namespace was not in the list. */
 bool generations_remove(struct generations *g, const struct remote_identity *id);
 
-/* The bytes of the file, to be freed; NULL: no memory. */
+/* Returns the contents of the file, which the caller frees, or NULL without memory. */
 void *generations_encode(const struct generations *g, size_t *ret_bytes);
-/* Replaces the file as a whole, and syncs it and its folder. Any thread; blocks. 0, -errno. */
+/* Replaces the file atomically, and syncs it and its directory. Blocks; any thread. Returns 0 or
+ * -errno. */
 int generations_write(const char *path, const void *bytes, size_t n);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads of chunks, each for one get. Loop thread.
+/* Reads chunks, one per get. Loop thread.
  *
- * A get waits while all buffers are in use, or the engine has enough to do, then the engine has it.
- * Those of a tenant wait in order, the tenants by fair queueing. It is completed once: as what was
- * found, or a miss, at its deadline at the latest. A chunk that is larger than any of its
- * namespace before is read for a second time, into a buffer that it fits into. */
+ * A get waits while all buffers are in use or the engine is busy; then it is sent to the engine. A
+ * tenant's gets wait in order, and tenants share by fair queueing. Each get completes once, with a
+ * chunk or as a miss, at its deadline at the latest. A chunk larger than any earlier one of its
+ * namespace is read again, into a buffer of its size. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,15 +13,15 @@
 #include "checked.h"
 #include "remote/internal.h"
 
-/* What the tier keeps of a get, from remote_get() to complete(), or remote_get_end(). */
+/* The state of a get, from remote_get() to complete() or remote_get_end(). */
 struct reading {
         struct remote *remote;
         struct remote_get *get;
-        struct list_node node; /* of those that wait for a buffer */
+        struct list_node node; /* in remote.waiting, while `waits` */
         bool waits;
         struct deadline deadline;
-        struct operation *operation; /* under way, or found; NULL: it waits */
-        uint64_t bytes;              /* of buffer; 0: as its namespace's are */
+        struct operation *operation; /* in flight, or ended with a chunk; NULL: waiting */
+        uint64_t bytes;              /* size of the buffer; 0: the namespace's usual one */
         uint64_t epoch;
 };
 
@@ -50,7 +50,7 @@ static void complete(struct reading *rd, bool found)
         get->found = found;
         if (!found) {
                 if (rd->operation)
-                        rd->operation->owner = NULL; /* it is late */
+                        rd->operation->owner = NULL; /* the answer will be late */
                 get->private_data = NULL;
                 free(rd);
         }
@@ -73,13 +73,13 @@ void gets_fail_waiting(struct remote *r)
 {
         struct list_node *node;
 
-        while ((node = fair_first(&r->waiting, 0))) { /* those that come meanwhile are refused */
+        while ((node = fair_first(&r->waiting, 0))) { /* new gets are refused */
                 r->stats.refused[0]++;
                 complete(container_of(node, struct reading, node), false);
         }
 }
 
-/* --- what the engine brings --- */
+/* --- answers of the engine --- */
 
 static void remember(struct operation *o, bool there)
 {
@@ -101,7 +101,8 @@ static void read_again(struct reading *rd, uint64_t bytes)
         (void)start(rd);
 }
 
-/* Is it what was asked for? `*ret_more`: the bytes that it has, if the buffer was too small. */
+/* Returns whether the object is the requested one. If the buffer was too small, `*ret_more` becomes
+ * the bytes of the whole object, otherwise 0. */
 static enum remote_rejection check(const struct operation *o, struct remote_object *ret,
                                    uint64_t *ret_more)
 {
@@ -123,7 +124,7 @@ static enum remote_rejection check(const struct operation *o, struct remote_obje
         return REMOTE_ACCEPTED;
 }
 
-/* remote_get_end() may be called from within. */
+/* Completes the get. The callee may call remote_get_end() within complete(). */
 static void on_found(struct operation *o)
 {
         complete(o->owner, true);
@@ -169,17 +170,17 @@ static void on_done(struct operation *o, int result)
         operation_keep(o, on_found);
 }
 
-/* --- on the way there --- */
+/* --- sending gets --- */
 
-/* At a time: the engine always has some more that wait for it, but those of another tenant do not
- * wait behind all of one's. */
+/* Returns the most gets at the engine at a time: enough that some always wait for it, but few
+ * enough that the gets of one tenant do not delay those of others. */
 static unsigned reads_most(const struct remote *r)
 {
         return MAX(2 * r->params.backend.depth, 1u);
 }
 
-/* A chunk that was found keeps its buffer until there is room for it in its tenant's pool. So a
- * tenant whose pool is full must not have all buffers, where there are others. */
+/* Returns whether a tenant may take another buffer. A chunk keeps its buffer until the tenant's
+ * pool has room for it, so a tenant with a full pool must leave buffers for others. */
 static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
 {
         uint64_t held = r->held[fair_number(tenant)], bound = r->read_buffers.bound;
@@ -188,8 +189,8 @@ static bool may_hold(const struct remote *r, uint16_t tenant, uint64_t bytes)
         return alone || held == 0 || held + bytes <= bound - bound / 4;
 }
 
-/* 0: the engine has it, or it is about to be a miss. Otherwise it waits: -EAGAIN: all others do,
- * too; -EDQUOT: those of its tenant. */
+/* Sends a get to the engine, or makes it wait. Returns 0 if it was sent or is about to become a
+ * miss, -EAGAIN if no get can be sent, and -EDQUOT if no get of this tenant can. */
 static int start(struct reading *rd)
 {
         struct remote *r = rd->remote;
@@ -199,7 +200,7 @@ static int start(struct reading *rd)
         int e = 0;
 
         if (!ns || ns->epoch != rd->epoch || r->breaker.state != REMOTE_CLOSED) {
-                (void)deadlines_add(&r->deadlines, &rd->deadline, 1); /* it is in */
+                (void)deadlines_add(&r->deadlines, &rd->deadline, 1); /* cannot fail */
                 set_waiting(rd, false);
                 return 0;
         }
@@ -240,7 +241,7 @@ static int start(struct reading *rd)
 void gets_iterate(struct remote *r, uint64_t now_ns)
 {
         struct list_node *node;
-        uint64_t full = 0; /* tenants with as many buffers as they may have */
+        uint64_t full = 0; /* tenants that hold as many buffers as they may */
 
         buffers_trim(&r->read_buffers, now_ns);
         while ((node = fair_first(&r->waiting, full))) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the shared tier among themselves. Private to remote/; loop thread.
+/* Interfaces between the files of the shared tier. Private to remote/; loop thread.
  *
- * Everything that goes to the engine is an operation (operation.c). What it is for has it until
- * done(), which is called once: when the operation ended, or at its deadline. Then what hangs is
- * left with nothing that waits for it but its own memory. */
+ * Every access to the engine is an operation (operation.c). Its owner keeps it until done(), which
+ * is called once: when the operation ended, or at its deadline. After the deadline, only the memory
+ * of a hung operation remains, and nothing waits for it. */
 #pragma once
 
 #include "remote/breaker.h"
@@ -20,14 +20,14 @@
 
 enum {
         PRESENCE_KEYS = 1 << 20,
-        GETS_WAITING_MAX = 65536, /* of a tenant */
-        SMALL_MAX = 256,  /* operations without a buffer of the bounded ones, hung included */
-        DELETES_MAX = 32, /* of these */
-        WRITES_MAX = 128, /* of generations, besides SMALL_MAX */
+        GETS_WAITING_MAX = 65536, /* per tenant */
+        SMALL_MAX = 256,          /* operations without a bounded buffer, including hung ones */
+        DELETES_MAX = 32,         /* included in SMALL_MAX */
+        WRITES_MAX = 128,         /* writes of generations, in addition to SMALL_MAX */
         SEARCHES_MAX = 64,
         REAP_MOST = 256,
-        LATELY = 64,          /* chunks after which what is longer than they were counts half */
-        FIRST_READ = 1 << 20, /* bytes that a first read of a namespace has room for */
+        LATELY = 64,          /* chunks after which longer, earlier ones halve in weight */
+        FIRST_READ = 1 << 20, /* payload bytes for which a namespace's first read has room */
 };
 
 enum operation_kind {
@@ -37,49 +37,51 @@ enum operation_kind {
         OPERATION_DELETE,
         OPERATION_READ_GENERATION,
         OPERATION_WRITE_GENERATION,
-        OPERATION_TRIAL, /* of the breaker */
-        OPERATION_SWEEP, /* a generation that the sweeper wants to know */
+        OPERATION_TRIAL, /* sent by the circuit breaker */
+        OPERATION_SWEEP, /* reads a generation for the sweeper */
 };
 
 struct operation {
         struct backend_op op;
         struct remote *remote;
         enum operation_kind kind;
-        struct list_node node; /* of all that there are */
+        struct list_node node; /* in remote.operations */
         struct deadline expiry;
-        struct buffers *buffers; /* NULL: a page of its own, or none */
+        struct buffers *buffers; /* source of `buffer`; NULL: a single page, or no memory */
         struct buffer buffer;
-        bool under_way; /* the engine has it */
-        bool expired;   /* done() was called, and the engine still has it */
+        bool under_way; /* the engine has the operation */
+        bool expired;   /* done() was called at the deadline, but the engine still has the
+                         * operation */
         void (*done)(struct operation *o, int result);
-        void (*kept)(struct operation *o); /* NULL: the operation is freed when it has ended */
-        void *owner;                       /* NULL: it came too late */
+        void (*kept)(struct operation *o); /* see operation_keep(); may be NULL */
+        void *owner;                       /* for done(); NULL: the request ended earlier */
 
-        /* Of gets and probes: the object that is to be there. */
+        /* the object expected by a get or probe */
         struct remote_object want;
-        uint64_t hash;   /* with the namespace's salt */
-        uint16_t tenant; /* of a get */
+        uint64_t hash;   /* combined with the namespace's salt */
+        uint16_t tenant; /* for a get */
 };
 
+/* A namespace of the shared tier, as this host knows it. */
 struct namespace
 {
         struct remote *remote;
         uint32_t id;
         struct remote_identity identity;
         uint64_t born;
-        uint64_t epoch, salt; /* change with the generation, so that what is older is not found */
+        uint64_t epoch, salt; /* change with the generation, so that older entries are not found */
         uint64_t generation;
-        uint64_t last; /* that this host's chunks are of */
+        uint64_t last; /* generation of this host's chunks; valid if has_last */
         bool has_last;
-        bool known;           /* `generation` was read, or written */
-        bool failed;          /* the last time it was to be read */
-        unsigned awaiting;    /* changes, for each of which remote_purged() is still to come */
-        unsigned writing;     /* generations: under way */
-        uint64_t read_ns;     /* when it was read or written last */
-        struct deadline next; /* when it is to be read */
+        bool known;           /* `generation` was read or written */
+        bool failed;          /* the last read of the generation failed */
+        unsigned awaiting;    /* generation changes whose remote_purged() has not been called */
+        unsigned writing;     /* writes of generations in flight */
+        uint64_t read_ns;     /* when the generation was last read or written */
+        struct deadline next; /* when to read the generation again */
         struct operation *reading;
         uint32_t longest;          /* longest recent payload, for which a read allocates room */
-        uint32_t lately, n_lately; /* longest payload of the latest n_lately */
+        uint32_t lately, n_lately; /* longest payload of the most recent n_lately chunks */
 };
 
 struct search_under_way; /* matches.c */
@@ -102,78 +104,89 @@ struct remote {
         struct namespace **namespaces; /* ascending by id */
         unsigned n_namespaces, namespaces_room;
         uint64_t epochs;
-        struct list_node purges; /* ended at once, to be completed */
+        struct list_node purges; /* failed before they began; complete() is still due */
 
         struct generations generations;
         struct job recorder; /* writes the state file */
-        void *record;        /* its bytes, with the thread while that runs */
+        void *record;        /* contents of the file; belongs to the thread while it runs */
         size_t record_bytes;
         int record_result;
         bool record_due; /* the list has changed since */
         uint64_t record_after_ns;
 
         struct presence_table presence;
-        uint64_t surprised_until_ns; /* a key was not there that should have been */
+        uint64_t surprised_until_ns; /* until then, cached presence is not trusted */
         struct list_node searches;
         unsigned n_searches;
         struct rate probe_rate;
 
         struct buffers read_buffers, write_buffers;
-        struct fair waiting;       /* struct reading */
-        uint64_t held[FAIR_FLOWS]; /* bytes of read_buffers, of each tenant */
-        uint64_t asking;           /* a bit for each tenant that has asked for anything */
+        struct fair waiting;       /* struct reading, by tenant */
+        uint64_t held[FAIR_FLOWS]; /* bytes of read_buffers by tenant */
+        uint64_t asking;           /* bit mask of the tenants that have ever requested a chunk */
 
         struct queue queue;
         struct rate write_rate;
         unsigned writing, loading;
         bool full;
-        uint64_t paused_until_ns, pause_ns; /* writes; 0: they are not */
+        uint64_t paused_until_ns, pause_ns; /* writing is suspended; 0: it is not */
 
-        struct sweeper *sweeper; /* NULL: none is under way */
+        struct sweeper *sweeper; /* NULL: no sweep is running */
 
-        /* For break-even. */
-        unsigned reading; /* gets that the engine has, hung ones excluded */
+        /* Measurements for break-even. */
+        unsigned reading; /* gets at the engine, except hung ones */
         uint64_t busy_since_ns;
-        double busy_ns, read_bytes; /* decayed */
+        double busy_ns, read_bytes; /* exponentially decayed */
         double latency_ns;
 
         struct remote_stats stats;
-        struct list_node abandoned; /* of the process */
+        struct list_node abandoned; /* hung operations, which are left to the exit of the process */
 };
 
 /* --- operation.c --- */
 
-/* `bytes` of buffer. 0, -EAGAIN: the bound, -ENOMEM. */
+/* Allocates an operation with a buffer of `bytes`. Returns 0, -EAGAIN if the bound is reached, or
+ * -ENOMEM. */
 int operation_new(struct remote *r, enum operation_kind kind, struct buffers *buffers, size_t bytes,
                   struct operation **ret);
+/* Frees an operation that the engine does not have. Returns NULL. */
 struct operation *operation_free(struct operation *o);
-/* done() follows, not from within. */
+/* Sends the operation to the back end. done() follows, never within the call. */
 void operation_submit(struct operation *o, enum backend_op_kind kind);
-/* In done() of one that has ended: it is not freed, but `kept` has it, which may free it. */
+/* Keeps an ended operation when called within done(). `kept` is called after done() and may free
+ * the operation. */
 void operation_keep(struct operation *o, void (*kept)(struct operation *o));
-/* Of all under way: done() with -ECANCELED. */
+/* Calls done() with -ECANCELED for every operation in flight. */
 void operations_cancel(struct remote *r);
+/* Deletes an object in the background, unless too many deletes are in flight. */
 void remote_delete(struct remote *r, const char *name);
-/* Of an object that was read: counted, and deleted unless it is of a later version. */
+/* Counts an object that was read and rejected, and deletes it unless its format is of a later
+ * version. */
 void remote_reject(struct remote *r, enum remote_rejection why, const char *name);
+/* Sends a trial operation if the circuit breaker wants one. */
 void remote_trial(struct remote *r, uint64_t now_ns);
+/* Updates the measurements for break-even: `add` gets more in flight, and `bytes` read. */
 void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns);
 
 /* --- namespaces.c --- */
 
+/* Returns the namespace, or NULL if it does not use the shared tier. */
 struct namespace *remote_namespace_find(const struct remote *r, uint32_t id);
-/* May anything be read or written? */
+/* Returns whether chunks of the namespace may be read and written. */
 bool remote_namespace_is_usable(const struct namespace *ns, uint64_t now_ns);
-/* Its generation is read for the first time: what is offered can wait for that. */
+/* Returns whether the generation is being read for the first time, so that an offered chunk may
+ * wait for it. */
 bool remote_namespace_is_new(const struct namespace *ns);
-/* It has a chunk of this length. */
+/* Records that the namespace has a chunk of this length. */
 void remote_namespace_saw(struct namespace *ns, uint32_t length);
 static inline uint64_t remote_namespace_hash(const struct namespace *ns, uint64_t hash)
 {
         return hash ^ ns->salt;
 }
-/* The generations are to be read now, as the engine is there again. */
+/* Reads the generations soon, because the engine is available again. */
 void remote_namespaces_read_soon(struct remote *r, uint64_t now_ns);
+/* Run the work that is due, once per remote_iterate(). The ..._next() functions return when they
+ * must run again, CLOCK_MONOTONIC ns; 0: only after an event. */
 void remote_namespaces_iterate(struct remote *r, uint64_t now_ns);
 uint64_t remote_namespaces_next(const struct remote *r);
 void remote_namespaces_stop(struct remote *r);
@@ -182,14 +195,14 @@ void remote_namespaces_fini(struct remote *r);
 /* --- gets.c --- */
 
 void gets_iterate(struct remote *r, uint64_t now_ns);
-/* Those that wait are misses: the breaker is open, or the tier stops. */
+/* Completes every waiting get as a miss, because the breaker is open or the tier stops. */
 void gets_fail_waiting(struct remote *r);
 
 /* --- matches.c --- */
 
 void matches_iterate(struct remote *r, uint64_t now_ns);
 uint64_t matches_next(const struct remote *r);
-/* Of a namespace, or all (NULL): they end without an answer. */
+/* Ends the searches of a namespace, or all if `ns` is NULL, without an answer. */
 void matches_cancel(struct remote *r, const struct namespace *ns);
 
 /* --- puts.c --- */
@@ -200,5 +213,5 @@ uint64_t puts_next(const struct remote *r);
 /* --- sweep.c --- */
 
 void sweep_stop(struct remote *r);
-/* False: its thread still runs. */
+/* Returns false if the sweeper's thread still runs. */
 bool sweep_fini(struct remote *r);

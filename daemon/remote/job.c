@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See job.h. The end of the work is an ended operation among those of the back end, so that the
- * loop thread has one thing to wait for. Starting a thread is all that can fail. */
+/* Implements job.h. The end of a job passes through the completions of the back end, so that the
+ * loop thread waits on one descriptor. Only starting the thread can fail. */
 #include "remote/job.h"
 
 #include "base/list.h"
@@ -10,7 +10,8 @@ static void on_end(struct backend_op *op)
 {
         struct job *j = container_of(op, struct job, end);
 
-        pthread_join(j->thread, NULL); /* all that it still has to do is to return */
+        pthread_join(j->thread,
+                     NULL); /* returns at once, because the thread has nothing left to do */
         j->running = false;
         j->done(j);
 }

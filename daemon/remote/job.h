@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A piece of work that may block, on a thread of its own, and what follows on the loop thread. */
+/* Runs a blocking function on a thread of its own, and then another on the loop thread. */
 #pragma once
 
 #include <pthread.h>
@@ -8,16 +8,16 @@
 #include "remote/backend.h"
 
 struct job {
-        void (*run)(struct job *j);  /* on the thread */
-        void (*done)(struct job *j); /* on the loop thread, when the thread has ended */
-        bool running;                /* the thread may touch the job and what belongs to it */
+        void (*run)(struct job *j);  /* called on the thread */
+        void (*done)(struct job *j); /* called on the loop thread after the thread has ended */
+        bool running;                /* the thread may access the job and its data */
 
-        struct backend_op end; /* comes back through the completions */
+        struct backend_op end; /* passes through the completions when run() returns */
         pthread_t thread;
 };
 
-/* run() and done() are set, and it is not running. The thread gets this name, of 15 characters at
- * most, and no signal. 0, -errno. */
+/* Starts a job that is not running and has run() and done() set. The thread has all signals blocked
+ * and the given name, of at most 15 characters. Returns 0 or -errno. */
 int job_start(struct job *j, struct completions *completions, const char *name);
-/* It is left to the exit of the process. */
+/* Leaves a running job to the exit of the process. */
 void job_abandon(struct job *j);

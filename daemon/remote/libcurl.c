@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Signatures of requests (CURLOPT_AWS_SIGV4) cover all headers, and take the payload's hash from
- * the one that S3 has for it, from libcurl 7.88 on. With an earlier one every request would be
- * refused. The library stays loaded until the process ends. */
+/* Loads libcurl 7.88 or later. Earlier versions do not sign all headers of a request
+ * (CURLOPT_AWS_SIGV4), nor take the payload's hash from S3's header for it, so that every request
+ * would be refused. The library stays loaded until the process ends. */
 #include "remote/libcurl.h"
 
 #include <dlfcn.h>

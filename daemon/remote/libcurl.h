@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libcurl.so.4, loaded at run time: the daemon builds and runs where there is none. Of its API,
- * what s3.c calls, by the numbers that its ABI has. Private to the S3 back end. */
+/* The part of libcurl.so.4's API that s3.c uses, with the numbers of its ABI. The library is loaded
+ * at run time, so that the daemon builds and runs without it. Private to the S3 back end. */
 #pragma once
 
 #include <stdbool.h>
@@ -77,7 +77,7 @@ struct curl_message {
         } data;
 };
 
-/* The beginning of curl_version_info_data. */
+/* The first fields of curl_version_info_data. */
 struct curl_version {
         int age;
         const char *version;
@@ -118,5 +118,6 @@ struct libcurl {
 #undef X
 };
 
-/* 0; -ELIBACC: there is none that will do; `ret_error` says what to install. */
+/* Loads the library. Returns 0, or -ELIBACC if no suitable one exists, with the package to install
+ * in `ret_error`. `tls`: TLS is required. */
 int libcurl_open(struct libcurl *ret, bool tls, char ret_error[static 256]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library stays loaded until the process ends: its threads outlive what could unload it. */
+/* Loads librados. The library stays loaded until the process ends, because its threads may outlive
+ * the back end. */
 #include "remote/librados.h"
 
 #include <dlfcn.h>

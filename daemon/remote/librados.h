@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* librados.so.2, loaded at run time: the daemon builds and runs where there is none. Of its C API,
- * what rados.c and rados-sweep.c call. Private to these. */
+/* The part of librados.so.2's C API that rados.c and rados-sweep.c use. The library is loaded at
+ * run time, so that the daemon builds and runs without it. Private to these files. */
 #pragma once
 
 #include <stddef.h>
@@ -15,7 +15,7 @@ typedef void (*rados_callback_t)(rados_completion_t completion, void *userdata);
 
 enum {
         RADOS_CREATE_EXCLUSIVE = 1,
-        /* What a full cluster or pool cannot take fails, in the place of waiting for room. */
+        /* Makes writes to a full cluster or pool fail instead of waiting for space. */
         RADOS_OPERATION_FULL_TRY = 64,
         RADOS_LOCK_FLAG_MAY_RENEW = 1,
 };
@@ -87,5 +87,6 @@ struct librados {
 #undef X
 };
 
-/* 0; -ELIBACC: there is none, or an older one; `ret_error` says what to install. */
+/* Loads the library. Returns 0, or -ELIBACC if it is missing or too old, with the package to
+ * install in `ret_error`. */
 int librados_open(struct librados *ret, char ret_error[static 256]);

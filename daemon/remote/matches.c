@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How far chains reach on the shared tier: what is remembered, and searches for what is not.
+/* Determines how far chains reach on the shared tier, from cached knowledge and searches for the
+ * rest.
  *
- * A search probes one key after another, by reading headers; all searches together do not more
- * than probe_rate a second. What it found of the keys in between follows from their order. It may
- * be wrong of one of them: a get that does not find it is a miss, and for as long as that is
- * remembered, matches look at every key. Loop thread. */
+ * A search probes one key after another by reading headers; all searches together are limited to
+ * probe_rate. The keys between the probed ones are inferred from their order. An inference may be
+ * wrong: then a get misses, and while that is remembered, matches examine every key. Loop
+ * thread. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +22,10 @@ struct search_under_way {
         struct remote *remote;
         uint32_t namespace_id;
         uint64_t epoch;
-        uint64_t last; /* the hash of the last key of the chain */
+        uint64_t last; /* hash of the last key of the chain, which identifies the search */
         struct search search;
         uint32_t probed;
-        struct operation *probe; /* NULL: the next one may go */
+        struct operation *probe; /* in flight; NULL: the next probe may be sent */
 };
 
 static void end(struct search_under_way *s)
@@ -102,7 +103,8 @@ static void on_probed(struct operation *o, int result)
                 conclude(s, ns, now_ns);
 }
 
-/* False: nothing can go now. */
+/* Sends the next probe of a search, or ends the search if its namespace cannot be used. Returns
+ * false if no probe can be sent now. */
 static bool probe(struct search_under_way *s, uint64_t now_ns)
 {
         struct remote *r = s->remote;
@@ -118,7 +120,7 @@ static bool probe(struct search_under_way *s, uint64_t now_ns)
                 return false;
         rate_take(&r->probe_rate, 1, r->params.probe_rate, now_ns);
         r->stats.probes++;
-        (void)search_next(&s->search, &s->probed); /* there is one, or it would have ended */
+        (void)search_next(&s->search, &s->probed); /* cannot fail, or the search would have ended */
         s->probe = o;
         o->owner = s;
         o->done = on_probed;
@@ -142,7 +144,7 @@ void matches_iterate(struct remote *r, uint64_t now_ns)
                         continue;
                 if (rate_next(&r->probe_rate, PROBE_BURST_NS) > now_ns)
                         return;
-                list_unlink(&s->node); /* the others come first the next time */
+                list_unlink(&s->node); /* rotates the searches */
                 list_append(&r->searches, &s->node);
                 if (!probe(s, now_ns))
                         return;
@@ -159,7 +161,7 @@ uint64_t matches_next(const struct remote *r)
         return 0;
 }
 
-/* --- what is known --- */
+/* --- cached knowledge --- */
 
 static bool is_under_way(const struct remote *r, uint32_t namespace_id, uint64_t last)
 {
@@ -193,8 +195,8 @@ static void start(struct remote *r, const struct namespace *ns, const struct key
         r->n_searches++;
 }
 
-/* Of the first of `hashes` and every stride-th after it, `n` in all: how many are there, if what is
- * not remembered is, or is not. */
+/* Returns how many of `n` keys are present: the first of `hashes` and every stride-th after it.
+ * Unknown keys count as present if `unknown_is_there`, otherwise as absent. */
 static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, uint32_t stride,
                             uint32_t n, bool unknown_is_there, uint64_t now_ns)
 {
@@ -214,8 +216,8 @@ static uint32_t count_there(const struct namespace *ns, const uint64_t *hashes, 
         return low;
 }
 
-/* A chain that is longer than a search is searched by every stride-th key first, and then between
- * two of these: a power of two, so that the same keys are probed however long the chain becomes. */
+/* Returns the distance of the keys that a long chain is first searched by, before the search
+ * between two of them. A power of two, so that the same keys are probed while a chain grows. */
 static uint32_t stride_of(uint32_t n)
 {
         uint32_t stride = 1;
@@ -230,7 +232,7 @@ static uint32_t first_absent(const struct namespace *ns, const uint64_t *hashes,
 {
         uint32_t i = 0;
 
-        n = MIN(n, (uint32_t)SEARCH_KEYS); /* what lies behind that is found by gets */
+        n = MIN(n, (uint32_t)SEARCH_KEYS); /* gets discover absent keys behind these */
         while (i < n && presence_get(&ns->remote->presence, remote_namespace_hash(ns, hashes[i]),
                                      now_ns) != PRESENCE_ABSENT)
                 i++;
@@ -252,7 +254,7 @@ uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key 
                 return 0;
         }
         for (uint32_t stride = stride_of(n);; stride = 1) {
-                /* The last of each `stride` keys of what is between begin and end. */
+                /* Consider the last of every `stride` keys between `begin` and `end`. */
                 uint32_t first = begin + stride - 1, all = (end - begin) / stride, high;
 
                 low = count_there(ns, hashes + first, stride, all, false, now_ns);
@@ -263,7 +265,7 @@ uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key 
                               hashes + first + (size_t)low * stride, high - low, stride,
                               hashes[n - 1]);
                 }
-                low = MIN(low, high); /* what is remembered may contradict itself */
+                low = MIN(low, high); /* cached entries may contradict each other */
                 end = low < all ? begin + (low + 1) * stride - 1 : end;
                 begin += low * stride;
                 if (stride == 1 || !*ret_known)

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Namespaces on the shared tier, and their generations. Loop thread.
  *
- * A purge writes another generation; a host that reads one that is not that of its chunks purges
- * what it has. Generations are numbers of a clock and of chance, above the one before: two hosts
- * that purge at the same time write different ones, and the one that stays is another for all who
- * have read the first. So what counts is whether it is the same.
+ * A purge writes another generation; a host that reads a generation other than that of its chunks
+ * purges them. Generations combine a clock and a random number, above the previous one. Two hosts
+ * that purge at the same time write different generations, so that every host that has read one
+ * sees that the other is different. Only equality counts.
  *
- * The generation of this host's chunks is kept in the state file. Where that does not have the
- * namespace, its chunks are of an unknown one, and purged if there ever was a purge: also those of
- * a new namespace, which may have been put before it, while the first read was under way. Where it
- * has one and the engine a lower one, or none, the engine has lost it, and purges with it: the
- * namespace is purged, and a new generation written, above all that were.
+ * The state file records the generation of this host's chunks. If it lacks the namespace, the
+ * chunks are of unknown generation and are purged if there ever was a purge. This includes chunks
+ * of a new namespace that were put while the first read was in flight, since they may precede a
+ * purge. If the engine has a lower generation than the file, or none, it has lost the newer one and
+ * with it the purges. Then the namespace is purged, and a generation above all earlier ones is
+ * written.
  *
- * A namespace is usable while its generation was read lately. It is not from a change on until
- * remote_purged() says that this host has none of the old chunks left. */
+ * A namespace is usable if its generation was read recently. From a change until remote_purged()
+ * reports that this host has no old chunks, it is not. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@
 
 enum { CHANCE_BITS = 20 };
 #define RETRY_NS UINT64_C(1000000000)
-#define FULL_NS  UINT64_C(20000000) /* so many operations are under way */
+#define FULL_NS  UINT64_C(20000000) /* retry interval if too many operations are in flight */
 
 /* --- the state file --- */
 
@@ -68,7 +69,7 @@ static void record(struct remote *r, uint64_t now_ns)
         r->record_due = false;
 }
 
-/* The chunks of this host are of the generation as it is. */
+/* Records that this host's chunks are of the current generation. */
 static void settle(struct namespace *ns)
 {
         struct remote *r = ns->remote;
@@ -77,7 +78,7 @@ static void settle(struct namespace *ns)
                 return;
         ns->last = ns->generation;
         ns->has_last = true;
-        /* Where there never was a purge, nothing has to be known. */
+        /* A namespace that was never purged needs no entry. */
         if ((ns->last > 0 || generations_remove(&r->generations, &ns->identity)) &&
             generations_set(&r->generations, &ns->identity, ns->last) == 0)
                 r->record_due = true;
@@ -89,11 +90,11 @@ static void settle(struct namespace *ns)
 
 static void read_at(struct namespace *ns, uint64_t at_ns)
 {
-        /* It is in, or has just been. */
+        /* Cannot fail: the deadline is in the heap, or was a moment ago. */
         (void)deadlines_add(&ns->remote->deadlines, &ns->next, at_ns);
 }
 
-/* What a read brings that began before is not believed. */
+/* Ignores the answer of a read in flight, which began before a change. */
 static void forget_reading(struct namespace *ns)
 {
         if (ns->reading)
@@ -101,7 +102,7 @@ static void forget_reading(struct namespace *ns)
         ns->reading = NULL;
 }
 
-/* What was found, queued and searched for before is of another one. */
+/* Invalidates everything cached, queued or searched for in the earlier generation. */
 static void begin_epoch(struct namespace *ns)
 {
         ns->epoch = ++ns->remote->epochs;
@@ -156,7 +157,8 @@ static void on_generation(struct namespace *ns, uint64_t generation, uint64_t no
         }
 }
 
-/* The namespace is unknown only if the engine has brought something else. */
+/* Handles a failed read or write. The generation stays known unless the engine returned something
+ * unexpected or a write's effect is unknown. */
 static void on_failed(struct namespace *ns, bool rejected)
 {
         ns->failed = true;
@@ -197,7 +199,7 @@ static void on_read_due(struct deadline *d, uint64_t now_ns)
 
         read_at(ns, NOT_SOON);
         if (r->stopping || ns->reading || ns->awaiting > 0 || ns->writing > 0)
-                return; /* it is read again when that has ended */
+                return; /* the end of these reads it again */
         read_at(ns, now_ns + MIN(RETRY_NS, r->params.generation_interval_ns));
         if (r->breaker.state != REMOTE_CLOSED) {
                 ns->failed = true;
@@ -259,9 +261,9 @@ static uint64_t next_generation(const struct namespace *ns)
 
 struct generation_write {
         uint32_t namespace_id;
-        uint64_t born; /* of the namespace: another may have its number */
+        uint64_t born; /* namespace's, to detect a new one with its number */
         uint64_t generation;
-        struct remote_purge *purge; /* NULL: the engine has lost it */
+        struct remote_purge *purge; /* NULL: replaces a generation that the engine has lost */
 };
 
 static void end_purge(struct remote *r, struct remote_purge *purge, int result)
@@ -351,8 +353,8 @@ static void on_restored(struct operation *o, int result)
                 read_at(ns, clock_mono_ns() + o->remote->params.generation_interval_ns);
 }
 
-/* It was there a moment ago: an admin has removed it, or a rule of the engine. As it was, unless
- * there is another meanwhile. */
+/* Writes back the object of the generation, which existed a moment ago and was removed by an
+ * administrator or a rule of the engine. Does not overwrite a new one. */
 static void restore_generation(struct namespace *ns)
 {
         struct remote *r = ns->remote;
@@ -389,12 +391,12 @@ void remote_purged(struct remote *r, uint32_t namespace_id)
                 return;
         settle(ns);
         if (ns->writing == 0)
-                read_at(ns, clock_mono_ns()); /* another purge may have followed */
+                read_at(ns, clock_mono_ns()); /* to see whether another purge has followed */
 }
 
 /* --- the list --- */
 
-/* The first that is not before it. */
+/* Returns the index of the first namespace whose id is not below `id`. */
 static unsigned place_of(const struct remote *r, uint32_t id)
 {
         unsigned low = 0, high = r->n_namespaces;
@@ -505,7 +507,7 @@ void remote_namespace_remove(struct remote *r, uint32_t namespace_id)
         take_out(r, ns);
 }
 
-/* --- */
+/* --- iteration and end --- */
 
 void remote_namespaces_iterate(struct remote *r, uint64_t now_ns)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See object.h. Owns nothing but libcrypto, which stays loaded once it was needed.
+/* Implements object.h. Owns only libcrypto, which stays loaded once it was needed.
  *
- * Bytes of an object are from a host that may have failed while it wrote, or from an engine that
- * brings another object's: no field is used before the checksum of the header was compared. Magic,
- * version and checksum are where they are in every version, so that an object of a later one is not
- * taken for a damaged one. */
+ * The bytes of an object may come from a host that failed while writing, or from an engine that
+ * returns another object. Therefore no field is used before the checksum of the header has been
+ * compared. Magic, version and checksum have the same place in every version, so that an object of
+ * a later version is not mistaken for a damaged one. */
 #include "remote/object.h"
 
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ enum {
         AT_LENGTH = 88,
         AT_PAYLOAD_CRC = 92,
         AT_CREATED = 96,
-        ID_BYTES = 16, /* of the identity, in a name */
+        ID_BYTES = 16, /* bytes of the identity that a name contains */
 };
 
 /* --- identity --- */
@@ -75,7 +75,7 @@ int remote_identify(const void *secret, size_t secret_length, const char *name,
 
 static uint32_t extend(uint32_t crc, const uint8_t *bytes, size_t n)
 {
-        /* It does not write to the buffer; its prototype does not say so. */
+        /* crc32_iscsi() does not write to the buffer; its prototype merely lacks the const. */
         return crc32_iscsi((unsigned char *)(uintptr_t)bytes, (int)n, crc);
 }
 
@@ -133,7 +133,7 @@ void remote_object_write(const struct remote_object *o,
         set32(ret_header + AT_CRC, header_crc(ret_header));
 }
 
-/* Of what is in the header, whichever object it is. */
+/* Decodes a valid header, without comparing it with an expected object. */
 static enum remote_rejection parse(const uint8_t header[static REMOTE_HEADER_BYTES], uint64_t size,
                                    struct remote_object *ret)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes to the engine, and how its end is counted. Loop thread.
+/* Operations sent to the engine, and the accounting of their results. Loop thread.
  *
- * Owns every operation, and the memory that it names, until the engine has ended it. At the
- * deadline what it is for goes on without it: the operation has expired, counts as failed, and
- * keeps its buffer. So an engine that hangs takes the buffers there are, and no more; of
- * operations without one, SMALL_MAX, and WRITES_MAX that write a generation: a purge is not refused
- * because generations are read. */
+ * Owns every operation and its memory until the engine has ended it. At the deadline, the owner
+ * continues without it: the operation has expired, counts as failed, and keeps its buffer. An
+ * engine that hangs can therefore occupy at most the bounded buffers. Operations without such a
+ * buffer are limited to SMALL_MAX, plus WRITES_MAX that write a generation, so that reads of
+ * generations cannot cause a purge to be refused. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,7 +87,7 @@ void operation_submit(struct operation *o, enum backend_op_kind kind)
         o->op.kind = kind;
         o->op.submitted_ns = clock_mono_ns();
         o->op.deadline_ns = o->op.submitted_ns + r->params.timeout_ns;
-        (void)deadlines_add(&r->deadlines, &o->expiry, o->op.deadline_ns); /* it is in */
+        (void)deadlines_add(&r->deadlines, &o->expiry, o->op.deadline_ns); /* cannot fail */
         o->under_way = true;
         r->inflight++;
         if (o->kind == OPERATION_GET)
@@ -100,10 +100,10 @@ void operation_keep(struct operation *o, void (*kept)(struct operation *o))
         o->kept = kept;
 }
 
-/* --- numbers --- */
+/* --- statistics --- */
 
-/* The time in which the engine has gets, and the bytes that it brings in it. Decayed as it adds up,
- * so that the last seconds count. */
+/* Adds the time during which gets are at the engine, and the bytes read in it. Both decay as they
+ * grow, so that recent seconds dominate. */
 void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_ns)
 {
         const double horizon_ns = 10e9;
@@ -120,7 +120,7 @@ void remote_count_busy(struct remote *r, int add, uint64_t bytes, uint64_t now_n
         r->read_bytes += (double)bytes;
 }
 
-/* What a small read takes. */
+/* Updates the moving average of a small read's latency. */
 static void count_latency(struct remote *r, uint64_t took_ns)
 {
         r->latency_ns += ((double)took_ns - r->latency_ns) / (r->latency_ns > 0 ? 8 : 1);
@@ -131,7 +131,7 @@ static bool is_error(int result)
         return result < 0 && result != -ENOENT && result != -EEXIST && result != -ECANCELED;
 }
 
-/* Is it a sign that the engine is down, or unable to cope? */
+/* Returns whether a result suggests that the engine is down or overloaded. */
 static bool is_failure(const struct operation *o, int result)
 {
         bool writes = o->op.kind != BACKEND_READ;
@@ -149,14 +149,14 @@ static void set_reason(struct remote *r, const struct operation *o, int result)
                 [BACKEND_DELETE] = "deleting",
         };
 
-        /* What has expired is still the engine's, `error` included. */
+        /* An expired operation still belongs to the engine, including `error`. */
         snprintf(r->reason, sizeof(r->reason), "%s: %s", verbs[o->op.kind],
                  o->expired            ? "no answer within remote.timeout"
                  : o->op.error[0] != 0 ? o->op.error
                                        : strerror(-result));
 }
 
-/* Ended at `ended_ns`, or has not at its deadline. */
+/* Accounts for an operation that ended at `ended_ns`, or failed to by its deadline. */
 static void count(struct operation *o, int result, uint64_t ended_ns)
 {
         struct remote *r = o->remote;
@@ -226,7 +226,7 @@ void operations_cancel(struct remote *r)
 {
         struct operation *o;
 
-        /* From the beginning each time: what done() calls may free others. */
+        /* Restart from the beginning, because done() may free other operations. */
         while ((o = find_under_way(r))) {
                 deadlines_remove(&r->deadlines, &o->expiry);
                 o->expired = true;
@@ -257,7 +257,7 @@ void remote_delete(struct remote *r, const char *name)
 void remote_reject(struct remote *r, enum remote_rejection why, const char *name)
 {
         r->stats.rejected[why]++;
-        if (why != REMOTE_BAD_VERSION) /* newer hosts can read that */
+        if (why != REMOTE_BAD_VERSION) /* hosts with a newer version can read that object */
                 remote_delete(r, name);
 }
 
@@ -277,7 +277,7 @@ static void on_trial(struct operation *o, int result)
                 remote_namespaces_read_soon(r, now_ns);
 }
 
-/* Of an object that is most often there; and that there is none is an answer, too. */
+/* Sends a trial, which reads an object that usually exists. Its absence is also a valid answer. */
 void remote_trial(struct remote *r, uint64_t now_ns)
 {
         static const struct remote_identity any;

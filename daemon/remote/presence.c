@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See presence.h. Buckets of four entries, which share a cache line. Times are in units of 2^24 ns
- * from when the table was made: 32 bits are two years, and then what is remembered is wrong once.
- */
+/* Implements presence.h with buckets of four entries, which share a cache line. Times are in units
+ * of 2^24 ns since the table was created. They wrap after two years, when cached knowledge is wrong
+ * once. */
 #include "remote/presence.h"
 
 #include <assert.h>
@@ -15,7 +15,7 @@ struct presence_entry {
         uint64_t hash;
         uint32_t until;
         uint16_t day;
-        uint8_t presence; /* enum presence; PRESENCE_UNKNOWN: the entry is free */
+        uint8_t presence; /* enum presence; PRESENCE_UNKNOWN marks a free entry */
         uint8_t reserved;
 };
 static_assert(sizeof(struct presence_entry) == 16, "four share a cache line");

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is remembered of which keys are on the shared tier, and until when that is believed. Loop
+/* A cache of which keys the shared tier has, each with the time until which that is believed. Loop
  * thread.
  *
- * A table of a fixed size, of 16 bytes a key; what expires first makes room. It has hashes, not
- * keys: two keys of one hash of 64 bits cost a get that finds nothing. */
+ * A table of fixed size, with 16 bytes per key; the entry that expires first is replaced. It stores
+ * hashes instead of keys: a collision of 64 bits costs a get that misses. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,9 +12,9 @@
 enum presence {
         PRESENCE_UNKNOWN,
         PRESENCE_THERE,
-        PRESENCE_THERE_BY_ORDER, /* as one that comes later in a chain was there */
+        PRESENCE_THERE_BY_ORDER, /* a later key of its chain was present */
         PRESENCE_ABSENT,
-        PRESENCE_ABSENT_BY_ORDER, /* as one that comes earlier was not */
+        PRESENCE_ABSENT_BY_ORDER, /* an earlier key of its chain was absent */
 };
 
 static inline bool presence_is_there(enum presence p)
@@ -35,13 +35,15 @@ struct presence_table {
         uint64_t began_ns;
 };
 
-/* At least so many keys. 0, -ENOMEM. */
+/* Allocates room for at least `n` keys. Returns 0 or -ENOMEM. */
 int presence_init(struct presence_table *t, uint64_t n, uint64_t now_ns);
 void presence_fini(struct presence_table *t);
+/* Returns the cached presence of a key; PRESENCE_UNKNOWN if there is none or it has expired. */
 enum presence presence_get(const struct presence_table *t, uint64_t hash, uint64_t now_ns);
-/* PRESENCE_UNKNOWN forgets it. What was seen of the key itself is not replaced by what follows from
- * the order, while it is believed. */
+/* Caches the presence of a key for `lifetime_ns`; PRESENCE_UNKNOWN removes it. A value inferred
+ * from the order of a chain does not replace an observed one that is still valid. */
 void presence_set(struct presence_table *t, uint64_t hash, enum presence p, uint64_t lifetime_ns,
                   uint64_t now_ns);
-/* Is this the first time on this day? Of a key that is not remembered it may be said again. */
+/* Records that the key was used on `day`, and returns whether this is the first time on that day.
+ * Keys that are not cached may be reported more than once. */
 bool presence_mark_day(struct presence_table *t, uint64_t hash, uint16_t day);

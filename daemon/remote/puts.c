@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes: what was offered waits in the queue, is loaded into a buffer when the rate has room for
- * it, and written. Loop thread.
+/* Writes chunks. An offered chunk waits in the queue, is loaded into a buffer when the rate
+ * permits, and is written. Loop thread.
  *
- * A chunk is written in the generation in which it was offered: if that changes while it waits or
- * is loaded, it is dropped. An engine without room, or that refuses, stops the writes alone: one of
- * them is tried after a while, which doubles each time. */
+ * A chunk is written in the generation in which it was offered; if that changes while the chunk
+ * waits or is loaded, the chunk is dropped. If the engine is full or refuses writes, only writes
+ * are suspended. One write is tried after a pause, which doubles each time. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +23,7 @@ struct writing {
         struct remote *remote;
         struct queue_entry *entry;
         struct operation *operation;
-        uint64_t epoch; /* of the namespace */
+        uint64_t epoch; /* namespace's epoch when the chunk was offered */
 };
 
 static void end(struct writing *w)
@@ -80,7 +80,7 @@ bool remote_takes_leaving(const struct remote *r)
 
 /* --- the engine's answer --- */
 
-/* What was on its way when they stopped says nothing new. */
+/* Returns whether a result is more recent than the last suspension of writes. */
 static bool is_news(const struct remote *r, const struct operation *o)
 {
         return r->paused_until_ns == 0 || o->op.submitted_ns >= r->paused_until_ns;
@@ -124,7 +124,7 @@ static void on_written(struct operation *o, int result)
         end(w);
 }
 
-/* --- on the way there --- */
+/* --- sending writes --- */
 
 void remote_put_loaded(struct remote_put *put, bool loaded)
 {
@@ -189,13 +189,13 @@ static void drop(struct remote *r, struct queue_entry *e)
         queue_end(&r->queue, e);
 }
 
-/* At a time: the engine has places left for reads, which do not wait behind these. */
+/* Returns the most writes at a time, which leaves capacity of the engine for reads. */
 static unsigned writes_most(const struct remote *r)
 {
         return MAX(r->params.backend.depth / 4 * 3, 1u);
 }
 
-/* May one go now? */
+/* Returns whether a write may begin now. */
 static bool may_write(const struct remote *r, uint64_t now_ns)
 {
         if (r->stopping || r->breaker.state != REMOTE_CLOSED ||
@@ -217,7 +217,7 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
 
                 if (ns && ns->epoch == e->epoch && !ns->failed &&
                     !remote_namespace_is_usable(ns, now_ns))
-                        return; /* its generation is read, or written */
+                        return; /* until its generation has been read or written */
                 if (!ns || ns->epoch != e->epoch || !remote_namespace_is_usable(ns, now_ns)) {
                         r->stats.dropped[DROPPED_BAD]++;
                         drop(r, e);
@@ -239,7 +239,8 @@ void puts_iterate(struct remote *r, uint64_t now_ns)
         }
 }
 
-/* Not because of a buffer, or a trial: then something ends before. */
+/* Returns when the next write may begin. Ignores missing buffers and trials, since their end causes
+ * an iteration. */
 uint64_t puts_next(const struct remote *r)
 {
         if (!queue_first(&r->queue) || r->stopping || r->breaker.state != REMOTE_CLOSED ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See queue.h. Entries are on the heap, each in the flow of its tenant while it waits, and in the
- * bucket of its hash. */
+/* Implements queue.h. Entries are on the heap. Each is in the bucket of its hash, and while it
+ * waits also in the flow of its tenant. */
 #include "remote/queue.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that wait to be written to the shared tier, each once: those of a tenant in order, the
- * tenants by fair queueing. Bounded by bytes and by number; of the tenant that has most waiting the
- * oldest are dropped. Loop thread. */
+/* Chunks that wait to be written to the shared tier, each once. A tenant's chunks are in order, and
+ * tenants share by fair queueing. The queue is bounded in bytes and in number; if it is full, the
+ * oldest chunks of the tenant with most waiting are dropped. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,10 +12,10 @@
 #include "remote/fair.h"
 
 struct queue_entry {
-        struct list_node node;    /* of those that wait */
-        struct queue_entry *next; /* of one bucket */
-        uint64_t hash;            /* what it is known by */
-        uint64_t epoch;           /* of its namespace when it came */
+        struct list_node node;    /* in `waiting` */
+        struct queue_entry *next; /* in the same hash bucket */
+        uint64_t hash;            /* identifies the chunk in queue_has() */
+        uint64_t epoch;           /* namespace's epoch when it was queued */
         uint32_t namespace_id, length;
         uint16_t tenant;
         struct key key;
@@ -27,22 +27,23 @@ enum { QUEUE_MAX = 65536, QUEUE_BUCKETS = 16384 };
 struct queue {
         struct fair waiting;
         struct queue_entry **buckets;
-        uint64_t n, bytes, bound; /* of those that wait */
+        uint64_t n, bytes, bound; /* waiting chunks and their bytes */
 };
 
-/* 0, -ENOMEM. */
+/* Returns 0 or -ENOMEM. */
 int queue_init(struct queue *q, uint64_t bound);
-void queue_fini(struct queue *q); /* none may be taken */
+void queue_fini(struct queue *q); /* no entry may be taken and not ended */
 bool queue_has(const struct queue *q, uint64_t hash);
-/* Would one more of this tenant's drop none, but of a tenant that has more waiting? */
+/* Returns whether one more chunk of this tenant would drop none, or only chunks of a tenant with
+ * more waiting. */
 bool queue_has_room(const struct queue *q, uint16_t tenant, uint32_t length);
-/* Copies the entry. How many had to be dropped for it, itself included if it alone is larger than
- * the bound, or there is no memory. */
+/* Adds a copy of the entry. Returns how many entries were dropped for it. That includes the new
+ * entry itself if it alone exceeds the bound, or memory is exhausted. */
 unsigned queue_put(struct queue *q, const struct queue_entry *e);
-/* The one to be written next; NULL: none waits. */
+/* Returns the entry to write next, or NULL. */
 struct queue_entry *queue_first(const struct queue *q);
-/* It does not wait any more, but is still known, until queue_end(). queue_serve(): it is written,
- * which counts as its tenant's turn. */
+/* Remove an entry from the waiting ones; queue_has() finds it until queue_end(), which frees it.
+ * queue_serve() also charges its bytes to the tenant, because it is written. */
 void queue_take(struct queue *q, struct queue_entry *e);
 void queue_serve(struct queue *q, struct queue_entry *e);
 void queue_end(struct queue *q, struct queue_entry *e);

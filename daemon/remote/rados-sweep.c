@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the sweeper asks of RADOS: a lock on an object as the lease, and all objects of a namespace.
- * All here blocks, for rados_osd_op_timeout a call at most, on the sweeper's thread.
+/* The sweeper's operations on RADOS: a lock on an object as the lease, and listing all objects of a
+ * RADOS namespace. All functions block, for at most rados_osd_op_timeout per call, on the sweeper's
+ * thread.
  *
- * Times are those that hosts gave with what they wrote: mtime is of the client's clock, in seconds.
+ * The mtime of an object is a time in seconds by the clock of the host that wrote it.
  *
- * RADOS has no deletion on condition of mtime. But an object has a version that each change of it
- * moves, mark_used()'s too, so the deletion asserts the version that mtime was read with. */
+ * RADOS cannot delete conditionally on mtime. However, every change of an object, including
+ * mark_used(), advances its version. The deletion therefore asserts the version with which mtime
+ * was read. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,8 +68,8 @@ static int lock_object(struct rados *r, rados_ioctx_t io, const char *oid, const
                                      &duration, RADOS_LOCK_FLAG_MAY_RENEW);
 }
 
-/* A lock is of a connection and a cookie: one that `owner` took by an earlier connection of its own
- * is broken. */
+/* Breaks a lock that `owner` holds through an earlier connection, since RADOS identifies a lock by
+ * connection and cookie. Returns whether it did so. */
 static bool break_own_lock(struct rados *r, rados_ioctx_t io, const char *oid, const char *owner)
 {
         char tag[256], clients[256], cookies[512], addresses[512];
@@ -125,7 +127,8 @@ struct found {
         int started;
 };
 
-/* 0; 1: each() has had enough; -errno. An object that has been deleted meanwhile is left out. */
+/* Calls each() for the objects found, except those deleted meanwhile. Returns 0, 1 if each()
+ * returned false, or -errno. */
 static int tell(struct rados *r, rados_ioctx_t io, struct found *found, unsigned n,
                 bool (*each)(void *userdata, const struct backend_entry *e), void *userdata)
 {
@@ -186,7 +189,7 @@ static int walk(struct rados *r, rados_ioctx_t io, rados_list_ctx_t list, struct
                 }
                 length = snprintf(found[n].entry.name, sizeof(found[n].entry.name), "%s%s%s",
                                   r->prefix, *r->prefix ? "/" : "", entry);
-                if (length >= (int)sizeof(found[n].entry.name)) /* no name of ours */
+                if (length >= (int)sizeof(found[n].entry.name)) /* too long for an object's name */
                         continue;
                 if (++n == LIST_BATCH) {
                         e = tell(r, io, found, n, each, userdata);

@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier on Ceph: objects of a RADOS pool, by librados. The prefix is a RADOS namespace,
- * so that several fleets share a pool, and capabilities can be given for one of them.
+/* The RADOS back end: objects of a pool of Ceph, by librados. The prefix is a RADOS namespace, so
+ * that several fleets can share a pool and capabilities can be limited to one of them.
  *
- * Two threads. The connector calls what waits for monitors: it connects, tries again until there is
- * a cluster, and ends then. The worker hands operations to librados (which copies what is written,
- * and may wait for room among its own), cancels those that are past their deadline, and shuts the
- * connection down. Both are the parents of librados's threads, which get no signals that way.
+ * There are two threads. The connector makes the calls that wait for monitors: it connects, retries
+ * until there is a cluster, and ends. The worker hands operations to librados, cancels those past
+ * their deadline, and shuts the connection down. librados copies the bytes to be written and may
+ * wait for its own limits. librados's threads descend from these two and inherit their blocked
+ * signals.
  *
- * An operation ends in librados's callback and nowhere else once librados has it: memory that it
- * names is not touched after that. At its deadline it is cancelled, which calls the callback unless
- * the answer is being read. A write that was cancelled may still be carried out: the object is a
- * whole one then, which a later create finds.
+ * Once librados has an operation, it ends only in librados's callback, and its memory is not
+ * accessed afterwards. At its deadline it is cancelled, which calls the callback unless the answer
+ * is being read. A cancelled write may still be carried out; the object is then complete, and a
+ * later create finds it.
  *
- * Full clusters and pools answer -ENOSPC or -EDQUOT, as all writes have FULL_TRY; without it they
- * would wait for room.
+ * Full clusters and pools answer -ENOSPC or -EDQUOT, since all writes have FULL_TRY; without it
+ * they would wait for room.
  *
- * Locking: `lock` protects all of struct rados that changes; librados is not called under it.
- * backend_op_end() is, so that none comes after close(). */
+ * Locking: `lock` protects all fields of struct rados that change. librados is not called under it,
+ * but backend_op_end() is, so that no operation ends after close(). */
 #include "remote/rados.h"
 
 #include <assert.h>
@@ -31,33 +32,33 @@
 #include "cleanup.h"
 
 enum {
-        MARKS_MAX = 64,       /* that wait, or are under way */
-        USED_SLOTS = 1 << 14, /* one replaces another in its slot */
+        MARKS_MAX = 64,       /* most marks that wait or are in flight */
+        USED_SLOTS = 1 << 14, /* objects remembered, one per slot */
         MARK_INTERVAL_S = 24 * 60 * 60,
         CLOSE_WAIT_MS = 500, /* for the connection to be shut down */
-        RETRY_MS = 2000,     /* after a failed attempt to connect */
+        RETRY_MS = 2000,     /* between attempts to connect */
 };
 
-/* An operation that librados has, or will have. */
+/* An operation at librados, or about to be. */
 struct call {
-        struct list_node node; /* rados.calls, or rados.marks */
+        struct list_node node; /* in rados.calls or rados.marks */
         struct rados *rados;
-        struct backend_op *op; /* NULL: of mark_used() */
+        struct backend_op *op; /* NULL: a call of mark_used() */
         uint64_t deadline_ns;
         rados_completion_t completion;
         rados_read_op_t read;
         rados_write_op_t write;
-        bool held;      /* by the worker: the callback leaves it to it */
-        bool done;      /* the callback has been called */
-        bool cancelled; /* for one reason or the other */
+        bool held;      /* in use by the worker, which frees it if the callback runs meanwhile */
+        bool done;      /* the callback has run */
+        bool cancelled; /* at its deadline or because the daemon stops */
         bool late;
-        struct iovec pieces[2]; /* of op, as read */
+        struct iovec pieces[2]; /* pieces passed to librados */
         unsigned n_pieces;
         size_t got[2];
-        int results[3]; /* of each piece, and of stat */
+        int results[3]; /* result of each piece, then of stat */
         uint64_t size;
         time_t mtime;
-        char name[REMOTE_NAME_MAX]; /* of mark_used() */
+        char name[REMOTE_NAME_MAX]; /* the object's name for mark_used() */
 };
 
 static struct rados *rados_of(struct backend *b)
@@ -101,7 +102,7 @@ static struct timespec at_ns(uint64_t ns)
         return (struct timespec){ (time_t)(ns / 1000000000), (long)(ns % 1000000000) };
 }
 
-/* --- what was used when --- */
+/* --- when objects were used --- */
 
 static struct rados_used *used_slot(struct rados *r, const char *name, uint64_t *ret_hash)
 {
@@ -137,7 +138,7 @@ static void call_free(struct call *c)
         free(c);
 }
 
-/* Sets what the operation has besides its result, which it returns. */
+/* Sets the operation's result fields and returns its result. */
 static int call_result(struct call *c, int r)
 {
         struct backend_op *op = c->op;
@@ -169,7 +170,8 @@ static int call_result(struct call *c, int r)
         return 0;
 }
 
-/* It is librados's no more. Its end is the last that the caller has to do with `r` and the call. */
+/* Ends a call that librados has finished with. After the last unlock, neither `r` nor the call may
+ * be accessed. */
 static void call_end(struct call *c, int result)
 {
         struct rados *r = c->rados;
@@ -203,7 +205,8 @@ static void on_complete(rados_completion_t completion, void *userdata)
         call_end(c, c->rados->api.aio_get_return_value(completion));
 }
 
-/* One piece where both are one in memory, as each costs librados and the OSD a little. */
+/* Combines pieces that are contiguous in memory, since each piece costs time in librados and the
+ * OSD. */
 static unsigned join_pieces(const struct backend_op *op, struct iovec ret[static 2])
 {
         unsigned n = 0;
@@ -272,7 +275,8 @@ static int start_write(struct rados *r, struct call *c, const char *oid)
                                          RADOS_OPERATION_FULL_TRY);
 }
 
-/* The worker, without the lock. The call is in `calls`, and held. */
+/* Hands a call to librados. Runs on the worker without the lock; the call is in `calls` and
+ * held. */
 static void call_start(struct rados *r, struct call *c)
 {
         const char *oid = rados_oid(r, c->op ? c->op->name : c->name);
@@ -289,7 +293,7 @@ static void call_start(struct rados *r, struct call *c)
 
 /* --- the worker --- */
 
-/* The lock is held, and freed with all else if this was the last reference. */
+/* Unlocks, and frees `r` if this was the last reference. The lock is held on entry. */
 static void unlock_and_unref(struct rados *r)
 {
         bool last = --r->refs == 0;
@@ -310,7 +314,7 @@ static void unlock_and_unref(struct rados *r)
         free(r);
 }
 
-/* The lock is held, but not while librados has the thread. */
+/* Starts a call. Takes and returns with the lock held, but releases it while librados runs. */
 static void worker_start(struct rados *r, struct call *c)
 {
         bool done;
@@ -338,7 +342,8 @@ static void worker_cancel(struct rados *r, struct call *c, bool late)
         c->late = late;
         c->held = true;
         pthread_mutex_unlock(&r->lock);
-        (void)r->api.aio_cancel(r->io, c->completion); /* it may have been answered meanwhile */
+        (void)r->api.aio_cancel(r->io,
+                                c->completion); /* fails if the answer has arrived meanwhile */
         pthread_mutex_lock(&r->lock);
         c->held = false;
         done = c->done;
@@ -357,7 +362,8 @@ static void fail_unsent(struct rados *r, struct backend_op *op, int result, cons
                 backend_op_end(op, result);
 }
 
-/* Ends what waits and cannot go on. When the next of the rest is late, or UINT64_MAX. */
+/* Ends queued operations that cannot continue, and returns the earliest deadline of the others, or
+ * UINT64_MAX. */
 static uint64_t worker_expire(struct rados *r, uint64_t now)
 {
         uint64_t next = UINT64_MAX;
@@ -380,7 +386,8 @@ static uint64_t worker_expire(struct rados *r, uint64_t now)
         return next;
 }
 
-/* The first call that is to be cancelled, or NULL; when the next is late. */
+/* Returns the first call to cancel, or NULL; lowers *next to the earliest deadline of the
+ * others. */
 static struct call *find_late(struct rados *r, uint64_t now, uint64_t *next)
 {
         list_for_each (&r->calls, n) {
@@ -395,7 +402,7 @@ static struct call *find_late(struct rados *r, uint64_t now, uint64_t *next)
         return NULL;
 }
 
-/* Something that may be handed to librados now, or NULL. */
+/* Returns a call that can be handed to librados now, or NULL. */
 static struct call *worker_take(struct rados *r)
 {
         struct list_node *n;
@@ -466,10 +473,12 @@ static void set_seconds(struct rados *r, rados_t cluster, const char *option)
 
         snprintf(text, sizeof(text), "%llu",
                  (unsigned long long)((r->timeout_ns + 999999999) / 1000000000));
-        (void)r->api.conf_set(cluster, option, text); /* a later Ceph may not have it any more */
+        (void)r->api.conf_set(cluster, option,
+                              text); /* a later version of Ceph may lack the option */
 }
 
-/* 0, or what librados said; ret_error says of what. */
+/* Connects to the cluster and opens the pool. Returns 0, or librados's error and a sentence about
+ * it. */
 static int connect_once(struct rados *r, rados_t *ret_cluster, rados_ioctx_t *ret_io,
                         char ret_error[static 120])
 {
@@ -481,7 +490,8 @@ static int connect_once(struct rados *r, rados_t *ret_cluster, rados_ioctx_t *re
                 snprintf(ret_error, 120, "librados cannot be initialized: %s", strerror(-e));
                 return e;
         }
-        /* It would write to the daemon's stderr. The file may have it do so. */
+        /* Keep librados from writing to the daemon's stderr, unless the configuration file asks for
+         * it. */
         (void)r->api.conf_set(cluster, "log_to_stderr", "false");
         (void)r->api.conf_set(cluster, "err_to_stderr", "false");
         e = r->api.conf_read_file(cluster, r->conf);
@@ -494,7 +504,7 @@ static int connect_once(struct rados *r, rados_t *ret_cluster, rados_ioctx_t *re
         set_seconds(r, cluster, "client_mount_timeout");
         set_seconds(r, cluster, "rados_mon_op_timeout");
         set_seconds(r, cluster, "rados_osd_op_timeout");
-        /* The tier bounds what is under way. At its own bounds, librados waits. */
+        /* The tier bounds the operations in flight. At its own bounds, librados would block. */
         (void)r->api.conf_set(cluster, "objecter_inflight_op_bytes", "1099511627776");
         (void)r->api.conf_set(cluster, "objecter_inflight_ops", "1048576");
         e = r->api.connect(cluster);
@@ -550,12 +560,12 @@ static void *connector_run(void *userdata)
                         pthread_cond_timedwait(&r->change, &r->lock, &t);
         }
         r->connector_ended = true;
-        pthread_cond_signal(&r->work); /* the last that it does: the worker may free all */
+        pthread_cond_signal(&r->work); /* must be last, because the worker may then free `r` */
         pthread_mutex_unlock(&r->lock);
         return NULL;
 }
 
-/* --- what backend.h asks for --- */
+/* --- the interface of backend.h --- */
 
 static int copy_text(const char *from, char **ret)
 {
@@ -632,7 +642,7 @@ static int rados_open(struct backend **ret, const struct backend_params *params,
         if (e < 0)
                 goto fail;
         pthread_mutex_lock(&r->lock);
-        r->refs++; /* the worker's */
+        r->refs++; /* for the worker */
         e = start_thread("kv-rados-conn", connector_run, r);
         if (e < 0) {
                 r->connector_ended = r->stopping = r->closed = true;
@@ -675,7 +685,7 @@ static void rados_stop(struct backend *b)
 
         pthread_mutex_lock(&r->lock);
         r->stopping = true;
-        /* The worker may stand in librados. */
+        /* End queued operations here, because the worker may be inside librados. */
         worker_expire(r, 0);
         pthread_cond_broadcast(&r->work);
         pthread_cond_broadcast(&r->change);
@@ -693,7 +703,7 @@ static struct backend *rados_close(struct backend *b)
         pthread_mutex_lock(&r->lock);
         r->closed = true;
         pthread_cond_signal(&r->work);
-        /* An orderly end, where the cluster lets it be one. */
+        /* Wait for an orderly end, within a limit. */
         while (!r->worker_ended && pthread_cond_timedwait(&r->change, &r->lock, &t) != ETIMEDOUT)
                 ;
         unlock_and_unref(r);

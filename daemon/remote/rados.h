@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What rados.c and rados-sweep.c share. Private to these. */
+/* State shared by rados.c and rados-sweep.c. Private to these files. */
 #pragma once
 
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 enum rados_state { RADOS_CONNECTING, RADOS_CONNECTED, RADOS_FAILED };
 
-/* When an object was last used, as far as is known: by a hash of its name. */
+/* When an object was last marked as used, as far as this host knows, by a hash of its name. */
 struct rados_used {
         uint64_t hash;
         int64_t at; /* seconds since 1970 */
@@ -24,32 +24,33 @@ struct rados {
         uint64_t timeout_ns;
 
         pthread_mutex_t lock;
-        pthread_cond_t work;   /* for the worker */
-        pthread_cond_t change; /* for the connector, and close() */
+        pthread_cond_t work;   /* signals the worker */
+        pthread_cond_t change; /* signals the connector and close() */
         bool stopping, closed;
         bool connector_ended, worker_ended;
-        unsigned refs; /* the owner's, and the worker's */
+        unsigned refs; /* held by the owner and the worker */
 
-        enum rados_state state; /* `cluster` and `io` are there once it is RADOS_CONNECTED */
-        int connect_result;     /* why RADOS_FAILED */
+        enum rados_state state; /* `cluster` and `io` are valid once it is RADOS_CONNECTED */
+        int connect_result;     /* the reason for RADOS_FAILED */
         char error[120];
         rados_t cluster;
         rados_ioctx_t io;
 
-        struct list_node queue; /* struct backend_op: submitted, not yet librados's */
-        struct list_node marks; /* struct call of mark_used(), likewise */
-        struct list_node calls; /* struct call: librados's */
+        struct list_node queue; /* struct backend_op: submitted, not yet at librados */
+        struct list_node marks; /* struct call of mark_used(), not yet at librados */
+        struct list_node calls; /* struct call: at librados */
         unsigned n_calls, n_marks;
-        unsigned n_blocking; /* calls of rados-sweep.c under way */
+        unsigned n_blocking; /* calls of rados-sweep.c in progress */
         struct rados_used *used;
 };
 
-/* The object's name, in the RADOS namespace that has the prefix's. NULL: not below the prefix. */
+/* Returns the object's name within the RADOS namespace of the prefix, or NULL if `name` is not
+ * below the prefix. */
 const char *rados_oid(const struct rados *r, const char *name);
-/* What librados answered, as backend.h has it. */
+/* Converts a result of librados to an errno of backend.h. */
 int rados_errno(int result);
 
-/* As backend_ops has them. */
+/* Implement the functions of backend_ops. */
 int rados_lease(struct backend *b, const char *name, const char *owner, uint64_t for_ns);
 int rados_release(struct backend *b, const char *name, const char *owner);
 int rados_list(struct backend *b, bool tidy,

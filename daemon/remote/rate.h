@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* So much a second at most, and no burst beyond what was agreed. Pure. */
+/* A rate limiter, which permits bursts up to a given length. Pure. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,13 +11,13 @@ struct rate {
         uint64_t paid_until_ns;
 };
 
-/* When the next may go: at once if that is not after now. */
+/* Returns the earliest time for the next amount, which may be in the past. */
 static inline uint64_t rate_next(const struct rate *r, uint64_t burst_ns)
 {
         return r->paid_until_ns > burst_ns ? r->paid_until_ns - burst_ns : 0;
 }
 
-/* `amount` goes now. A second has `a_second`; 0: no limit. */
+/* Charges `amount` now, at a rate of `a_second` per second; 0: no limit. */
 static inline void rate_take(struct rate *r, uint64_t amount, uint64_t a_second, uint64_t now_ns)
 {
         uint64_t begin = MAX(r->paid_until_ns, now_ns);

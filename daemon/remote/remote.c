@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier: see remote.h. Its parts are in files of their own; this one makes them, has them
- * do what is due, and takes them down. Loop thread.
+/* The shared tier as a whole: creates its parts, which have files of their own, runs their due
+ * work, and shuts down. Loop thread.
  *
- * What hangs in the engine at the end is left, with the memory that it may still write to, and the
- * completions that it ends in. */
+ * Operations that hang in the engine at the end are abandoned, together with the memory that they
+ * may still write to and the completions that they end in. */
 #include "remote/remote.h"
 
 #include <errno.h>
@@ -27,7 +27,7 @@ static int fail(char ret_error[static 256], int r, const char *text)
 static void free_parts(struct remote *r)
 {
         remote_namespaces_fini(r);
-        if (r->loading == 0) /* or the end of a load still needs it */
+        if (r->loading == 0) /* otherwise the end of a load still needs the queue */
                 queue_fini(&r->queue);
         presence_fini(&r->presence);
 }
@@ -44,7 +44,8 @@ static void free_rest(struct remote *r)
         free(r);
 }
 
-/* A file that cannot be read is as none: what is purged for it was perhaps not to be. */
+/* Reads the state file. An unreadable file counts as missing, which may cause an unnecessary
+ * purge. */
 static void read_state(struct remote *r)
 {
         int e = r->state_path ? generations_read(&r->generations, r->state_path) : -ENOENT;
@@ -108,7 +109,8 @@ unsigned remote_reap(struct remote *r)
 
 static uint64_t sooner(uint64_t a, uint64_t b, uint64_t now_ns)
 {
-        /* What might have gone already waits for something that will end. */
+        /* A time that has passed: the work is waiting for something else to end, which causes an
+         * iteration. */
         return b <= now_ns || b == UINT64_MAX ? a : a == 0 ? b : MIN(a, b);
 }
 
@@ -175,7 +177,7 @@ struct remote *remote_free(struct remote *r)
         remote_stop(r);
         while (remote_reap(r) > 0)
                 ;
-        /* The sweeper's thread may stand in the back end, which is then left, too. */
+        /* If the sweeper's thread is inside the back end, the back end is abandoned as well. */
         swept = sweep_fini(r);
         if (swept)
                 r->params.ops->close(r->backend);
@@ -194,7 +196,7 @@ uint64_t remote_timeout_ns(const struct remote *r)
         return r->params.timeout_ns;
 }
 
-/* --- numbers --- */
+/* --- statistics --- */
 
 void remote_get_stats(const struct remote *r, struct remote_stats *ret)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shared tier: chunks on a storage engine that several hosts use, behind memory and disk.
  *
- * It is slow, not ours, and may be down, so: everything read from it is checked; everything sent to
- * it may be lost; nothing waits for it that did not ask to, and what does has a deadline. Whatever
- * goes wrong there is a miss and a counter.
+ * The engine is slow, not under our control, and may be down. Therefore everything read from it is
+ * checked, everything sent to it may be lost, and only requests that asked for the shared tier wait
+ * for it, each with a deadline. Every failure of the engine is a miss and a counter.
  *
- * The loop thread runs all of it; a back end (backend.h) works on threads of its own. Memory for
- * what is read and written is the tier's own ("buffers"), bounded by read_inflight and
- * write_inflight, so that an engine that hangs holds neither the pool's nor a client's. */
+ * Runs on the loop thread; a back end (backend.h) has its own threads. Reads and writes use the
+ * tier's own memory, bounded by read_inflight and write_inflight, so that an engine that hangs
+ * occupies neither the pool nor a client's memory. */
 #pragma once
 
 #include <stdbool.h>
@@ -30,71 +30,76 @@ struct remote_put;
 struct remote_params {
         const struct backend_ops *ops;
         struct backend_params backend;
-        const char *prefix; /* "kvcache" */
+        const char *prefix; /* begins every object's name, such as "kvcache" */
         enum remote_write write;
-        uint64_t write_rate;     /* bytes a second; 0: no limit */
-        uint64_t read_inflight;  /* bytes of buffers for reads */
-        uint64_t write_inflight; /* likewise */
-        uint64_t write_queue; /* bytes of chunks that wait to be written; the oldest are dropped */
-        uint64_t timeout_ns;  /* of an operation; a get may have an earlier deadline */
-        uint64_t presence_ns, absence_ns; /* how long what was found is believed */
+        uint64_t write_rate;     /* bytes per second; 0: no limit */
+        uint64_t read_inflight;  /* most bytes of buffers for reads */
+        uint64_t write_inflight; /* most bytes of buffers for writes */
+        uint64_t write_queue;    /* bytes of chunks that may wait to be written; the oldest are
+                                  * dropped */
+        uint64_t timeout_ns;     /* limit of an operation; a get may have an earlier deadline */
+        uint64_t presence_ns, absence_ns; /* how long a key is believed present or absent */
         uint64_t generation_interval_ns;
-        unsigned probe_rate; /* probes for presence a second, at most */
-        /* A file of this host that says which generation of each namespace its chunks are of; so
-         * that it learns at startup of a purge that it has missed. It is replaced as a whole. */
+        unsigned probe_rate; /* most probes for presence per second */
+        /* A file of this host with the generations that its chunks belong to, by which it detects
+         * at startup a purge that it missed. Replaced atomically. */
         const char *state_path;
 
-        /* Loads a chunk into put->buffer, from the pool or the disk, checked, and calls
-         * remote_put_loaded(), perhaps from within. */
+        /* Loads a chunk from the pool or the disk into put->buffer, checks it, and calls
+         * remote_put_loaded(), possibly within the call. */
         void (*load)(void *userdata, struct remote_put *put);
-        /* Another host has purged the namespace: what this one has of it must be purged, and then
-         * remote_purged() called, perhaps from within. */
+        /* Reports that another host has purged the namespace. The callee purges this host's chunks
+         * of it and then calls remote_purged(), possibly within the call. */
         void (*purged)(void *userdata, uint32_t namespace_id);
         void *userdata;
 };
 
-/* 0, -errno; `ret_error` gets one sentence. The engine need not be there. */
+/* Opens the shared tier, whose engine may be unavailable. Returns 0, or -errno and a sentence in
+ * `ret_error`. */
 int remote_new(struct remote **ret, const struct remote_params *params, char ret_error[static 256]);
-int remote_fd(const struct remote *r); /* readable: remote_reap() has something to do. Borrowed */
+int remote_fd(
+        const struct remote *r); /* readable when remote_reap() has something to do; borrowed */
+/* Handles ended operations, and returns their number. */
 unsigned remote_reap(struct remote *r);
-/* Deadlines, writes that may go now, generations to be read. At the end of a loop turn. When it
- * must be called again at the latest, CLOCK_MONOTONIC ns; 0: not before something happens. */
+/* Handles expired deadlines, writes that may start and generations to be read. Call it at the end
+ * of a loop iteration. Returns the CLOCK_MONOTONIC ns at which it must be called again, or 0 if
+ * only an event can require it. */
 uint64_t remote_iterate(struct remote *r, uint64_t now_ns);
-/* Gets under way end as misses, before it returns; nothing new is taken. Then remote_free(), which
- * waits for nothing: what hangs in the engine is left to the process's exit. */
+/* Ends all gets as misses before it returns, and accepts nothing more. remote_free() follows and
+ * waits for nothing: calls that hang in the engine are left to the exit of the process. */
 void remote_stop(struct remote *r);
 struct remote *remote_free(struct remote *r);
-/* remote.timeout. */
+/* Returns the value of remote.timeout. */
 uint64_t remote_timeout_ns(const struct remote *r);
-/* What a reload may change: write, write_rate, the intervals. */
+/* Applies the parameters that a reload may change: write, write_rate and the intervals. */
 void remote_configure(struct remote *r, const struct remote_params *params);
 
 /* --- namespaces --- */
 
-/* A namespace that is not named here, or is local, has nothing on the shared tier. Its generation
- * is read at once and then every generation_interval; until it is known, all is a miss. `secret`:
- * of its tenant, may be NULL. All is copied. 0, -ENOMEM, -ELIBACC (no libcrypto). A namespace that
- * is there already keeps what is known of it. */
+/* Adds a namespace that uses the shared tier; others are local. Its generation is read at once and
+ * then every generation_interval; until it is known, every get is a miss. `secret` is the tenant's
+ * sharing secret and may be NULL. All arguments are copied. Adding a namespace again keeps its
+ * state. Returns 0, -ENOMEM, or -ELIBACC without libcrypto. */
 int remote_namespace_add(struct remote *r, uint32_t namespace_id, const char *name,
                          const char *fingerprint, const void *secret, size_t secret_length);
 void remote_namespace_remove(struct remote *r, uint32_t namespace_id);
 bool remote_has_namespace(const struct remote *r, uint32_t namespace_id);
 
-/* Writes another, higher generation: no host finds older chunks once it has read that. If that was
- * done, the caller purges what this host has of the namespace, and calls remote_purged().
- * complete() is not called from within. */
+/* A purge: writes a higher generation, after which each host that has read it finds no older chunk.
+ * If that succeeded, the caller purges this host's chunks of the namespace and calls
+ * remote_purged(). complete() is not called within remote_purge(). */
 struct remote_purge {
         uint32_t namespace_id;
-        int result; /* 0, or what the engine said */
+        int result; /* 0, or the engine's error */
         void (*complete)(struct remote_purge *purge);
-        struct list_node node; /* the tier's, and what follows */
+        struct list_node node; /* this and the following are private to the tier */
         struct remote *remote;
         void *private_data;
 };
 void remote_purge(struct remote *r, struct remote_purge *purge);
-/* No chunk of before is found on this host any more, nor after a crash: what purged(), or a
- * remote_purge() with result 0, has asked for. Until then the namespace is read and written no
- * more, so that no older chunk is written among the new ones. */
+/* Reports that this host no longer has older chunks of the namespace, even after a crash, as
+ * purged() or a successful remote_purge() required. Until then the namespace is neither read nor
+ * written, so that no older chunk is written among newer ones. */
 void remote_purged(struct remote *r, uint32_t namespace_id);
 
 /* --- reading --- */
@@ -103,53 +108,53 @@ struct remote_get {
         uint32_t namespace_id;
         uint16_t tenant;
         struct key key;
-        uint64_t hash;        /* cache_hash()'s */
-        uint64_t deadline_ns; /* CLOCK_MONOTONIC; the tier's own timeout if that is earlier */
+        uint64_t hash;        /* from cache_hash() */
+        uint64_t deadline_ns; /* CLOCK_MONOTONIC; the tier's timeout applies if it is earlier */
         void (*complete)(struct remote_get *get);
 
-        /* Out: was it found? Then its bytes, whose checksum is still to be compared with `crc`, in
-         * a buffer of the tier's until remote_get_end(). */
+        /* Results. If found, `payload` is in a buffer of the tier until remote_get_end(), and the
+         * caller must compare its checksum with `crc`. */
         bool found;
         const uint8_t *payload; /* page-aligned */
         uint32_t length, crc;
         uint64_t created_ms;
 
-        /* The tier's. */
+        /* Private to the tier. */
         struct list_node node;
         void *private_data;
 };
 
-/* True: complete() follows, not from within. False: it is a miss at once, as the namespace is local
- * or not known yet, the key known to be absent, or the breaker open. Where the buffers are all in
- * use, or the engine has enough to do, it waits until its deadline: tenants take turns, by the
- * bytes that they get, and those of a tenant go in order. It is a miss at once if too many of its
- * tenant's wait. */
+/* Starts a get. Returns true if complete() follows, which is never within the call. Returns false
+ * for an immediate miss: the namespace is local or its generation unknown, the key is known to be
+ * absent, the breaker is open, or too many gets of the tenant wait. If all buffers are in use or
+ * the engine is busy, the get waits until its deadline. Tenants share by bytes, and each tenant's
+ * gets are in order. */
 bool remote_get(struct remote *r, struct remote_get *get);
-/* After complete(), where something was found. `bad`: the payload did not match its checksum; it is
- * counted, and the object is deleted. */
+/* Releases the buffer of a get that found something. With `bad`, because the payload did not match
+ * its checksum, it also counts the error and deletes the object. */
 void remote_get_end(struct remote *r, struct remote_get *get, bool bad);
 
-/* How many keys of a chain, from its root on, are there, as far as is known now. `*ret_known`
- * false: it may be more or fewer, and a search is under way, or will be when it is asked again; the
- * answer is then a lower bound. `keys[i]` has hashes[i]. Does not block, looks at log2(n)
- * remembered keys (at all, for a while after a key was absent that should have been there), and
- * copies the keys only if it starts a search. */
+/* Returns how many keys of a chain, from its root, the shared tier is known to have. If
+ * `*ret_known` is false, the answer is a lower bound, and a search has started or will at the next
+ * call. `keys[i]` has hashes[i]. Does not block. Examines log2(n) cached keys, or all for a while
+ * after a key was unexpectedly absent, and copies the keys only to start a search. */
 uint32_t remote_match(struct remote *r, uint32_t namespace_id, const struct key *keys,
                       const uint64_t *hashes, uint32_t n, bool *ret_known);
-/* What is remembered of one key. 1: there, 0: not there, -1: not known. */
+/* Returns the cached presence of a key: 1 present, 0 absent, -1 unknown. */
 int remote_presence(const struct remote *r, uint32_t namespace_id, uint64_t hash);
 
 /* --- writing --- */
 
-/* A chunk that may be worth writing: it was put (which counts with REMOTE_WRITE_ALL alone), used
- * again (with _REUSED, too), or is about to be evicted though it is expected to be used again
- * (likewise; where the queue is full, nothing is dropped for it, unless of a tenant that has more
- * in it). Cheap, and does nothing for what is known to be there, or is in the queue. */
+/* Offers a chunk for writing. REMOTE_PUT (a new put) counts only with REMOTE_WRITE_ALL.
+ * REMOTE_USED_AGAIN and REMOTE_LEAVING also count with REMOTE_WRITE_REUSED; a leaving chunk is
+ * about to be evicted although a reuse is expected. If the queue is full, a leaving chunk displaces
+ * only those of a tenant that has more queued. Cheap; does nothing if the chunk is queued or known
+ * to be present. */
 enum remote_reason { REMOTE_PUT, REMOTE_USED_AGAIN, REMOTE_LEAVING, REMOTE_REASONS };
 void remote_offer(struct remote *r, uint32_t namespace_id, uint16_t tenant, const struct key *key,
                   uint64_t hash, uint32_t length, enum remote_reason reason);
 
-/* Is anything of reason REMOTE_LEAVING of use now? */
+/* Returns whether an offer with REMOTE_LEAVING could be accepted now. */
 bool remote_takes_leaving(const struct remote *r);
 
 struct remote_put {
@@ -157,66 +162,67 @@ struct remote_put {
         uint16_t tenant;
         struct key key;
         uint64_t hash;
-        uint8_t *buffer; /* page-aligned; `length` bytes go there */
-        uint32_t length; /* as offered: a chunk of another length is not loaded */
-        uint32_t crc;    /* out, of remote_params.load() */
+        uint8_t *buffer; /* page-aligned; load() writes `length` bytes to it */
+        uint32_t length; /* offered length; load() must refuse any other */
+        uint32_t crc;    /* set by load() */
         uint64_t created_ms;
 
-        /* The tier's. */
+        /* Private to the tier. */
         struct list_node node;
         struct remote *remote;
         void *private_data;
 };
-/* `loaded` false: it is not here any more, or is bad. */
+/* Ends load(). `loaded` is false if the chunk is no longer on this host or is damaged. */
 void remote_put_loaded(struct remote_put *put, bool loaded);
 
 /* --- the sweeper --- */
 
-/* Deletes what has not been used for longest until no more than `limit` bytes are left, and all of
- * older generations; on a thread of its own, one host at a time. */
+/* A sweep: deletes the least recently used objects until at most `limit` bytes remain, and all
+ * objects of older generations. Runs on its own thread, on one host at a time. */
 struct remote_sweep {
         uint64_t limit;
-        bool dry_run; /* counts what would be deleted */
-        /* Out. 0; -EBUSY: another host is at it, or this one; -ENOTSUP: the engine does that
-         * itself; else what the engine said. */
+        bool dry_run; /* only counts the objects that would be deleted */
+        /* Results: 0; -EBUSY if this or another host is sweeping; -ENOTSUP if the engine expires
+         * objects itself; otherwise the engine's error. */
         int result;
         uint64_t seen, seen_bytes, deleted, deleted_bytes;
         char error[120];
         void (*complete)(struct remote_sweep *sweep);
-        void *private_data; /* the tier's */
+        void *private_data; /* used by the tier */
 };
-/* complete() may be called from within. */
+/* Starts a sweep. complete() may be called within it. */
 void remote_sweep(struct remote *r, struct remote_sweep *sweep);
 
 /* --- numbers --- */
 
 struct remote_stats {
-        uint64_t gets, hits, misses, late; /* late: found, or not, after the deadline */
+        uint64_t gets, hits, misses,
+                late; /* late: ended after the deadline, with or without a hit */
         uint64_t get_bytes;
-        uint64_t refused[3]; /* gets: breaker open, no buffers, generation not known */
+        uint64_t refused[3]; /* gets: breaker open, no buffers, generation unknown */
         uint64_t rejected[REMOTE_REJECTIONS];
         uint64_t probes, searches;
-        uint64_t puts, put_bytes, puts_existing; /* written; found to be there */
-        uint64_t offers[REMOTE_REASONS];         /* queued */
-        uint64_t dropped[4]; /* offers: queue full, gone or bad when their turn came, engine full,
-                                failed */
+        uint64_t puts, put_bytes, puts_existing; /* written; found to exist */
+        uint64_t offers[REMOTE_REASONS];         /* accepted offers */
+        uint64_t dropped[4]; /* offers: queue full; missing or damaged when loaded; engine full;
+                              * failed */
         uint64_t errors[BACKEND_OP_END];
         uint64_t deletes, purges, purges_seen;
         uint64_t queued, queued_bytes;                   /* now */
         uint64_t reading_bytes, writing_bytes, inflight; /* now */
-        uint64_t trips;                                  /* how often the breaker opened */
-        struct histogram get_times, put_times;           /* of operations */
+        uint64_t trips;                                  /* how often the breaker has opened */
+        struct histogram get_times, put_times;           /* durations of operations */
 };
 void remote_get_stats(const struct remote *r, struct remote_stats *ret);
 
 struct remote_status {
         const char *backend;
         enum remote_breaker breaker;
-        uint64_t since_ns; /* CLOCK_MONOTONIC: of this state of the breaker */
-        bool full;         /* writes stopped, as the engine has no room; it is tried now and then */
+        uint64_t since_ns; /* CLOCK_MONOTONIC time at which the breaker entered this state */
+        bool full;         /* the engine has no room, so writes are suspended */
         char reason[160];  /* the last error, or why the breaker is open; "" */
-        unsigned namespaces, unknown;    /* on the tier; of these with a generation not known */
-        uint64_t rate_bytes, latency_ns; /* of reads lately: for break-even; 0: none yet */
+        unsigned namespaces, unknown; /* namespaces on the tier; those with an unknown generation */
+        uint64_t rate_bytes, latency_ns; /* recent reads, for break-even; 0: unknown */
         bool sweeping;
 };
 void remote_get_status(const struct remote *r, struct remote_status *ret);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Servers differ in what they answer: RGW has 403 for a quota, and others 507; some have the code
- * in the body, and some a status alone. So the code counts where it is known, else the status. All
- * of it is a server's, and may be anything: a code is letters and digits, and 47 of them. */
+/* Interprets the answers of S3. Servers differ: for a quota, RGW sends 403 and others 507; some put
+ * a code into the body, others send a status only. A known code therefore takes precedence over the
+ * status. All of it is untrusted; a code is at most 47 letters and digits. */
 #include "remote/s3-answer.h"
 
 #include <ctype.h>
@@ -11,7 +11,7 @@
 
 #include "checked.h"
 
-/* <Code>NoSuchKey</Code>: letters and digits, or "". */
+/* Finds <Code>NoSuchKey</Code> and stores the code, or "". */
 static void find_code(const char *body, char ret[static 48])
 {
         const char *p = strstr(body, "<Code>");
@@ -47,7 +47,7 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
                 int result;
         } codes[] = {
                 { "NoSuchKey", -ENOENT },
-                { "QuotaExceeded", -ENOSPC }, /* RGW, with 403 */
+                { "QuotaExceeded", -ENOSPC }, /* from RGW, with 403 */
                 { "XMinioStorageFull", -ENOSPC },
                 { "SlowDown", -EBUSY },
                 { "EntityTooLarge", -E2BIG },
@@ -66,7 +66,7 @@ int s3_answer(enum backend_op_kind kind, long status, const char *body, const ch
         char code[48];
         int r = -EIO;
 
-        /* A read that has its bytes does not come here. */
+        /* Successful reads do not come here. */
         if (kind != BACKEND_READ && status >= 200 && status < 300 &&
             !s3_answer_is_error(body, strlen(body)))
                 return 0;

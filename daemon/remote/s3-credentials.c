@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A file is read as a whole and parsed before a key of it is used, so that half a file changes
- * nothing. Keys are in memory of the back end alone, and are wiped at its end; what is wrong is
- * named without them. */
+/* Reads credentials. A file is read completely and parsed before its keys are used, so that half a
+ * file changes nothing. Keys exist only in the back end's memory and are wiped at its end; messages
+ * never contain them. */
 #include "remote/s3-credentials.h"
 
 #include <errno.h>
@@ -28,8 +28,8 @@ static int refuse(char ret_error[static 256], int r, const char *path, const cha
         return r;
 }
 
-/* The value of a line, without what is around it. NULL: it is too long, or has what no header may.
- */
+/* Copies the value of a line without trailing blanks. Returns false if it is empty, too long, or
+ * contains a character that is invalid in a header. */
 static bool copy_value(const char *value, char *ret, size_t size)
 {
         size_t n = strcspn(value, "\n");
@@ -46,7 +46,7 @@ static bool copy_value(const char *value, char *ret, size_t size)
         return true;
 }
 
-/* NULL, or what is wrong. */
+/* Returns NULL, or a description of the error. */
 static const char *parse(const char *text, struct keys *ret)
 {
         struct {

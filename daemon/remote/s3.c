@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared tier on an object store that speaks S3 (AWS, Ceph's RGW, MinIO and the like), by
- * libcurl. An object is an object of the bucket, in path style: ENDPOINT/BUCKET/NAME.
+/* The S3 back end: an object store that speaks S3 (AWS, Ceph's RGW, MinIO and others), by libcurl.
+ * Objects are addressed in path style: ENDPOINT/BUCKET/NAME.
  *
- * One thread drives all requests by libcurl's multi interface, over at most `depth` connections of
- * HTTP/1.1, which are kept. A request is signed by libcurl (AWS SigV4). What is written goes as
- * UNSIGNED-PAYLOAD, over TLS or not: its SHA-256 would cost more than the transfer. So over plain
- * HTTP, a host on the way that can change packets can change chunks; TLS keeps it from that.
+ * One thread drives all requests by libcurl's multi interface, over at most `depth` persistent
+ * connections of HTTP/1.1. libcurl signs the requests (AWS SigV4). Writes are sent as
+ * UNSIGNED-PAYLOAD, with TLS or without, because their SHA-256 would cost more than the transfer.
+ * Over plain HTTP, a host on the network path could therefore change chunks; TLS prevents that.
  *
- * The header's and the payload's bytes are received into the caller's memory, and no more than was
- * asked for; of an answer that is an error, the first kilobyte is kept. libcurl touches memory of
- * an operation in this thread only, so an operation that is past its deadline ends at once.
+ * Header and payload are received into the caller's memory, up to the requested size; the first
+ * kilobyte of an error's body is kept. libcurl accesses an operation's memory on this thread only,
+ * so an operation past its deadline ends at once.
  *
- * A create has If-None-Match: *, so the first writer wins. A server that refuses the header (501,
- * 400) gets the same without it, and is remembered: the last writer wins there. Redirects are not
- * followed, as a signature is for one host. Objects are forgotten by the bucket's lifecycle rules.
+ * A create has If-None-Match: *, so that the first writer wins. If a server refuses the header
+ * (501, 400), the request is repeated without it and this is remembered; the last writer wins
+ * there. Redirects are not followed, as a signature is valid for one host. The bucket's lifecycle
+ * rules expire objects.
  *
- * Locking: `lock` protects the queue and the flags. backend_op_end() is called under it, so that
- * none comes after close(). */
+ * Locking: `lock` protects the queue and the flags. backend_op_end() is called under it, so that no
+ * operation ends after close(). */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -34,10 +35,10 @@
 #include "remote/s3-credentials.h"
 
 enum {
-        ANSWER_MAX = 1024,           /* of an error, kept */
-        ANSWER_READ_MAX = 64 * 1024, /* of an error, before the connection is closed */
-        BUFFER_BYTES = 512 * 1024,   /* libcurl's, of a connection in use */
-        EXPECT_MS = 20,              /* for "100 Continue", before what is large is sent */
+        ANSWER_MAX = 1024,           /* bytes of an error's body that are kept */
+        ANSWER_READ_MAX = 64 * 1024, /* then the connection is closed */
+        BUFFER_BYTES = 512 * 1024,   /* libcurl's buffer per connection in use */
+        EXPECT_MS = 20,              /* wait for "100 Continue" before a large body is sent */
         CLOSE_WAIT_MS = 500,
         POLL_MS_MAX = 1000,
 };
@@ -46,11 +47,11 @@ enum {
 
 struct s3 {
         struct libcurl api;
-        char *endpoint, *bucket, *ca; /* the endpoint without a slash at its end */
-        char signature[80];           /* CURLOPT_AWS_SIGV4 */
+        char *endpoint, *bucket, *ca; /* the endpoint has no trailing slash */
+        char signature[80];           /* value of CURLOPT_AWS_SIGV4 */
         unsigned depth;
 
-        /* The thread's. */
+        /* private to the thread */
         CURLM *multi;
         struct s3_credentials credentials;
         struct list_node active, idle; /* struct transfer */
@@ -58,13 +59,13 @@ struct s3 {
         bool no_conditions; /* the server refuses If-None-Match */
 
         pthread_mutex_t lock;
-        pthread_cond_t change; /* for close() */
+        pthread_cond_t change; /* signals close() */
         bool stopping, closed, ended;
-        unsigned refs;          /* the owner's and the thread's */
+        unsigned refs;          /* held by the owner and the thread */
         struct list_node queue; /* struct backend_op */
 };
 
-/* A request under way, or one that can be used again. */
+/* A request in flight, or an idle one for reuse. */
 struct transfer {
         struct list_node node;
         struct s3 *s3;
@@ -72,11 +73,11 @@ struct transfer {
         struct backend_op *op;
         struct curl_slist *headers;
         bool conditional;
-        bool too_long;         /* the server sends more than was asked for */
-        bool filled;           /* all that there was room for has come; the rest is refused */
-        uint64_t room, sent;   /* of the pieces; of what is written */
-        uint64_t got, dropped; /* bytes of the body: into the pieces; of an error */
-        uint64_t size;         /* of the object, by the headers; UINT64_MAX: not known */
+        bool too_long;         /* the server sends more than requested */
+        bool filled;           /* the pieces are full, and the rest is refused */
+        uint64_t room, sent;   /* bytes of the pieces; bytes written so far */
+        uint64_t got, dropped; /* body bytes: stored in the pieces; of an error, discarded */
+        uint64_t size;         /* object size by the headers; UINT64_MAX: unknown */
         char answer[ANSWER_MAX + 1];
         size_t answer_n;
         char error[CURL_ERROR_SIZE];
@@ -87,9 +88,10 @@ static struct s3 *s3_of(struct backend *b)
         return (struct s3 *)b;
 }
 
-/* --- bytes of a request and of its answer --- */
+/* --- bodies of requests and answers --- */
 
-/* The part of the pieces from `offset` on that is contiguous; at most `n` bytes. */
+/* Returns the address of byte `offset` of the pieces, and lowers `*n` to the bytes that are
+ * contiguous there. */
 static char *part_at(const struct backend_op *op, uint64_t offset, size_t *n)
 {
         for (unsigned i = 0; i < 2; i++) {
@@ -117,7 +119,7 @@ static size_t on_read(char *to, size_t size, size_t count, void *userdata)
         return n;
 }
 
-/* A connection that was kept may turn out to be closed: what was sent is sent again. */
+/* Rewinds the body, which libcurl sends again if a persistent connection turns out to be closed. */
 static int on_seek(void *userdata, int64_t offset, int origin)
 {
         struct transfer *t = userdata;
@@ -160,7 +162,8 @@ static size_t on_body(char *from, size_t size, size_t count, void *userdata)
                 char *to = part_at(t->op, t->got, &n);
 
                 if (!to) {
-                        /* Of 200, the server sends the whole object, whatever was asked for. */
+                        /* With status 200, the server ignores the range and sends the whole
+                         * object. */
                         t->filled = status == 200 || t->room == 0;
                         t->too_long = !t->filled;
                         return 0;
@@ -189,14 +192,14 @@ static bool parse_number(const char *p, const char *end, uint64_t *ret)
         return any && (p == end || *p == '\r' || *p == '\n');
 }
 
-/* Content-Range: bytes 0-4095/10000; else, the length of the whole. */
+/* Takes the object's size from "Content-Range: bytes 0-4095/10000", or else from Content-Length. */
 static size_t on_header(char *line, size_t size, size_t count, void *userdata)
 {
         struct transfer *t = userdata;
         const char *end = line + size * count, *slash;
 
         if (size * count > 5 && strncasecmp(line, "HTTP/", 5) == 0) {
-                t->size = UINT64_MAX; /* of another answer (100 Continue) */
+                t->size = UINT64_MAX; /* belongs to an earlier answer (100 Continue) */
         } else if (size * count > 14 && strncasecmp(line, "Content-Range:", 14) == 0) {
                 slash = memchr(line, '/', size * count);
                 if (!slash || !parse_number(slash + 1, end, &t->size))
@@ -239,7 +242,7 @@ static struct transfer *transfer_new(struct s3 *s)
         return t;
 }
 
-/* It is not libcurl's. */
+/* Makes a transfer idle, after libcurl has released it. */
 static void transfer_recycle(struct transfer *t)
 {
         struct s3 *s = t->s3;
@@ -269,7 +272,7 @@ static bool add_header(struct transfer *t, const char *text)
         return longer;
 }
 
-/* What is not plain in a URL. A slash stays one. */
+/* Appends text with the characters escaped that are special in a URL; slashes stay. */
 static void append_escaped(char *to, size_t size, const char *from)
 {
         static const char hex[] = "0123456789ABCDEF";
@@ -310,15 +313,15 @@ static bool set_headers(struct transfer *t)
         return true;
 }
 
-/* 0, -ENOMEM; libcurl has it then. */
+/* Sends a request. Returns 0 if libcurl has taken the transfer, or -ENOMEM. */
 static int transfer_start(struct transfer *t, uint64_t now)
 {
         struct s3 *s = t->s3;
         struct backend_op *op = t->op;
         const struct libcurl *api = &s->api;
         char url[512 + 3 * REMOTE_NAME_MAX], range[64];
-        /* One for what the division leaves, and one for libcurl: where a second ends in between, it
-         * takes up to a millisecond more for passed than has. */
+        /* Add one for the division, and one for libcurl, which may count up to a millisecond too
+         * much when a second ends in between. */
         long left_ms = (long)((op->deadline_ns - now) / 1000000 + 2);
         int bad = 0;
 
@@ -343,7 +346,8 @@ static int transfer_start(struct transfer *t, uint64_t now)
         SET(CURLOPT_TIMEOUT_MS, left_ms);
         SET(CURLOPT_BUFFERSIZE, (long)BUFFER_BYTES);
         SET(CURLOPT_UPLOAD_BUFFERSIZE, (long)BUFFER_BYTES);
-        /* "Expect:" would keep the header out, and libcurl 7.88 signs it all the same. */
+        /* Let libcurl send "Expect:". Disabling it by an empty header fails, because libcurl 7.88
+         * would still sign that header. */
         SET(CURLOPT_EXPECT_100_TIMEOUT_MS, (long)EXPECT_MS);
         SET(CURLOPT_AWS_SIGV4, s->signature);
         SET(CURLOPT_USERNAME, s->credentials.key);
@@ -434,7 +438,7 @@ static int read_result(struct transfer *t, long status)
         size_t n = MIN(t->got, sizeof(beginning) - 1);
         char *p = part_at(op, 0, &n);
 
-        if (status == 416) { /* only an empty object has no first byte; RGW does not say its size */
+        if (status == 416) { /* only an empty object lacks a first byte; RGW omits its size */
                 op->size = 0;
                 return 0;
         }
@@ -455,7 +459,7 @@ static int read_result(struct transfer *t, long status)
         return 0;
 }
 
-/* The transfer is libcurl's no more. */
+/* Ends a transfer that libcurl has released, or repeats it without the condition. */
 static void transfer_end(struct transfer *t, int code)
 {
         struct s3 *s = t->s3;
@@ -486,7 +490,8 @@ static void transfer_end(struct transfer *t, int code)
 
 /* --- the thread --- */
 
-/* Starts what waits, as far as there are connections; when the next of the rest is late. */
+/* Starts queued operations while there are connections, ends those past their deadline, and returns
+ * the earliest deadline of the others. */
 static uint64_t start_queued(struct s3 *s, uint64_t now)
 {
         uint64_t next = UINT64_MAX;
@@ -552,7 +557,7 @@ static void take_ended(struct s3 *s)
         }
 }
 
-/* The lock is held, and freed with all else if this was the last reference. */
+/* Unlocks, and frees `s` if this was the last reference. The lock is held on entry. */
 static void unlock_and_unref(struct s3 *s)
 {
         bool last = --s->refs == 0;
@@ -611,7 +616,7 @@ static void *s3_run(void *userdata)
         return NULL;
 }
 
-/* --- what backend.h asks for --- */
+/* --- the interface of backend.h --- */
 
 static int refuse(char ret_error[static 256], const char *key, const char *what)
 {
@@ -704,7 +709,7 @@ static int s3_open(struct backend **ret, const struct backend_params *params,
                 return r;
         }
         pthread_detach(thread);
-        s->refs++; /* the thread's */
+        s->refs++; /* for the thread */
         pthread_mutex_unlock(&s->lock);
         *ret = (struct backend *)s;
         return 0;
@@ -751,7 +756,7 @@ static struct backend *s3_close(struct backend *b)
                 return NULL;
         s3_stop(b);
         pthread_mutex_lock(&s->lock);
-        /* It ends soon, unless it stands in a resolver or a library. */
+        /* The thread ends soon unless it is inside a resolver or a library. */
         while (!s->ended && pthread_cond_timedwait(&s->change, &s->lock, &t) != ETIMEDOUT)
                 ;
         s->closed = true;

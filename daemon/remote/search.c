@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See search.h. Owns the copies of keys and hashes, since the chain is the caller's. */
+/* Implements search.h. Copies the keys and hashes, since the chain belongs to the caller. */
 #include "remote/search.h"
 
 #include <errno.h>

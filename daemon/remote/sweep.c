@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sweeper: what has not been used for longest goes first, and all of older generations.
+/* The sweeper deletes all objects of older generations, and the least recently used others.
  *
- * A store may have many millions of objects, so it is listed instead of remembered: once for the
- * namespaces that have a generation; the loop reads these; once to delete what is of older ones,
- * and to count the bytes of the rest by their age; and if that is more than the limit, once to
- * delete what is older than an age that follows from the counts. Ages are counted to a thousandth.
+ * A store may have many millions of objects, which are therefore listed and not remembered. The
+ * first listing finds the namespaces that have a generation, which the loop then reads. The second
+ * deletes objects of older generations and counts the bytes of the others by age. If these exceed
+ * the limit, the counts determine an age, and a third listing deletes older objects. Ages have a
+ * resolution of a thousandth.
  *
- * The listing and deleting is done on a thread of its own, which holds the lease of the engine. It
- * owns the sweeper while it runs (job.h), and looks at `stop`. If it hangs in the engine at the end
- * of the process, it is left there. Whatever is no object of the shared tier is not touched. */
+ * A thread of its own lists and deletes; it holds the lease of the engine, owns the sweeper while
+ * it runs (job.h), and checks `stop`. If it hangs in the engine at the end of the process, it is
+ * abandoned. Objects with other names are not touched. */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,11 +22,11 @@
 #include "remote/internal.h"
 
 enum {
-        STEP_BITS = 10, /* of an age that count */
+        STEP_BITS = 10, /* significant bits of an age */
         AGE_BITS = 48,
         AGES = (AGE_BITS - STEP_BITS + 1) << STEP_BITS,
         IDS_MAX = 1 << 20,
-        ERRORS_MAX = 100, /* objects that cannot be deleted, before it ends */
+        ERRORS_MAX = 100, /* objects that cannot be deleted, before the sweep ends */
         ID_HEX = 32,
 };
 
@@ -42,7 +43,7 @@ struct swept_namespace {
 
 struct sweeper {
         struct remote *remote;
-        struct remote_sweep *sweep; /* NULL: it was cancelled */
+        struct remote_sweep *sweep; /* NULL: the sweep was cancelled */
         struct job job;
         enum phase phase;
         bool stop; /* atomic */
@@ -56,17 +57,17 @@ struct sweeper {
         uint64_t limit;
         bool dry_run;
 
-        struct swept_namespace *namespaces; /* sorted by id once they are listed */
+        struct swept_namespace *namespaces; /* sorted by id after the listing */
         size_t n, room, at;
         uint64_t newest_ms;
-        uint64_t live; /* bytes */
+        uint64_t live; /* bytes of objects that are not of older generations */
         uint64_t *ages;
-        unsigned oldest_kept;   /* what is older is deleted; */
-        uint64_t of_that_bytes; /* and of that age so many bytes */
+        unsigned oldest_kept;   /* objects of a higher age are deleted */
+        uint64_t of_that_bytes; /* bytes to delete of objects of that very age */
 
         int result;
         unsigned errors;
-        struct remote_sweep sums; /* of the sweep, until it ends */
+        struct remote_sweep sums; /* results, until the sweep ends */
 };
 
 /* --- names --- */
@@ -79,7 +80,7 @@ static bool is_hex(const char *s, size_t n)
         return true;
 }
 
-/* What follows the prefix; NULL: it is not below it. */
+/* Returns the part of a name after the prefix, or NULL if the name is not below it. */
 static const char *below(const struct sweeper *s, const char *name)
 {
         size_t n = strlen(s->prefix);
@@ -98,7 +99,7 @@ static const char *generation_id(const struct sweeper *s, const char *name)
         return strlen(rest) == ID_HEX && is_hex(rest, ID_HEX) ? rest : NULL;
 }
 
-/* A chunk's: <generation>/<id>/<kk>/<key>. */
+/* Parses the name of a chunk, <generation>/<id>/<kk>/<key>. Returns false for other names. */
 static bool parse_chunk(const struct sweeper *s, const char *name, uint64_t *ret_generation,
                         const char **ret_id)
 {
@@ -123,8 +124,8 @@ static int by_id(const void *a, const void *b)
         return memcmp(a, b, ID_HEX);
 }
 
-/* Is it of a generation before the namespace's? Not if that is not known: the object may have been
- * lost. */
+/* Returns whether an object is of an older generation. False if the namespace's generation is
+ * unknown, because its object may have been lost. */
 static bool is_older(const struct sweeper *s, uint64_t generation, const char *id)
 {
         const struct swept_namespace *ns =
@@ -148,7 +149,7 @@ static unsigned age_of(const struct sweeper *s, uint64_t used_ms)
                (unsigned)((age >> (exponent - STEP_BITS)) & ((1U << STEP_BITS) - 1));
 }
 
-/* False: it is within the limit. */
+/* Chooses the age from which objects are deleted. Returns false if the size is within the limit. */
 static bool choose_age(struct sweeper *s)
 {
         uint64_t excess;
@@ -182,7 +183,7 @@ static bool goes_on(struct sweeper *s)
         return s->result == 0;
 }
 
-/* True: it is deleted, or would be. */
+/* Deletes an object, or only counts it in a dry run. Returns whether it was counted as deleted. */
 static bool delete (struct sweeper *s, const struct backend_entry *e, uint64_t used_ms)
 {
         int r = s->dry_run ? 0 : s->ops->remove_unused(s->backend, e->name, used_ms);
@@ -265,7 +266,7 @@ static void list(struct sweeper *s, bool (*each)(void *userdata, const struct ba
         int r = s->ops->list(s->backend, !s->dry_run, each, s, &s->stop);
 
         if (__atomic_load_n(&s->stop, __ATOMIC_RELAXED))
-                s->result = -ECANCELED; /* the back end has seen it first */
+                s->result = -ECANCELED; /* the back end has ended the listing for it */
         if (r < 0 && s->result == 0) {
                 s->result = r;
                 snprintf(s->sums.error, sizeof(s->sums.error), "listing: %s", strerror(-r));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collects the snapshot of all metrics: reads each counter from the part that counts it, and keeps
- * nothing. Loop thread; cannot fail. */
+/* Collects the snapshot of all metrics. Each counter is read from the part that counts it; nothing
+ * is kept. Loop thread; cannot fail. */
 #include "report/collect.h"
 
 #include <math.h>
@@ -196,7 +196,7 @@ static void collect_sessions(const struct status_sources *from, struct metrics *
         s->replies_held = (double)sessions.replies_held;
 }
 
-/* `only`: of this tenant alone; NULL: of all. */
+/* Collects the metrics of tenants: of `only`, or of all if it is NULL. */
 static void collect_tenants(const struct service *service, const struct tenant *only,
                             struct metrics *s)
 {
@@ -349,7 +349,7 @@ static void collect_remote(const struct remote *remote, struct metrics *s)
         static const double breakers[] = {
                 [REMOTE_CLOSED] = 0, [REMOTE_HALF_OPEN] = 1, [REMOTE_OPEN] = 2
         };
-        static struct remote_stats r; /* large; one thread */
+        static struct remote_stats r; /* too large for the stack */
         struct remote_status status;
 
         if (!remote)
@@ -508,7 +508,7 @@ static void collect_series(const struct transfer_series *from, unsigned i, struc
         }
 }
 
-/* A series of clients that is one of the daemon's, too, is one. */
+/* Adds a client's series to the daemon's series of the same name. */
 static void merge_series(struct transfer_series *to, const struct transfer_series *from)
 {
         for (unsigned r = 0; r < TRANSFER_RESULTS; r++)
@@ -530,7 +530,7 @@ static_assert((int)METRICS_QUEUED == (int)TRANSFERS_SERIES, "each series has its
 
 static void collect_transfers(const struct transfers *own, struct bench *bench, struct metrics *s)
 {
-        static struct transfer_series all[METRICS_TRANSFERS]; /* large; one thread */
+        static struct transfer_series all[METRICS_TRANSFERS]; /* too large for the stack */
         unsigned n = TRANSFERS_SERIES, n_clients, k;
         const struct transfer_series *clients = bench_clients(bench, &n_clients);
 
@@ -644,7 +644,7 @@ static void collect_io(const struct kio *io, struct metrics *s)
 void status_collect(const struct status_sources *from, const struct tenant *only,
                     struct metrics *ret)
 {
-        static struct status_health health; /* large; one thread */
+        static struct status_health health; /* too large for the stack */
         struct store_stats store;
         struct kio_info io;
         char number[16];
@@ -672,7 +672,8 @@ void status_collect(const struct status_sources *from, const struct tenant *only
         collect_process(from, ret);
         collect_traffic(from->service, ret);
         collect_sessions(from, ret);
-        if (!only || from->service->n_tenants <= 1) /* they say what users of other tenants do */
+        if (!only ||
+            from->service->n_tenants <= 1) /* resources reveal the activity of other tenants */
                 collect_resources(from->service->quotas, ret);
         collect_tenants(from->service, only, ret);
         collect_pool(from->service, ret);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See details.h. Owns nothing, cannot fail. */
+/* Implements details.h. Owns nothing, cannot fail. */
 #include "report/details.h"
 
 #include <string.h>
@@ -16,11 +16,11 @@ static bool ends_with(const char *text, const char *end)
         return n > m && memcmp(text + n - m, end, m + 1) == 0;
 }
 
-/* "pool_used_bytes" as "pool used": the value carries the unit. */
+/* Prints "pool_used_bytes" as "pool used", since the value shows the unit. */
 static void details_name(FILE *out, const char *name, bool drop_unit)
 {
         size_t n = strlen(name);
-        char words[64]; /* names are the daemon's, and shorter */
+        char words[64]; /* names come from the daemon and are shorter */
 
         if (ends_with(name, "_unix_ms")) {
                 n -= strlen("_unix_ms");
@@ -36,7 +36,7 @@ static void details_name(FILE *out, const char *name, bool drop_unit)
         html_text(out, words);
 }
 
-/* Names that are there for programs of older versions: the other one says it better. */
+/* Returns whether a name exists only for programs of older versions, beside a better one. */
 static bool is_older_name(const cJSON *item)
 {
         static const struct {
@@ -45,7 +45,8 @@ static bool is_older_name(const cJSON *item)
 
         const cJSON *first = item;
 
-        while (first->prev && first->prev->next) /* that of the first is the last, without a next */
+        while (first->prev && first->prev->next) /* cJSON links the first element's `prev` to the
+                                                  * last element */
                 first = first->prev;
         for (size_t i = 0; item->string && i < ARRAY_SIZE(names); i++)
                 if (strcmp(item->string, names[i].name) == 0)
@@ -55,8 +56,7 @@ static bool is_older_name(const cJSON *item)
         return false;
 }
 
-/* The unit of a number follows from its name: "used_bytes", "bytes", "bytes_put"; "uptime_seconds".
- */
+/* Returns whether a number counts bytes, by its name: "used_bytes", "bytes", "bytes_put". */
 static bool is_bytes(const char *name)
 {
         return ends_with(name, "_bytes") || strcmp(name, "bytes") == 0 ||
@@ -72,14 +72,13 @@ static bool names_its_unit(const cJSON *item)
 static bool is_shown(const cJSON *item)
 {
         return !is_older_name(item) &&
-               !(cJSON_IsString(item) && !item->valuestring[0]); /* "reason":
-                                                                    none */
+               !(cJSON_IsString(item) && !item->valuestring[0]); /* omits an empty "reason" */
 }
 
 static void details_inline(FILE *out, const cJSON *of, unsigned depth);
 
-/* `of_bytes`: it belongs to an object of bytes, "stored_bytes": {"used": 1, "limit": 2, "refused":
- * 3}, of which "refused" counts requests. */
+/* Prints one value. `of_bytes`: it belongs to an object of bytes, such as "stored_bytes": {"used":
+ * 1, "limit": 2, "refused": 3}, whose "refused" counts requests. */
 static void details_value(FILE *out, const cJSON *item, bool of_bytes, unsigned depth)
 {
         const char *name = item->string ? item->string : "";
@@ -106,7 +105,7 @@ static void details_value(FILE *out, const cJSON *item, bool of_bytes, unsigned 
                 html_number(out, item->valuedouble);
 }
 
-/* "used 1 · limit 2"; what is in one another in brackets. */
+/* Prints an object or array as "used 1 · limit 2", with nested ones in brackets. */
 static void details_inline(FILE *out, const cJSON *of, unsigned depth)
 {
         bool of_bytes = of->string && is_bytes(of->string);
@@ -141,7 +140,7 @@ static void details_inline(FILE *out, const cJSON *of, unsigned depth)
                 fputs("–", out);
 }
 
-/* Each element a line. The status has no more of them than are shown. */
+/* Prints one line per element, up to the maximum. */
 static void details_list(FILE *out, const cJSON *array)
 {
         const cJSON *item;
@@ -164,7 +163,8 @@ static bool is_section(const cJSON *item)
         return cJSON_IsObject(item) || (cJSON_IsArray(item) && item->child);
 }
 
-/* A table of two columns. `top`: what has a section of its own is left out. */
+/* Prints a table of two columns. With `top`, members that have a section of their own are
+ * omitted. */
 static void details_members(FILE *out, const cJSON *object, bool top)
 {
         const cJSON *item;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is the daemon alive, ready, degraded, and why? Decided here alone, for the probes, the status,
- * the metrics and the page.
+/* Decides whether the daemon is alive, ready or degraded, for the probes, the status, the metrics
+ * and the page.
  *
- * Alive: the process works; the loop runs this, and the workers advance. Ready: clients are served
- * and a put can reach a disk. Degraded: the daemon works with less than was configured; each reason
- * is a sentence, and a label of kvcache_degraded. A deliberate setting (io.backend posix, io.direct
- * off) is not a degradation. */
+ * Alive: the loop runs this code, and the workers advance. Ready: clients are served and a put can
+ * reach a disk. Degraded: the daemon works with less than was configured. Each reason is a sentence
+ * and a label of kvcache_degraded. A deliberate setting (io.backend posix, io.direct off) is not a
+ * degradation. */
 #include "report/health.h"
 
 #include <stdarg.h>
@@ -20,7 +20,7 @@
 #include "report/sums.h"
 #include "cache/populate.h"
 
-/* A volume is degraded for so long after bytes did not match their checksum. */
+/* How long a volume is degraded after a checksum mismatch. */
 #define CHECKSUMS_NS (UINT64_C(3600) * 1000000000)
 
 /* --- volumes --- */
@@ -34,13 +34,13 @@ const char *status_volume_state(const struct store_volume_stats *p)
                 [STORE_VOLUME_RESUMING] = "resuming",
         };
 
-        /* What it was asked for before it hung is still there. */
+        /* Operations submitted before it hung are still pending. */
         if (p->state == STORE_VOLUME_BYPASSED && p->hung && p->pending > 0)
                 return "hung";
         return names[p->state];
 }
 
-/* Of a volume that is not up: what it is, and why. */
+/* Describes the state and the reason of a volume that is not up. */
 static void describe_volume(const struct store_volume_stats *p, char ret[static STATUS_TEXT])
 {
         const char *state = status_volume_state(p), *after = "";
@@ -59,7 +59,7 @@ static void describe_volume(const struct store_volume_stats *p, char ret[static 
                  by_hand ? "" : p->reason, after);
 }
 
-/* --- what is degraded --- */
+/* --- degradations --- */
 
 __attribute__((format(printf, 3, 4))) static void
 add(struct status_health *h, enum metrics_degradation reason, const char *fmt, ...)
@@ -193,7 +193,7 @@ void status_get_health(const struct status_sources *from, struct status_health *
 
 bool status_is_ready(void *userdata, const char **ret_text)
 {
-        static struct status_health health; /* large; one thread */
+        static struct status_health health; /* too large for the stack */
         static char text[sizeof(health.degraded) + 256];
         int n;
 

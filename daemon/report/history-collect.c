@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See history-collect.h. Reads the few counters that the history needs from the parts that count
- * them, not a snapshot of all metrics, which takes ten times as long. Keeps nothing, cannot fail.
- */
+/* Implements history-collect.h. Reads only the counters that the history needs, because a snapshot
+ * of all metrics takes ten times as long. Keeps nothing, cannot fail. */
 #include "report/history-collect.h"
 
 #include <string.h>
@@ -51,7 +50,7 @@ static void collect(const struct status_sources *from, struct history_counters *
 
 void history_tick(struct history *h, const struct status_sources *from, uint64_t now_ns)
 {
-        static struct history_counters counters; /* large; one thread */
+        static struct history_counters counters; /* too large for the stack */
 
         if (!history_is_due(h, now_ns))
                 return;

@@ -8,5 +8,5 @@
 
 struct history;
 
-/* Once a second or more often; does something once in HISTORY_INTERVAL_S. */
+/* Takes a sample if one is due. Call it once a second or more often. */
 void history_tick(struct history *h, const struct status_sources *from, uint64_t now_ns);

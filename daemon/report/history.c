@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See history.h. A sample holds differences, so that it can be added up and drawn without the one
- * before it. Quantiles are those of the difference of two histograms, bucket by bucket: what is
- * kept of them is four numbers a sample and one pair of histograms. */
+/* Implements history.h. A sample stores differences, so that it can be summed and drawn without its
+ * predecessor. Quantiles are those of the bucket-wise difference of two histograms, so that four
+ * numbers per sample and one pair of histograms are kept. */
 #include "report/history.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@
 #define INTERVAL_NS (HISTORY_INTERVAL_S * SECOND_NS)
 #define SPAN_NS     (HISTORY_SPAN_S * SECOND_NS)
 
-/* Beyond that a sample was missed. */
+/* A longer interval means that a sample was missed. */
 #define GAP_NS (2 * INTERVAL_NS)
 
 bool history_is_due(const struct history *h, uint64_t now_ns)
@@ -25,7 +25,7 @@ static uint64_t counted_since(uint64_t before, uint64_t now)
         return now > before ? now - before : 0;
 }
 
-/* Of the values that were added between the two. */
+/* Computes quantiles of the values added between two histograms. */
 static void quantiles(const struct histogram *before, const struct histogram *now,
                       uint64_t *ret_p50, uint64_t *ret_p99)
 {
@@ -47,7 +47,7 @@ void history_add(struct history *h, uint64_t now_ns, const struct history_counte
                 h->begun = false;
                 h->n = h->next = 0;
         }
-        /* In steps from the first one on: the tick is never exact, and its errors do not add up. */
+        /* Advance in fixed steps, so that the tick's inaccuracies do not add up. */
         h->due_ns = (h->begun ? h->due_ns : now_ns) + INTERVAL_NS;
         if (h->due_ns <= now_ns)
                 h->due_ns = now_ns + INTERVAL_NS;

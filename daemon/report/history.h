@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last fifteen minutes in samples of five seconds, for the page at "/" and as JSON: what was
- * counted in each of them, and quantiles of the latencies of that time alone. It survives no
- * restart; what is to be kept longer is Prometheus's.
+/* The last fifteen minutes in samples of five seconds, for the page at "/" and as JSON: the growth
+ * of counters in each interval, and latency quantiles of that interval alone. The history does not
+ * survive a restart; Prometheus keeps longer ones.
  *
- * Loop thread. Owns nothing but itself: a ring of fixed size, and the counters as of the last
- * sample; nothing is allocated, and nothing fails. */
+ * Loop thread. A ring of fixed size and the counters of the last sample: nothing is allocated, and
+ * nothing can fail. */
 #pragma once
 
 #include <stdbool.h>
@@ -19,9 +19,9 @@ enum {
         HISTORY_SAMPLES = HISTORY_SPAN_S / HISTORY_INTERVAL_S,
 };
 
-/* Counters, all of them since startup. */
+/* Counters since startup. */
 enum history_counter {
-        HISTORY_LOOKUP_KEYS, /* by whomever they were answered */
+        HISTORY_LOOKUP_KEYS, /* answered by the daemon or by clients */
         HISTORY_LOOKUP_FOUND,
         HISTORY_GET_KEYS,
         HISTORY_GET_FOUND,
@@ -41,38 +41,41 @@ struct history_counters {
 };
 
 struct history_sample {
-        uint64_t end_ns, span_ns; /* monotonic; it covers the span up to its end */
+        uint64_t end_ns, span_ns; /* monotonic end of the interval, and its length */
         uint64_t counted[HISTORY_COUNTERS];
-        /* Of what ended in it; 0: nothing did. */
+        /* Quantiles of the operations that ended in the interval; 0: none did. */
         uint64_t p50_ns[HISTORY_LATENCIES], p99_ns[HISTORY_LATENCIES];
 };
 
 struct history {
         struct history_sample samples[HISTORY_SAMPLES];
         unsigned next, n;
-        bool begun; /* `last` is set */
+        bool begun; /* `last` is valid */
         uint64_t last_ns, due_ns;
         struct history_counters last;
 };
 
-/* True if a sample is to be taken; then the counters are collected, and given to history_add(). */
+/* Returns whether a sample is due; the caller then collects the counters and calls
+ * history_add(). */
 bool history_is_due(const struct history *h, uint64_t now_ns);
-/* The first call only notes where the counters are. A counter that has fallen, as that of a store
- * whose volume was resumed may, has counted nothing. If the clock has gone back, all samples are
- * dropped. */
+/* Adds a sample. The first call only records the counters. A counter that has decreased, as a
+ * store's may when a volume is resumed, counts as unchanged. If the clock has gone back, all
+ * samples are dropped. */
 void history_add(struct history *h, uint64_t now_ns, const struct history_counters *now);
 
-/* The i-th of those that end in the last fifteen minutes, the oldest is 0; NULL: there is none. */
+/* Returns the i-th sample of the last fifteen minutes, from the oldest, or NULL if there are
+ * fewer. */
 const struct history_sample *history_get(const struct history *h, uint64_t now_ns, unsigned i);
-/* It follows the one before it without a gap, such as that of a process that was stopped. */
+/* Returns whether `sample` follows the previous one without a gap, such as a stopped process
+ * causes. */
 bool history_is_joined(const struct history_sample *before, const struct history_sample *sample);
-/* Long enough for several samples to have been due. */
+/* Returns whether the sample covers several intervals. */
 bool history_is_gap(const struct history_sample *sample);
-/* What was counted in all of them. */
+/* Returns the growth of a counter over all samples. */
 uint64_t history_sum(const struct history *h, uint64_t now_ns, enum history_counter counter);
-/* The part of the keys asked for that was there: of lookups, or, while there were none, of gets.
- * -1: none were asked for. */
+/* Returns the share of requested keys that were found, of lookups or, if there were none, of gets.
+ * -1: no keys were requested. */
 double history_hit_ratio(const uint64_t counted[static HISTORY_COUNTERS]);
 
-/* One JSON object. */
+/* Prints the history as one JSON object. */
 void history_print(const struct history *h, uint64_t now_ns, FILE *out);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See html.h. A rounded number is a <data> element: its value attribute is the number as /status
- * has it. */
+/* Implements html.h. A rounded number is a <data> element, whose value attribute is the number as
+ * in /status. */
 #include "report/html.h"
 
 #include <math.h>
@@ -40,7 +40,7 @@ void html_text_short(FILE *out, const char *text, unsigned most)
         for (; text && *text; text++) {
                 size_t n = text_control(text);
 
-                /* Of UTF-8 the first byte of a character is none of 10xxxxxx. */
+                /* Count characters, not bytes: a continuation byte of UTF-8 is 10xxxxxx. */
                 if (((unsigned char)*text & 0xc0) != 0x80 && most-- == 0) {
                         fputs("…", out);
                         return;

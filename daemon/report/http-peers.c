@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The IP addresses that HTTP has to do with, in a table of fixed size, so that one of them can take
- * neither all connections nor all pages.
+/* Tracks the IP addresses of HTTP clients in a table of fixed size, so that no address can take all
+ * connections or all pages.
  *
- * Runs on the loop thread; the table is the server's. An address keeps its place while it has a
- * connection or has requested more than has been earned since; another address may have the place
- * after that, and nothing is lost. If all places are taken, further addresses share one.
+ * Runs on the loop thread; the table belongs to the server. An address keeps its entry while it has
+ * a connection or has not paid for its requests; after that the entry can be reused without loss.
+ * If all entries are in use, further addresses share one.
  *
- * The rate: each request costs 1/rate of a second, due_ns is when all of them are paid, and it may
- * be a second ahead. */
+ * The rate: each request costs 1/rate seconds. due_ns is when all requests are paid for, and it may
+ * be at most one second ahead. */
 #include "report/http-peers.h"
 
 #include <string.h>
@@ -16,7 +16,8 @@
 
 #define NS_PER_S UINT64_C(1000000000)
 
-/* False: it has no IP address, as a Unix socket. */
+/* Stores the address that identifies a peer. Returns false without an IP address, as for a Unix
+ * socket. */
 static bool identify(const struct sockaddr *address, struct in6_addr *ret, bool *ret_remote)
 {
         static const unsigned char mapped[12] = { [10] = 0xff, [11] = 0xff };
@@ -35,7 +36,7 @@ static bool identify(const struct sockaddr *address, struct in6_addr *ret, bool 
                 return true;
         }
         *ret_remote = !IN6_IS_ADDR_LOOPBACK(ret);
-        /* A host may have any address of its network, and change it as it likes. */
+        /* A host can use any address within its network, and change it at will. */
         if (*ret_remote)
                 memset(ret->s6_addr + 8, 0, 8);
         return true;

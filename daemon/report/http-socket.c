@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes the socket of listen.http, or takes one that was inherited: on a loopback address or a
- * path, and on another address only where that is allowed (http.allow_remote). Failures: one line
- * in `ret_error` with the cause. */
+/* Opens the socket of listen.http or checks an inherited one: on a loopback address or a path, and
+ * on another address only if http.allow_remote permits it. A failure is described by one line in
+ * `ret_error`. */
 #include "report/http-socket.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ static bool is_loopback(const struct sockaddr *address)
                IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* "127.0.0.1:9750", "[::1]:9750", "localhost:9750". */
+/* Parses "127.0.0.1:9750", "[::1]:9750" or "localhost:9750". */
 static int parse_tcp(const char *text, struct sockaddr_storage *ret, socklen_t *ret_length)
 {
         const char *colon = strrchr(text, ':');
@@ -100,7 +100,7 @@ static int listen_tcp(const char *text, bool allow_remote, char ret_error[static
         return r;
 }
 
-/* Removes a socket on which no process answers. 0: the path is free now. */
+/* Deletes a socket without a listener. Returns 0 if the path is free. */
 static int clear_stale(const struct sockaddr_un *address)
 {
         _cleanup_(closep) int fd = -1;
@@ -115,7 +115,8 @@ static int clear_stale(const struct sockaddr_un *address)
                 return -errno;
         if (connect(fd, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
             errno != ECONNREFUSED)
-                return -EADDRINUSE; /* answered, or busy, or of another type: in use all the same */
+                return -EADDRINUSE; /* a connection, a full backlog or another type: the path is in
+                                     * use */
         return unlink(address->sun_path) < 0 && errno != ENOENT ? -errno : 0;
 }
 
@@ -143,7 +144,7 @@ static int listen_unix(struct http_socket *s, const char *path, char ret_error[s
                 return r;
         }
         fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-        /* The mode that bind() gives the file, less the umask. */
+        /* The mode applies to the file that bind() creates, reduced by the umask. */
         if (fd >= 0 && fchmod(fd, 0660) == 0 &&
             bind(fd, (struct sockaddr *)&address, sizeof(address)) == 0) {
                 if (lstat(path, &st) == 0) {
@@ -159,7 +160,7 @@ static int listen_unix(struct http_socket *s, const char *path, char ret_error[s
         return r;
 }
 
-/* Is it what it must be, and where does it listen? */
+/* Checks that the socket is as required, and stores where it listens. */
 static int describe(struct http_socket *s, int fd, bool allow_remote, char ret_error[static 256])
 {
         struct sockaddr_storage address = {};

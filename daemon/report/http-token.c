@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The token that a request for a page has to carry, "Authorization: Bearer TOKEN" (RFC 6750).
+/* The token that a page request must carry: "Authorization: Bearer TOKEN" (RFC 6750).
  *
- * Runs on the loop thread, at startup and at a reload, which reads one small file; keeps nothing.
- * The file is one line of printable characters without a space. A link is followed, since that is
- * what Kubernetes makes of a secret; what it leads to is checked: a regular file of root's or the
- * daemon's user, which others can neither read nor write, and its group cannot write.
+ * Runs on the loop thread, at startup and at a reload, and reads one small file; keeps nothing. The
+ * file is one line of printable characters without a space. Symbolic links are followed, because
+ * Kubernetes mounts secrets that way; the target is checked. It must be a regular file that belongs
+ * to root or the daemon's user, that others can neither read nor write, and that its group cannot
+ * write.
  *
- * Failures: a sentence that names the file and what to do, and never what was read. */
+ * Failures: a sentence with the file and the remedy, but nothing of its contents. */
 #include "report/http-token.h"
 
 #include <errno.h>
@@ -34,7 +35,7 @@ static int check_file(int fd, const char *path, char ret_error[static 256])
                 return refuse(ret_error, -errno, path, strerror(errno));
         if (!S_ISREG(st.st_mode))
                 return refuse(ret_error, -EINVAL, path, "not a regular file");
-        /* Root may check on behalf of the user that is to run the daemon. */
+        /* Root may run this check for the daemon's user. */
         if (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())
                 return refuse(ret_error, -EINVAL, path,
                               "the file belongs to another user, who could change the token; give "
@@ -50,7 +51,7 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
 {
         _cleanup_(closep) int fd = -1;
         char bytes[HTTP_TOKEN_MAX +
-                   2]; /* with a newline, and one byte to see that it is too long */
+                   2]; /* room for a newline, and for one byte that shows excess length */
         size_t n = 0, length;
         ssize_t got = 1;
         int r;
@@ -94,7 +95,7 @@ int http_token_read(struct http_token *ret, const char *path, char ret_error[sta
         return r;
 }
 
-/* All bytes are compared, so that the time does not tell how many of them are right. */
+/* Compares all bytes, so that the time does not reveal how many are right. */
 static bool equal(const char a[static HTTP_TOKEN_MAX], size_t a_n,
                   const char b[static HTTP_TOKEN_MAX], size_t b_n)
 {

@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP server, by evhttp, with a cap on connections and an absolute deadline for each;
- * http-socket.c makes the socket that it listens on.
+/* The HTTP server, by evhttp, with a limit of connections and an absolute deadline for each;
+ * http-socket.c opens its socket.
  *
- * Runs on the loop thread. Owns the listener, evhttp, and a `struct conn` beside each connection
- * that evhttp has.
+ * Runs on the loop thread. Owns the listener, evhttp, and a `struct conn` beside each connection of
+ * evhttp.
  *
- * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is made
- * with a reference to that bufferevent. In the next iteration conn_event() learns which
- * evhttp_connection it became (the bufferevent's callback argument; NULL if evhttp has dropped it
- * already), hooks its end, and either refuses it, if there are too many, or sets the deadline,
- * after which it is freed whatever it does: trickling a header, or never reading its reply. One
- * request, one reply, "Connection: close": a persistent connection would only occupy a place until
- * its deadline.
+ * A connection: evhttp accepts it and asks make_bev() for a bufferevent, where its conn is created
+ * with a reference to that bufferevent. In the next iteration conn_event() finds the
+ * evhttp_connection (the bufferevent's callback argument; NULL if evhttp has dropped it already)
+ * and hooks its end. It either refuses the connection, if there are too many, or sets the deadline,
+ * after which the connection is freed in any state, such as trickling a header or never reading its
+ * reply. One request, one reply, "Connection: close": a persistent connection would only occupy a
+ * place until its deadline.
  *
- * Who may ask: the iteration after the accept charges the connection to its address (http-peers.c),
- * and one that would take more than the address's share is refused like one over the cap. A request
- * for a page is counted against the address's rate, then its token is compared. The probes are
- * neither counted nor refused: to answer them costs no more than to refuse them, and a supervisor
- * would restart a daemon that does not answer.
+ * Access: the iteration after the accept charges the connection to its address (http-peers.c), and
+ * refuses one that would exceed the address's share. A page request counts against the address's
+ * rate; then its token is compared. The probes are neither counted nor refused: answering them
+ * costs no more than refusing, and a supervisor would restart a daemon that does not answer.
  *
- * A page: its request waits on its conn until on_work() has made the page, at the earliest in the
- * next iteration; all that wait for the same page then share one text. If the connection of a
- * waiting request ends, evhttp frees the request, or this file if evhttp has detached it.
+ * A page: its request waits on its conn until on_work() has rendered the page, at the earliest in
+ * the next iteration; all requests that wait for the same page then share one text. If the
+ * connection of a waiting request ends, the request is freed by evhttp, or by this file if evhttp
+ * has detached it.
  *
- * Failures: out of descriptors, the listener pauses for a moment instead of spinning. evhttp
+ * Failures: without free descriptors, the listener pauses for a moment instead of spinning. evhttp
  * answers a malformed request or closes its connection. */
 #include "report/http.h"
 
@@ -49,13 +49,13 @@
 #include "report/page.h"
 
 enum {
-        MAX_HEADERS = 8 * 1024, /* request line and headers, each */
-        REARM_MS = 100,         /* after accept failed for want of descriptors or memory */
-        ACCEPTS_AT_ONCE = 4,    /* of an iteration */
+        MAX_HEADERS = 8 * 1024, /* bytes, of request line and headers each */
+        REARM_MS = 100,         /* pause after accept() failed for lack of descriptors or memory */
+        ACCEPTS_AT_ONCE = 4,    /* per iteration */
         ANSWERS_AT_ONCE = 4,
-        PAUSE_FACTOR = 19, /* after a page that took so long, so many times that */
+        PAUSE_FACTOR = 19, /* pause after a page, as a multiple of its rendering time */
 };
-/* Those that evhttp has no name for. */
+/* Status codes that evhttp does not name. */
 enum { STATUS_UNAUTHORIZED = 401, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
@@ -69,7 +69,7 @@ enum page_kind {
         PAGE_PROTOBUF,
 };
 
-/* What several replies send. */
+/* A text that several replies share. */
 struct shared_text {
         char *bytes;
         size_t n;
@@ -79,36 +79,37 @@ struct shared_text {
 struct conn {
         struct list_node node;
         struct http *http;
-        struct bufferevent *bev;         /* referenced */
-        struct evhttp_connection *evcon; /* NULL until the turn after its accept */
+        struct bufferevent *bev;         /* holds a reference */
+        struct evhttp_connection *evcon; /* NULL until the iteration after the accept */
         struct event *event;
-        struct http_peer *peer; /* NULL: no IP address, or not known yet */
+        struct http_peer *peer; /* NULL: no IP address, or not yet known */
         bool refused;
-        struct list_node waits;     /* in http.waiting or http.answering while there is `req` */
-        struct evhttp_request *req; /* for a page; NULL: none waits */
+        struct list_node waits;     /* in http.waiting or http.answering while `req` is set */
+        struct evhttp_request *req; /* waits for a page; NULL: no request */
         enum page_kind page;
 };
 
 struct http {
         struct list_node node; /* in all_https */
         struct evhttp *evhttp;
-        struct evconnlistener *listener; /* evhttp's, from evhttp_bind_listener() on */
+        struct evconnlistener *listener; /* belongs to evhttp after evhttp_bind_listener() */
         struct event *rearm, *work, *accept_again;
         struct list_node conns;
-        struct list_node waiting, answering; /* conns: for a page; for a reply with `text` */
-        struct shared_text *text;            /* NULL: no request is being answered */
-        enum page_kind page;                 /* of it */
+        struct list_node waiting,
+                answering;        /* conns that wait for a page; for a reply with `text` */
+        struct shared_text *text; /* NULL: no request is being answered */
+        enum page_kind page;      /* of `text` */
         uint64_t next_page_ns;
-        unsigned accepted; /* of this iteration */
-        unsigned n_conns;  /* without the refused */
+        unsigned accepted; /* in this iteration */
+        unsigned n_conns;  /* except refused ones */
         struct http_params params;
         struct http_stats stats;
         struct http_socket socket;
         struct http_peers peers;
 };
 
-/* evhttp takes the listener's user data for itself: this is how its error callback finds the rest.
- */
+/* All servers. evhttp replaces the listener's user data, so that the error callback has to search
+ * for its server here. */
 static struct list_node all_https = LIST_INIT(all_https);
 
 /* --- connections --- */
@@ -131,7 +132,7 @@ static struct conn *conn_free(struct conn *c)
         return NULL;
 }
 
-/* evhttp is about to free the connection. */
+/* Runs when evhttp is about to free the connection. */
 static void conn_closed(struct evhttp_connection *evcon, void *userdata)
 {
         struct conn *c = userdata;
@@ -152,13 +153,14 @@ static void conn_refuse(struct conn *c)
                                     "too many connections\n";
 
         c->http->stats.connections_refused++;
-        /* A courtesy: what does not fit at once is not sent. */
+        /* Best effort: bytes that do not fit at once are not sent. */
         (void)!send(bufferevent_getfd(c->bev), reply, sizeof(reply) - 1,
                     MSG_NOSIGNAL | MSG_DONTWAIT);
-        evhttp_connection_free(c->evcon); /* and with it, by conn_closed(), c */
+        evhttp_connection_free(c->evcon); /* also frees `c`, through conn_closed() */
 }
 
-/* Charges it to its address. False: that has its share of the connections. */
+/* Charges the connection to its address. Returns false if the address has its share of
+ * connections. */
 static bool conn_admit(struct conn *c)
 {
         const struct http *h = c->http;
@@ -168,13 +170,14 @@ static bool conn_admit(struct conn *c)
 
         if (getpeername(bufferevent_getfd(c->bev), (struct sockaddr *)&address,
                         &(socklen_t){ sizeof(address) }) < 0)
-                return true; /* it ends by itself */
+                return true; /* the connection is about to end */
         c->peer = http_peers_open(&c->http->peers, (struct sockaddr *)&address, clock_mono_ns());
-        /* Three quarters of all, or three times what is left: there is always some for another. */
+        /* An address may have three quarters of all connections, or three times those that remain,
+         * so that some are always left for others. */
         return !c->peer || !c->peer->remote || c->peer->open - 1 < (uint64_t)3 * left;
 }
 
-/* First in the turn after the accept, then at the deadline. */
+/* Runs in the iteration after the accept, and at the deadline. */
 static void conn_event(evutil_socket_t fd, short what, void *userdata)
 {
         struct conn *c = userdata;
@@ -207,8 +210,8 @@ static void conn_event(evutil_socket_t fd, short what, void *userdata)
         evhttp_connection_free(c->evcon);
 }
 
-/* evhttp has accepted a connection and wants a bufferevent for it. NULL: it makes its own, which
- * happens only when memory has run out; then that connection has evhttp's idle timeout alone. */
+/* Creates the bufferevent of an accepted connection. After NULL, evhttp creates its own, and the
+ * connection only has evhttp's idle timeout; this happens only without memory. */
 static struct bufferevent *make_bev(struct event_base *base, void *userdata)
 {
         struct http *h = userdata;
@@ -243,7 +246,7 @@ static struct bufferevent *make_bev(struct event_base *base, void *userdata)
         return c->bev;
 }
 
-/* In the next iteration. */
+/* Runs in the next iteration. */
 static void accept_again(evutil_socket_t fd, short what, void *userdata)
 {
         struct http *h = userdata;
@@ -289,7 +292,7 @@ static void free_text(const void *data, size_t bytes, void *userdata)
         text_unref(userdata);
 }
 
-/* `text` may be NULL: there was no memory for it. */
+/* Sends a reply. `text` is NULL if there was no memory for it. */
 static void reply(struct http *h, struct evhttp_request *req, int code, const char *type,
                   struct shared_text *text)
 {
@@ -317,7 +320,7 @@ static void reply(struct http *h, struct evhttp_request *req, int code, const ch
                           NULL);
 }
 
-/* Swallows `bytes`. NULL: no memory, also if there were no bytes. */
+/* Takes `bytes`, and frees them on failure. Returns NULL without memory, or if bytes is NULL. */
 static struct shared_text *text_share(char *bytes, size_t n)
 {
         struct shared_text *text = bytes ? malloc(sizeof(*text)) : NULL;
@@ -354,7 +357,7 @@ static FILE *text_open(struct text *t)
         return t->file;
 }
 
-/* The text, to be freed; NULL if memory ran out on the way. */
+/* Returns the text, which the caller frees, or NULL if memory ran out. */
 static char *text_close(struct text *t)
 {
         bool failed = ferror(t->file) != 0;
@@ -366,8 +369,9 @@ static char *text_close(struct text *t)
         return t->bytes;
 }
 
-/* The quality that an Accept header gives to a media type, 0..1000; -1: not named. The best of
- * several wins. `parameter`: one that it must have, or "". */
+/* Returns the quality that an Accept header gives to a media type, 0 to 1000, or -1 if it is
+ * absent. The best of several entries counts. `parameter` must be part of the entry, unless it is
+ * "". */
 static int accept_quality(const char *accept, const char *type, const char *parameter)
 {
         size_t type_length = strlen(type);
@@ -447,7 +451,8 @@ static bool is_authorized(const struct http *h, struct evhttp_request *req)
                 evhttp_find_header(evhttp_request_get_input_headers(req), "Authorization"));
 }
 
-/* Without the token, the first line alone: what is degraded names volumes and errors. */
+/* Answers a probe. Without the token, only the first line is sent, since degradations name volumes
+ * and errors. */
 static void reply_probe(struct http *h, struct evhttp_request *req,
                         bool (*probe)(void *userdata, const char **ret_text), const char *yes,
                         const char *no)
@@ -458,7 +463,7 @@ static void reply_probe(struct http *h, struct evhttp_request *req,
 
         if (text && !is_authorized(h, req)) {
                 line = strndup(text, strcspn(text, "\n"));
-                text = line; /* without memory one word */
+                text = line; /* NULL without memory: then a single word is sent */
         }
         reply_text(h, req, fine ? HTTP_OK : HTTP_SERVUNAVAIL, text ? text : fine ? yes : no);
 }
@@ -545,7 +550,7 @@ static void work_in(struct http *h, uint64_t ns)
         evtimer_add(h->work, &in);
 }
 
-/* Makes the page that the first waits for, for all that wait for it. */
+/* Renders the page that the first request waits for, for all requests that wait for it. */
 static void make_for_all(struct http *h)
 {
         uint64_t began_ns = clock_mono_ns(), took_ns;
@@ -564,7 +569,7 @@ static void make_for_all(struct http *h)
         }
 }
 
-/* Once in an iteration while requests wait. */
+/* Renders and answers pages. Runs once per iteration while requests wait. */
 static void on_work(evutil_socket_t fd, short what, void *userdata)
 {
         struct http *h = userdata;
@@ -600,7 +605,8 @@ static void wait_for_page(struct conn *c, struct evhttp_request *req, enum page_
                 work_in(h, 0);
 }
 
-/* NULL: it has none, see make_bev(), or has a request already. */
+/* Returns the conn of a request, or NULL if it has none (see make_bev()) or already has a
+ * request. */
 static struct conn *find_conn(struct http *h, struct evhttp_request *req)
 {
         const struct evhttp_connection *evcon = evhttp_request_get_connection(req);
@@ -649,7 +655,7 @@ static void handle_page(struct http *h, struct evhttp_request *req, const char *
         }
 }
 
-/* Every request ends here. */
+/* Dispatches every request. */
 static void handle_request(struct evhttp_request *req, void *userdata)
 {
         struct http *h = userdata;
@@ -684,10 +690,11 @@ struct http *http_stop(struct http *h)
         if (h->accept_again)
                 event_free(h->accept_again);
         if (h->evhttp)
-                evhttp_free(h->evhttp); /* the listener, and each connection with its conn */
+                evhttp_free(
+                        h->evhttp); /* also frees the listener and each connection with its conn */
         while (!list_empty(&h->conns))
                 conn_free(container_of(h->conns.next, struct conn,
-                                       node)); /* those in their first turn */
+                                       node)); /* accepted in the last iteration */
         text_unref(h->text);
         http_socket_remove(&h->socket);
         explicit_bzero(&h->params.token, sizeof(h->params.token));
@@ -723,7 +730,7 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
                 return fd;
         if (params->inherited_fd < 0)
                 own_fd = fd;
-        h->params.address = NULL; /* the caller's text: not kept */
+        h->params.address = NULL; /* belongs to the caller */
 
         h->rearm = evtimer_new(base, rearm_listener, h);
         h->work = evtimer_new(base, on_work, h);
@@ -734,8 +741,8 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
                 return -ENOMEM;
         evhttp_set_max_headers_size(h->evhttp, MAX_HEADERS);
         evhttp_set_max_body_size(h->evhttp, 0);
-        /* All that evhttp knows: those that are not answered get their 405 here rather than
-         * evhttp's 501. */
+        /* Allow every method that evhttp knows, so that others than GET and HEAD get 405 from here
+         * and not evhttp's 501. */
         evhttp_set_allowed_methods(h->evhttp, EVHTTP_REQ_GET | EVHTTP_REQ_HEAD | EVHTTP_REQ_POST |
                                                       EVHTTP_REQ_PUT | EVHTTP_REQ_DELETE |
                                                       EVHTTP_REQ_OPTIONS | EVHTTP_REQ_TRACE |
@@ -744,7 +751,8 @@ int http_start(struct http **ret, struct event_base *base, const struct http_par
         evhttp_set_bevcb(h->evhttp, make_bev, h);
         evhttp_set_gencb(h->evhttp, handle_request, h);
 
-        /* Without a callback it does not accept yet; it listens already, hence no backlog. */
+        /* Without a callback the listener does not accept yet. The socket listens already, hence no
+         * backlog. */
         listener = evconnlistener_new(base, NULL, NULL,
                                       LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd);
         if (!listener)

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The HTTP side, by evhttp, on TCP (loopback, unless other addresses are allowed) or a Unix socket:
- * /metrics (Prometheus text; OpenMetrics or protobuf when Accept asks for it), /healthz, /readyz,
- * /status and /history (JSON), / (a page for people; /?paused
- * does not reload itself). GET and HEAD only. One request a connection.
+/* The HTTP server, by evhttp, on TCP (loopback, unless other addresses are allowed) or a Unix
+ * socket: /metrics (Prometheus text; OpenMetrics or protobuf if Accept asks for it), /healthz,
+ * /readyz, /status and /history (JSON), / (a page for people; /?paused does not reload itself). GET
+ * and HEAD only, one request per connection.
  *
- * evhttp has neither an absolute deadline nor a connection cap; this module adds both. It gets a
- * snapshot through the callbacks, and knows nothing else of the daemon. Loop thread. The process
- * ignores SIGPIPE.
+ * evhttp has neither an absolute deadline nor a limit of connections; this module adds both. It
+ * gets its contents through callbacks, and depends on nothing else in the daemon. Loop thread. The
+ * process must ignore SIGPIPE.
  *
- * Requests cost the loop little, however many there are: a page is made once for all requests that
- * are waiting, is never reused for later ones, and making pages takes a twentieth of the time at
- * most. A few connections are accepted, and a few replies sent, in an iteration. An address may
- * request so many pages a second (429), and has a share of the connections if it is not loopback.
+ * Requests cost the loop little, however many there are. A page is rendered once for all requests
+ * that wait for it, and never reused for later ones; rendering takes at most a twentieth of the
+ * time. One iteration accepts and answers only a few connections. An address may request a limited
+ * number of pages per second (429), and one that is not loopback has a limited share of the
+ * connections.
  *
- * With a token, requests for pages have to carry it (401); the probes are answered without it, and
- * with their first line alone. */
+ * If a token is configured, page requests must carry it (401). The probes are answered without it,
+ * but with their first line only. */
 #pragma once
 
 #include <event2/event.h>
@@ -32,48 +33,48 @@ enum http_metrics { HTTP_METRICS_TEXT, HTTP_METRICS_OPENMETRICS, HTTP_METRICS_PR
 
 struct http_params {
         const char *address; /* "127.0.0.1:9750", "[::1]:9750", "unix:/path" */
-        int inherited_fd; /* a listening socket from systemd, swallowed on success; -1: bind address
-                           */
-        bool allow_remote; /* the address need not be loopback */
+        int inherited_fd;  /* a listening socket from systemd, which http_start() takes on success;
+                            * -1: bind `address` */
+        bool allow_remote; /* permits addresses other than loopback */
         struct http_token token;
-        uint64_t rate; /* pages a second that an IP address may request; 0: any */
+        uint64_t rate; /* pages per second and IP address; 0: no limit */
         unsigned max_connections;
-        uint64_t
-                deadline_ms; /* of a connection, from accept; then it is closed, whatever it does */
+        uint64_t deadline_ms; /* limit of a connection, from accept; then it is closed */
 
         void (*print_metrics)(void *userdata, enum http_metrics format, FILE *out);
         void (*print_status)(void *userdata, FILE *out); /* JSON */
-        /* What /readyz and /healthz say, either way, in lines without a newline at the end; NULL:
-         * one word. Borrowed until the next call. */
+        /* Return the state for /readyz and /healthz, and its text in lines without a final newline;
+         * NULL: use a single word. Borrowed until the next call. */
         bool (*is_ready)(void *userdata, const char **ret_text);
         bool (*is_healthy)(void *userdata, const char **ret_text);
-        const struct history *history; /* NULL: /history is not served; changes between pages */
-        struct histogram *made;        /* how long pages took, ns; NULL: not counted */
+        const struct history *history; /* NULL: /history is not served */
+        struct histogram *made;        /* rendering times in ns; NULL: not recorded */
         void *userdata;
 };
 
-/* Since the start: accepted, refused for the cap (counted as accepted too), closed by the deadline,
- * answered. */
+/* Counters since startup: accepted connections, those of them refused for the limit, those closed
+ * by the deadline, and requests answered. */
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
         uint64_t unauthorized, over_rate; /* requests answered 401, 429 */
-        uint64_t open; /* connections now; those that are being refused are not counted */
+        uint64_t open;                    /* open now, except those being refused */
 };
 
-/* 0; -EADDRINUSE; -EINVAL (address); -errno. Refuses a TCP address that is not loopback unless
- * that is allowed: -EPERM. A Unix socket's file is made with mode 0660; one that is in the way is
- * removed only if it is a socket on which no process answers: -EEXIST. */
+/* Starts the server. Returns 0, -EADDRINUSE, -EINVAL (address), -EPERM (an address other than
+ * loopback without allow_remote), or -errno. The file of a Unix socket has mode 0660. An existing
+ * file is deleted only if it is a socket without a listener; otherwise the result is -EEXIST or
+ * -EADDRINUSE. */
 int http_start(struct http **ret, struct event_base *base, const struct http_params *params,
                char ret_error[static 256]);
 struct http *http_stop(struct http *h);
-/* "http://127.0.0.1:9750" or "unix:/path": where it listens, with the port the kernel chose for
- * port 0. */
+/* Returns the address in use, such as "http://127.0.0.1:9750" with the port that the kernel chose
+ * for port 0, or "unix:/path". */
 const char *http_address(const struct http *h);
-/* Can other hosts reach it? Do pages need a token? */
+/* Return whether other hosts can reach the server, and whether pages require a token. */
 bool http_is_remote(const struct http *h);
 bool http_needs_token(const struct http *h);
 void http_get_stats(const struct http *h, struct http_stats *ret);
-/* For connections accepted from now on; the rate for requests from now on. */
+/* Sets limits for connections accepted from now on; the rate applies to requests from now on. */
 void http_set_limits(struct http *h, unsigned max_connections, uint64_t deadline_ms, uint64_t rate);
-/* For requests from now on. True: it is another one. */
+/* Sets the token for requests from now on. Returns whether it differs from the previous one. */
 bool http_set_token(struct http *h, const struct http_token *token);

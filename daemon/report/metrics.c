@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Renders a snapshot. The rows of metrics.def become one table of `struct row` here; each output
- * walks it.
+/* Renders a snapshot. The rows of metrics.def form one table of `struct row`, which every output
+ * walks.
  *
- * Stateless; any thread may call. The renderers print in the C locale, whatever the process's is: a
- * decimal comma is no number to Prometheus. Printing cannot fail here; the FILE keeps its error. */
+ * Stateless; any thread. The renderers use the C locale, whatever the process's locale is, because
+ * Prometheus does not accept a decimal comma. Printing cannot fail; the FILE keeps its error. */
 #include "report/metrics.h"
 
 #include <assert.h>
@@ -21,8 +21,8 @@
 static_assert((int)METRICS_OPS >= (int)WIRE_OP_END, "every operation has its place");
 static_assert((int)METRICS_STATUSES >= (int)WIRE_STATUS_END, "every status has its place");
 
-/* --- the values of labels, by index; NULL: this index is not used. Names that only a snapshot
- * knows are a word of the documentation where there is none. --- */
+/* --- label values by index; NULL: the index is unused. For values that only a snapshot knows, the
+ * documentation shows a word (!s). --- */
 
 static const char *op_value(const struct metrics *s, unsigned i)
 {
@@ -134,7 +134,7 @@ static const char *transfer_value(const struct metrics *s, unsigned i)
         return s->transfer_names[i][0] ? s->transfer_names[i] : NULL;
 }
 
-/* Bytes and blocks are those of operations that succeeded. */
+/* Bytes and blocks count successful operations only. */
 static const char *transfer_ok_value(const struct metrics *s, unsigned i)
 {
         if (!s)
@@ -161,10 +161,10 @@ struct row {
         const char *name;
         const char *unit;
         const char *help;
-        const char *label; /* NULL: one number */
+        const char *label; /* NULL: a single number */
         const char *(*value)(const struct metrics *s, unsigned i);
         unsigned n;
-        size_t offset; /* of the member */
+        size_t offset; /* within struct metrics */
 };
 
 #define ROW_OF(p, k, m, nm, u, l, v, count, h)                                                     \
@@ -199,7 +199,7 @@ static const struct row rows[] = {
 #include "report/metrics.def"
 };
 
-/* Edges of the buckets that a page shows. The text is part of a series' identity: both formats
+/* Upper edges of the buckets on a page. Their text is part of the series' identity, so both formats
  * print the same. */
 static const struct metrics_edge edges_seconds[] = {
         { 1000, "1e-06" },       { 2500, "2.5e-06" },   { 5000, "5e-06" },
@@ -254,7 +254,7 @@ static bool row_is_histogram(const struct row *row)
         return row->kind == HISTOGRAM || row->kind == AGES;
 }
 
-/* Histograms of bytes hold one less than the value, so that powers of two end their buckets. */
+/* Histograms of bytes store one less than the value, so that powers of two end their buckets. */
 static double row_sum(const struct row *row, const struct histogram *h)
 {
         return row_is_of_bytes(row) ? (double)h->sum + (double)h->count : (double)h->sum / 1e9;
@@ -288,13 +288,13 @@ static const char *row_info(const struct row *row, const struct metrics *s)
         return (const char *)s + row->offset;
 }
 
-/* What a sample's name has after the family's. */
+/* Returns the suffix of a sample's name after the family's name. */
 static const char *row_suffix(const struct row *row)
 {
         return row->kind == COUNTER ? "_total" : row->kind == INFO ? "_info" : "";
 }
 
-/* The C locale for this thread while a page is printed. */
+/* Sets the C locale for this thread while a page is printed. */
 static locale_t locale_enter(locale_t *ret_c)
 {
         *ret_c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -309,7 +309,8 @@ static void locale_leave(locale_t c, locale_t old)
         freelocale(c);
 }
 
-/* The shortest of 15 and 17 digits that reads back the same; whole numbers without an exponent. */
+/* Prints the shorter of 15 and 17 digits that reads back unchanged; whole numbers without an
+ * exponent. */
 static void print_number(FILE *out, double x)
 {
         char text[32];
@@ -352,8 +353,7 @@ static void print_json_string(FILE *out, const char *text, size_t n)
         fputc('"', out);
 }
 
-/* Escapes what HELP text may not hold: backslash and newline, and, as OpenMetrics wants it, the
- * quote. */
+/* Escapes HELP text: backslash and newline, and for OpenMetrics also the quote. */
 static void print_help(FILE *out, const char *text, bool openmetrics)
 {
         for (; *text; text++) {
@@ -370,8 +370,8 @@ static void print_help(FILE *out, const char *text, bool openmetrics)
 
 enum { LABELS_MAX = METRICS_NAMESPACE_NAME + 128 };
 
-/* `a="x"`, or `a="x",b="y"` of the labels "a,b" and the values "x,y". A value of one label may have
- * commas. */
+/* Formats the labels "a,b" and the values "x,y" as `a="x",b="y"`. The value of a single label may
+ * contain commas. */
 static void format_labels(char ret[static LABELS_MAX], const char *labels, const char *values)
 {
         size_t at = 0;
@@ -422,7 +422,7 @@ static void print_histogram(FILE *out, const struct row *row, const char *value,
 static void print_page(const struct metrics *s, FILE *out, bool openmetrics)
 {
         for (const struct row *row = rows; row < rows + ARRAY_SIZE(rows); row++) {
-                /* The older format names the family as its samples; the newer one without their
+                /* The older format names the family like its samples; OpenMetrics omits their
                  * suffix. */
                 const char *family = openmetrics ? "" : row_suffix(row);
                 const char *type =
@@ -530,8 +530,8 @@ static void print_json_histogram(FILE *out, const struct row *row, const struct 
         fputc('}', out);
 }
 
-/* The label text back to names and values. metrics_info_add() made it, so it is well-formed; of
- * anything else the rest is left out. */
+/* Converts label text to names and values. metrics_info_add() wrote it, so it is well-formed; after
+ * anything else, the rest is omitted. */
 static void print_json_info(FILE *out, const char *info)
 {
         bool first = true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The metrics: metrics.def is the one table from which the Prometheus page, the OpenMetrics page,
- * `kvcachectl stats`, and the documentation are made.
+/* The metrics. metrics.def is the table from which the Prometheus and OpenMetrics pages,
+ * `kvcachectl stats` and the documentation are made.
  *
- * report/collect.c fills a struct metrics (a snapshot, plain numbers); the functions here render
- * it, and read nothing else of the daemon. */
+ * report/collect.c fills a struct metrics, a snapshot of plain numbers; the functions here render
+ * it and read nothing else of the daemon. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,14 +13,14 @@
 #include "base/histogram.h"
 #include "transfer.h"
 
-enum { METRICS_OPS = 40, METRICS_STATUSES = 24 }; /* wire ops and statuses, by number */
+enum { METRICS_OPS = 40, METRICS_STATUSES = 24 }; /* indexed by wire ops and statuses */
 
 /* Indices of the other members that are arrays. */
 enum {
         METRICS_TIER_MEMORY,
         METRICS_TIER_DISK,
         METRICS_TIERS,
-        METRICS_TIER_REMOTE = METRICS_TIERS, /* of hits only */
+        METRICS_TIER_REMOTE = METRICS_TIERS, /* for hits only */
         METRICS_HIT_TIERS
 };
 enum { METRICS_HINTS = 7 };  /* HINTS of tenant.h */
@@ -29,7 +29,7 @@ enum { METRICS_QUEUED = 3 }; /* TRANSFERS_SERIES of io/transfers.h */
 enum { METRICS_KEPT = 5 };   /* verified, then by enum keep_refusal */
 enum { METRICS_MISSES = 6 }; /* by enum cache_miss_reason */
 const char *metrics_miss_reason(unsigned i);
-/* What admission has answered. */
+/* Answers of admission. */
 enum {
         METRICS_ADMITTED_FIRST,
         METRICS_ADMITTED_AGAIN,
@@ -41,7 +41,8 @@ enum { METRICS_LOOKUPS_DAEMON, METRICS_LOOKUPS_CLIENT, METRICS_LOOKUPS };
 enum { METRICS_FORM_MAP, METRICS_FORM_INTO, METRICS_FORMS };
 enum { METRICS_ACKS = 3 };   /* by enum wire_ack */
 enum { METRICS_IO_OPS = 5 }; /* by enum kio_op */
-/* Transfers of chunks, and how they ended: one of the first, by enum transfer_result. */
+/* Transfers of chunks, each by result. An operation's index is that of its transfer times
+ * TRANSFER_RESULTS, plus its enum transfer_result. */
 enum { METRICS_TRANSFERS = 20, METRICS_TRANSFER_OPS = METRICS_TRANSFERS * TRANSFER_RESULTS };
 enum { METRICS_TRANSFER_NAME = 96 };
 enum {
@@ -66,7 +67,7 @@ enum {
 };
 enum { METRICS_ERROR_READ, METRICS_ERROR_WRITE, METRICS_ERROR_SYNC, METRICS_STORE_ERRORS };
 
-/* Why the daemon is degraded. */
+/* Reasons why the daemon is degraded. */
 enum metrics_degradation {
         METRICS_DEGRADED_STORE_OFFLINE,
         METRICS_DEGRADED_VOLUME_FAILED,
@@ -87,7 +88,7 @@ enum metrics_degradation {
 
 enum { METRICS_SPIN_LOOP, METRICS_SPIN_WORKERS, METRICS_SPIN };
 enum { METRICS_REGISTERED_POOL, METRICS_REGISTERED_REGION, METRICS_REGISTERED };
-/* What the loop did: all of an iteration but its sleep, and parts of it. */
+/* Parts of the loop's work: a whole iteration except its sleep, and some of its steps. */
 enum {
         METRICS_LOOP_ITERATION,
         METRICS_LOOP_COSTLY,
@@ -100,7 +101,7 @@ enum {
 enum { METRICS_STAGES = 6 }; /* by enum stage */
 enum { METRICS_TENANTS = 16, METRICS_TENANT_NAME = 64 };
 enum { METRICS_RESOURCES = 15 }; /* by enum quota_thing */
-enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, from 1 on */
+enum { METRICS_NOT_LENT = 4 };   /* by enum wire_not_lent, without the first value */
 enum { METRICS_LOAN_RIGHT, METRICS_LOAN_VOID, METRICS_LOAN_ABANDONED, METRICS_LOAN_ENDS };
 /* The shared tier. */
 enum {
@@ -115,15 +116,16 @@ enum {
 enum {
         METRICS_REMOTE_WRITTEN,
         METRICS_REMOTE_EXISTING,
-        METRICS_REMOTE_DROPPED, /* then by reason, as of remote_stats.dropped */
+        METRICS_REMOTE_DROPPED, /* and the following: by reason, in the order of
+                                 * remote_stats.dropped */
         METRICS_REMOTE_PUTS = METRICS_REMOTE_DROPPED + 4
 };
 enum { METRICS_REMOTE_OFFERS = 3 };     /* by enum remote_reason */
-enum { METRICS_REMOTE_REJECTIONS = 5 }; /* by enum remote_rejection, from 1 on */
+enum { METRICS_REMOTE_REJECTIONS = 5 }; /* by enum remote_rejection, without the first value */
 enum { METRICS_REMOTE_OPS = 4 };        /* by enum backend_op_kind */
 enum { METRICS_REMOTE_READ, METRICS_REMOTE_WRITE, METRICS_REMOTE_WAYS };
 enum { METRICS_REMOTE_OWN, METRICS_REMOTE_OTHER, METRICS_REMOTE_PURGES };
-/* What a descriptor that the daemon has open on behalf of a client is for. */
+/* Purposes of descriptors that the daemon has open on behalf of clients. */
 enum metrics_descriptor {
         METRICS_FD_CONNECTION,
         METRICS_FD_STAGING,
@@ -135,16 +137,17 @@ enum metrics_descriptor {
 };
 enum { METRICS_HTTP_401, METRICS_HTTP_429, METRICS_HTTP_REFUSED };
 enum { METRICS_VOLUMES = 16, METRICS_VOLUME_NAME = 256 };
-/* The largest ones; then the sum of all others. */
+/* The largest namespaces, followed by the sum of all others. */
 enum { METRICS_NAMESPACES = 20, METRICS_NAMESPACE_SERIES, METRICS_NAMESPACE_NAME = 832 };
 enum { METRICS_NAMESPACE_SCOPES = 4 }; /* by enum census_scope */
 
 struct metrics {
-        /* Values of labels that the configuration gives; "": none. Harmless in every format. */
+        /* Label values that come from the configuration; "": the entry is unused. Valid in every
+         * format without escaping. */
         char tenant_names[METRICS_TENANTS][METRICS_TENANT_NAME];
         char volume_names[METRICS_VOLUMES][METRICS_VOLUME_NAME];
         char namespace_names[METRICS_NAMESPACE_SERIES][METRICS_NAMESPACE_NAME];
-        /* Of transfers, "path,layout,technology", and with ",result". */
+        /* Names of transfers, "path,layout,technology", and with ",result". */
         char transfer_names[METRICS_TRANSFERS][METRICS_TRANSFER_NAME];
         char transfer_op_names[METRICS_TRANSFER_OPS][METRICS_TRANSFER_NAME];
 #define METRICS_GAUGE(member, name, unit, help)                          double member;
@@ -170,8 +173,8 @@ struct metrics {
 
 enum metrics_type { METRICS_TYPE_COUNTER, METRICS_TYPE_GAUGE, METRICS_TYPE_HISTOGRAM };
 
-/* The edge of a bucket that a page shows, in what the histogram counts, and as the text formats
- * have it in seconds or bytes. */
+/* The upper edge of a bucket of a page: in the units that the histogram counts, and as text in
+ * seconds or bytes. */
 struct metrics_edge {
         uint64_t value;
         const char *le;
@@ -179,39 +182,40 @@ struct metrics_edge {
 
 struct metrics_buckets {
         double sum;    /* in seconds or bytes */
-        bool of_bytes; /* it holds one less than each value; else nanoseconds */
+        bool of_bytes; /* counts one less than each value; otherwise nanoseconds */
         const struct metrics_edge *of;
         size_t n;
 };
 
-/* Each family by its full name, and after it its samples, with their labels as `a="x",b="y"`. */
+/* Callbacks for each metric family, by its full name, and then for its samples, with labels such as
+ * `a="x",b="y"`. */
 struct metrics_visitor {
         void (*family)(void *userdata, const char *name, const char *help, enum metrics_type type);
         void (*number)(void *userdata, const char *labels, double value);
         void (*histogram)(void *userdata, const char *labels, const struct histogram *h,
                           const struct metrics_buckets *buckets);
 };
+/* Calls the visitor for all families, in the order of the table. */
 void metrics_visit(const struct metrics *s, const struct metrics_visitor *visitor, void *userdata);
 
-/* Text exposition format 0.0.4, or OpenMetrics 1.0.0 (ends with "# EOF"). HELP and TYPE for every
- * family, whether it has moved or not. Numbers are locale-independent. */
+/* Print Prometheus text format 0.0.4, or OpenMetrics 1.0.0, which ends with "# EOF". Every family
+ * has HELP and TYPE, whether or not it has changed. Numbers do not depend on the locale. */
 void metrics_print_prometheus(const struct metrics *s, FILE *out);
 void metrics_print_openmetrics(const struct metrics *s, FILE *out);
-/* One flat JSON object: {"kvcache_puts_total": 12, "kvcache_requests_total": {"PUT": 3, ...}, ...};
- * histograms as
- * {"count": n, "sum": x, "p50": x, "p90": x, "p99": x}, in the metric's unit; an info as {"label":
- * "value", ...}. */
+/* Prints one flat JSON object: {"kvcache_puts_total": 12, "kvcache_requests_total": {"PUT": 3,
+ * ...}, ...}. A histogram is {"count": n, "sum": x, "p50": x, "p90": x, "p99": x} in the metric's
+ * unit, and an info is {"label": "value", ...}. */
 void metrics_print_json(const struct metrics *s, FILE *out);
-/* The numbers whose members are called SECTION_KEY: those without a label, or, where the label is
- * the section, number `i` of them. In the order of the table. */
+/* Calls each() for the numbers whose members are named SECTION_KEY, in the order of the table:
+ * those without a label, or element `i` of those whose label is the section. */
 void metrics_walk(const struct metrics *s, const char *section, unsigned i,
                   void (*each)(void *userdata, const char *key, double value), void *userdata);
-/* "volume_suspended": the label of kvcache_degraded. */
+/* Returns the label of kvcache_degraded, such as "volume_suspended". */
 const char *metrics_degradation_name(enum metrics_degradation reason);
 
-/* As the label says it: "staging_bytes". */
+/* Returns the label of a resource, such as "staging_bytes". */
 const char *metrics_resource_name(unsigned resource);
 
-/* Appends `key="value"` with the value escaped as both text formats want it, comma first if needed.
- * A value that does not fit is left out together with its key. `key` is a label name. */
+/* Appends `key="value"`, after a comma if needed, with the value escaped for both text formats. If
+ * there is not enough room, neither key nor value is appended. `key` must be a valid label name. */
 void metrics_info_add(char *info, size_t room, const char *key, const char *value);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See namespaces.h. Owns nothing, cannot fail: which namespaces are the largest comes from
- * tenant/census.h, what was asked for and found in them from lookup/tally.h. */
+/* Implements namespaces.h. Owns nothing, cannot fail. The largest namespaces come from
+ * tenant/census.h, and their requested and found keys from lookup/tally.h. */
 #include "report/namespaces.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 #include "request/request.h"
 #include "report/sums.h"
 
-enum { FINGERPRINT_SHOWN = 512 }; /* of the 4096 bytes that one may have */
+enum { FINGERPRINT_SHOWN = 512 }; /* bytes shown, of at most 4096 */
 
 static_assert((int)METRICS_NAMESPACES == (int)CENSUS_SHOWN, "each of the largest has its series");
 
@@ -20,7 +20,7 @@ const char *status_tenant_name(const struct service *service, uint16_t store_ten
         return name ? name : "(not configured)";
 }
 
-/* Of one tenant's view its number in the store, else -1. */
+/* Returns the store's number of the tenant to which the view is limited, or -1. */
 static int tenant_seen(const struct client *viewer)
 {
         return viewer && !viewer->admin ? viewer->tenant->store_tenant : -1;
@@ -28,7 +28,7 @@ static int tenant_seen(const struct client *viewer)
 
 /* --- the status --- */
 
-/* Zeros where nothing was counted. */
+/* Returns the lookups of a namespace, and its gets; zeros if nothing was counted. */
 static struct tally_keys lookups_and_gets(const struct service *service,
                                           const struct store_namespace *ns,
                                           struct tally_keys *ret_gets)
@@ -76,7 +76,7 @@ static bool is_near(const struct census_use *use)
         return (uint64_t)use->has * 100 >= (uint64_t)use->most * CENSUS_WARN_PERCENT;
 }
 
-/* What is near its limit, in words; "": nothing. */
+/* Describes the limits that are nearly reached; "": none. */
 static void warning_text(const struct census_stats *all, const struct census_use *tenant,
                          const struct census_use *user, char *ret, size_t room)
 {
@@ -112,7 +112,7 @@ static void warning_text(const struct census_stats *all, const struct census_use
 void status_add_namespaces(cJSON *root, const struct service *service,
                            const struct status_namespaces *scope)
 {
-        static struct census_largest largest; /* large; one thread */
+        static struct census_largest largest; /* too large for the stack */
         cJSON *list = cJSON_AddArrayToObject(root, "namespaces"),
               *usage = cJSON_AddObjectToObject(root, "namespace_usage");
         struct census_stats stats;
@@ -151,8 +151,8 @@ void status_add_namespaces(cJSON *root, const struct service *service,
 
 /* --- metrics --- */
 
-/* A label's value that needs no escaping in any format, and is another for each name; no name's is
- * "other". */
+/* Converts a name to a label value that needs no escaping in any format. Different names have
+ * different values, and none has the value "other". */
 static void label_of(const struct service *service, const struct store_namespace *ns,
                      char ret[static METRICS_NAMESPACE_NAME])
 {

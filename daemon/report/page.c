@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layout of the page; see page.h. What it shows it reads from the JSON of /status, so that both
- * say the same, and takes nothing for granted there: what is missing or of another type is shown as
- * "–" or left out. Its length is bounded whatever the status holds. */
+/* Implements page.h. The page reads everything from the JSON of /status, so that both agree, and
+ * validates it: a missing member, or one of the wrong type, is shown as "–" or omitted. The length
+ * is bounded, whatever the status contains. */
 #include "report/page.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@
 #include "report/style.h"
 
 enum { REASONS_MAX = 24, VOLUMES_MAX = 16, TENANTS_MAX = 16, NAME_SHOWN = 80, REASON_SHOWN = 500 };
-#define SLOW_S 1.0 /* an operation that has been at a device for so long is worth a word */
+#define SLOW_S 1.0 /* operations at a device for longer than this are mentioned */
 #define GAP    " · "
 
 const char page_policy[] = "default-src 'none'; style-src '" STYLE_HASH "'; base-uri 'none'; "
@@ -32,7 +32,7 @@ static const cJSON *member(const cJSON *o, const char *name)
         return cJSON_IsObject(o) ? cJSON_GetObjectItemCaseSensitive(o, name) : NULL;
 }
 
-/* NULL: there is no such array, which is one without elements. */
+/* Returns an array, or NULL if it does not exist, which cJSON treats as empty. */
 static const cJSON *array(const cJSON *o, const char *name)
 {
         const cJSON *item = member(o, name);
@@ -40,7 +40,8 @@ static const cJSON *array(const cJSON *o, const char *name)
         return cJSON_IsArray(item) ? item : NULL;
 }
 
-/* NAN: there is no such number. Of {"used": 1, "limit": 2} it is what is used. */
+/* Returns a number, or the "used" member of an object such as {"used": 1, "limit": 2}; NAN if there
+ * is none. */
 static double number(const cJSON *o, const char *name)
 {
         const cJSON *item = member(o, name);
@@ -67,7 +68,7 @@ static double ratio(const cJSON *o, const char *of, const char *all)
         return number(o, all) > 0 ? number(o, of) / number(o, all) : NAN;
 }
 
-/* Of lookups, or of gets where nothing was looked up. */
+/* Returns the hit ratio of lookups, or of gets if there were no lookups. */
 static double hit_ratio(const cJSON *o)
 {
         double lookups = ratio(o, "lookup_found_keys", "lookup_keys");
@@ -146,7 +147,7 @@ static void print_reason(FILE *out, const char *why, const char *advice)
         fprintf(out, "</b>%s</li>\n", advice ? advice : "");
 }
 
-/* The first line of what /readyz says. */
+/* Prints the first line of /readyz. */
 static void print_state(FILE *out, const struct page *page)
 {
         const char *said = page->readiness ? page->readiness : page->ready ? "ready" : "not ready";
@@ -188,7 +189,7 @@ static void print_health(FILE *out, const struct page *page, const cJSON *status
         fputs("</ul></section>\n", out);
 }
 
-/* --- the most important numbers --- */
+/* --- key figures --- */
 
 static void print_tiles(FILE *out, const struct page *page, const cJSON *status)
 {
@@ -255,7 +256,7 @@ static void print_part(FILE *out, const char *class, const char *name, double by
         fputs("</li>", out);
 }
 
-/* The bar, and the same in words. */
+/* Prints a bar, and its values in words. */
 static void print_space(FILE *out, double live, double reserved, double limit)
 {
         plot_bar(out, live, reserved, limit);
@@ -419,7 +420,7 @@ static void print_tenants(FILE *out, const cJSON *status)
         int n = cJSON_GetArraySize(list), shown = 0;
 
         if (n < 2)
-                return; /* all that is shown is its own */
+                return; /* everything shown belongs to the only tenant */
         fputs("<section><h2>Tenants</h2>\n<div class=\"wide card\"><table class=\"list\">\n"
               "<thead><tr><th scope=\"col\">tenant</th><th scope=\"col\" class=\"num\">memory</th>"
               "<th scope=\"col\" class=\"num\">disk</th>"
@@ -517,7 +518,7 @@ static void print_namespaces(FILE *out, const cJSON *status)
         fputs("</section>\n", out);
 }
 
-/* --- the whole --- */
+/* --- the whole page --- */
 
 static void print_header(FILE *out, const struct page *page, const cJSON *status)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page that HTTP serves at "/", for people: health and what to do, memory and volumes, the last
- * fifteen minutes as plots, tenants, the largest namespaces, and at the end all of /status. It is
- * made of the JSON of /status and of the history, without a script; it reloads itself. Every name
- * and text in it is escaped. Loop thread. */
+/* The page for people that HTTP serves at "/": health with advice, memory and volumes, plots of the
+ * last fifteen minutes, tenants, the largest namespaces, and finally all of /status. It is made
+ * from the JSON of /status and the history, without a script, and reloads itself. Every text in it
+ * is escaped. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -12,18 +12,19 @@
 struct history;
 
 struct page {
-        const char *status; /* JSON, or NULL where it could not be had */
+        const char *status; /* JSON, or NULL if it could not be created */
         bool ready, healthy;
-        const char *readiness, *health; /* what /readyz and /healthz say, or NULL */
+        const char *readiness, *health; /* texts of /readyz and /healthz, or NULL */
         const struct history *history;  /* NULL: no plots */
-        uint64_t now_ns, unix_ms;       /* monotonic, as the history's; for people */
-        bool paused;                    /* it does not reload itself */
+        uint64_t now_ns, unix_ms;       /* monotonic, as in the history; and for display */
+        bool paused;                    /* does not reload itself */
 };
 
 enum { PAGE_RELOAD_S = 10, PAGE_NAMESPACES = 20 };
 
+/* Prints the page as a complete HTML document. */
 void page_print(FILE *out, const struct page *page);
-/* The Content-Security-Policy that it is served with. */
+/* The Content-Security-Policy of the page. */
 extern const char page_policy[];
-/* What to do about a reason of kvcache_degraded, as HTML; NULL: no such reason is known. */
+/* Returns advice for a reason of kvcache_degraded as HTML, or NULL if the reason is unknown. */
 const char *page_advice(const char *reason);

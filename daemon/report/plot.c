@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See plot.h. Coordinates are pixels of a box that is scaled to the width that it has on the page,
- * about that of a phone. */
+/* Implements plot.h. Coordinates are pixels of a box that is scaled to its width on the page, which
+ * is about that of a phone. */
 #include "report/plot.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@
 enum {
         WIDTH = 380,
         HEIGHT = 150,
-        LEFT = 62, /* of what is drawn; the labels of the axes are outside */
+        LEFT = 62, /* edges of the drawing area; axis labels are outside */
         RIGHT = 372,
         TOP = 10,
         BOTTOM = 128,
@@ -22,7 +22,7 @@ enum {
 
 /* The axis of values. */
 struct axis {
-        double least, most; /* at the bottom and the top */
+        double least, most; /* values at the bottom and the top */
         bool log;
         unsigned n;
         double ticks[TICKS_MAX];
@@ -74,7 +74,8 @@ static const char *value_text(enum plot_unit unit, double v, char ret[static UNI
 
 /* --- the axis of values --- */
 
-/* The least of 1, 2, 5, 10, 20 ... that is not below `x`, in units of 1024 if it counts bytes. */
+/* Returns the lowest of 1, 2, 5, 10, 20 ... that is at least `x`; for bytes in units of a power of
+ * 1024. */
 static double nice(double x, bool bytes)
 {
         static const double steps[] = { 1, 2, 5 };
@@ -89,7 +90,7 @@ static double nice(double x, bool bytes)
         return x;
 }
 
-/* Steps of which three at most reach it. */
+/* Makes an axis with at most three equal steps. */
 static void axis_linear(struct axis *a, enum plot_unit unit, double most)
 {
         double step = unit == PLOT_RATIO ? 0.5 : nice(most / 3, unit == PLOT_BYTES_PER_SECOND);
@@ -100,7 +101,7 @@ static void axis_linear(struct axis *a, enum plot_unit unit, double most)
                 a->ticks[a->n] = a->n * step;
 }
 
-/* Whole decades, of which every second has a label if there are many. */
+/* Makes an axis of whole decades; if there are many, not all are labelled. */
 static void axis_log(struct axis *a, double least, double most)
 {
         int low = (int)floor(log10(least) + 1e-9), high = (int)ceil(log10(most) - 1e-9), step;
@@ -114,7 +115,7 @@ static void axis_log(struct axis *a, double least, double most)
                 a->ticks[a->n++] = pow(10, e);
 }
 
-/* False: there is no value that it could have. */
+/* Makes the axis of a plot. Returns false if there are no values. */
 static bool make_axis(const struct plot *p, struct axis *ret)
 {
         double least = INFINITY, most = 0;
@@ -178,7 +179,7 @@ static void print_axes(FILE *out, const struct plot *p, const struct axis *a, bo
         fprintf(out, "<text x=\"%d\" y=\"%d\" class=\"y\">now</text>\n", RIGHT, HEIGHT - 6);
 }
 
-/* The end of the run of points that begins at `from`. */
+/* Returns the end of the run of connected points that begins at `from`. */
 static unsigned run_end(const struct plot *p, const double *values, unsigned from)
 {
         unsigned end = from + 1;
@@ -188,8 +189,8 @@ static unsigned run_end(const struct plot *p, const double *values, unsigned fro
         return end;
 }
 
-/* Most of the page is coordinates, in tenths of a pixel: by printf() of floating point it would
- * take twice as long. */
+/* Prints a coordinate in tenths of a pixel. Coordinates are most of the page, and printf() of
+ * floating point would take twice as long. */
 static void print_tenths(FILE *out, double v)
 {
         char text[8];
@@ -241,7 +242,7 @@ static void print_line(FILE *out, const struct plot *p, const struct axis *a, un
                 end = run_end(p, values, i);
                 print_points(out, p, a, values, i, end);
                 if (end == i + 1)
-                        fputs("h0", out); /* a dot */
+                        fputs("h0", out); /* draws a single point */
         }
         fputs("\"/>\n", out);
 }
@@ -251,7 +252,7 @@ static double value_now(const struct plot *p, unsigned k)
         return p->n > 0 && p->ages_s[p->n - 1] <= p->current_s ? p->lines[k].values[p->n - 1] : NAN;
 }
 
-/* Of the values the highest, or of ratios, of which that says little, the lowest. */
+/* Returns the highest value; for ratios, whose highest value says little, the lowest. */
 static double extreme(const struct plot *p, unsigned k)
 {
         double of = NAN;
@@ -265,7 +266,7 @@ static double extreme(const struct plot *p, unsigned k)
         return of;
 }
 
-/* "get 1.2 GiB/s now, highest 3 GiB/s" */
+/* Prints "get 1.2 GiB/s now, highest 3 GiB/s". */
 static void print_summary(FILE *out, const struct plot *p, unsigned k, bool html)
 {
         const char *which = p->unit == PLOT_RATIO ? "lowest" : "highest";

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See plots.h. A sample is drawn where it ends; where the one before it is missing, there is a gap.
- */
+/* Implements plots.h. A sample is drawn at its end; if its predecessor is missing, there is a
+ * gap. */
 #include "report/plots.h"
 
 #include <math.h>
@@ -19,7 +19,8 @@ static double seconds_or_none(uint64_t ns)
         return ns > 0 ? (double)ns / 1e9 : NAN;
 }
 
-/* The first of them begins where nothing is known of before. */
+/* Collects the ages of the samples, and whether each is connected to its predecessor; the first is
+ * not. */
 static unsigned collect_axis(const struct history *h, uint64_t now_ns,
                              double ages_s[static HISTORY_SAMPLES],
                              bool joined[static HISTORY_SAMPLES])
@@ -40,7 +41,7 @@ void plots_print(FILE *out, const struct history *h, uint64_t now_ns)
                 const char *title;
                 enum plot_unit unit;
                 const char *names[PLOT_LINES];
-                unsigned of[PLOT_LINES]; /* a counter or a latency */
+                unsigned of[PLOT_LINES]; /* counters or latencies */
         } plots[] = {
                 { "Hit ratio", PLOT_RATIO, { "found" }, { 0 } },
                 { "Throughput",
@@ -58,7 +59,10 @@ void plots_print(FILE *out, const struct history *h, uint64_t now_ns)
                   { "memory", "disk" },
                   { HISTORY_EVICTIONS_MEMORY, HISTORY_EVICTIONS_DISK } },
         };
-        static double ages[HISTORY_SAMPLES], values[PLOT_LINES][HISTORY_SAMPLES]; /* one thread */
+        static double ages[HISTORY_SAMPLES],
+                values[PLOT_LINES][HISTORY_SAMPLES]; /* static because
+                                                      * it is large;
+                                                      * single thread */
         static bool joined[HISTORY_SAMPLES];
         unsigned n = collect_axis(h, now_ns, ages, joined);
 

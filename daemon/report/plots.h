@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The history as plots: a <section> of the page at "/". Loop thread; keeps nothing, cannot fail. */
+/* Prints the history as plots, in a <section> of the page at "/". Loop thread; stateless, cannot
+ * fail. */
 #pragma once
 
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See process.h. Asks the kernel on each call, but for the number of descriptors where that has to
- * be counted one by one. Cannot fail: a number that is not to be had is 0. */
+/* Implements process.h. Asks the kernel at each call, except for the number of descriptors on
+ * kernels where it has to be counted one by one. Cannot fail: an unavailable number is 0. */
 #include "report/process.h"
 
 #include <dirent.h>
@@ -48,14 +48,14 @@ static uint64_t count_fds(void)
         for (const struct dirent *entry; (entry = readdir(dir));)
                 n += entry->d_name[0] != '.';
         closedir(dir);
-        return n > 0 ? n - 1 : 0; /* the folder's own */
+        return n > 0 ? n - 1 : 0; /* without the directory's own descriptor */
 }
 
-/* Since Linux 6.2 the size of that folder is how many there are. Before, they are counted, which
- * takes a millisecond of ten thousand: at most once a second. */
+/* Returns the number of open descriptors. Since Linux 6.2 it is the size of /proc/self/fd. Before,
+ * the entries are counted at most once a second, which takes a millisecond for ten thousand. */
 static uint64_t open_fds(void)
 {
-        static uint64_t counted, counted_ns; /* one thread */
+        static uint64_t counted, counted_ns; /* single thread */
         struct stat st;
 
         if (stat("/proc/self/fd", &st) == 0 && st.st_size > 0)

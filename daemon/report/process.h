@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the process uses, as the kernel counts it: the process_* metrics. Loop thread. */
+/* Resources used by the process, as counted by the kernel: the process_* metrics. Loop thread. */
 #pragma once
 
 #include <stdint.h>
@@ -11,5 +11,5 @@ struct process_stats {
         uint64_t max_fds; /* UINT64_MAX: no limit */
 };
 
-/* 0 where the kernel does not say. */
+/* Fills *ret; a number that the kernel does not provide is 0. */
 void process_get_stats(struct process_stats *ret);

@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints the families of metrics.def as delimited io.prometheus.client.MetricFamily messages, in
- * which histograms have native (exponential) buckets beside the classic ones.
+ * which histograms have native (exponential) buckets in addition to the classic ones.
  *
- * Runs on the loop thread; owns nothing between calls. A message stands behind its length, so each
- * is made in a buffer of its own and then copied into the one around it; the field numbers are
+ * Runs on the loop thread; owns nothing between calls. A message follows its length, so each is
+ * built in a buffer of its own and then copied into the enclosing message. The field numbers are
  * those of client_model's metrics.proto.
  *
- * Native buckets: schema 3, 8 buckets an octave, whose edges are powers of 2^(1/8) seconds or
- * bytes. A bucket of struct histogram is an eighth of an octave wide or less, and is counted as a
- * whole in the native one that its middle lies in. So no bucket
- * ever falls, and a value that is read from them is at most 16 % off: half of the one bucket, and
- * all of the other.
+ * Native buckets: schema 3, 8 buckets per octave, with edges at powers of 2^(1/8) seconds or bytes.
+ * A bucket of struct histogram is at most an eighth of an octave wide, and is counted as a whole in
+ * the native bucket that contains its middle. So no bucket ever decreases, and a value read from
+ * them is at most 16 % off: half of the one bucket and all of the other.
  *
- * Failures: without memory the page ends with a length and no message, which no reader takes for a
- * whole page. */
+ * Failures: without memory the page ends with a length and no message, which no reader accepts. */
 #include "report/protobuf.h"
 
 #include <math.h>
@@ -23,9 +21,8 @@
 #include "checked.h"
 
 enum { SCHEMA = 3, STEPS = 1 << SCHEMA };
-/* The least that a float can tell from 0, as Prometheus' own libraries have it: what is no more
- * counts as 0. It must not be 0, or Prometheus takes an empty native histogram for a classic one.
- */
+/* Values up to this threshold count as 0; it is that of Prometheus' own libraries. It must not be
+ * 0, or Prometheus takes an empty native histogram for a classic one. */
 #define ZERO_THRESHOLD 0x1p-128
 
 enum wire_type { VARINT = 0, FIXED64 = 1, BYTES = 2 };
@@ -66,7 +63,7 @@ static void put_varint(struct message *m, uint64_t value)
         put(m, bytes, n);
 }
 
-/* Small numbers of either sign are short. */
+/* Encodes a signed number such that small values of either sign are short. */
 static uint64_t zigzag(int64_t value)
 {
         return (uint64_t)value << 1 ^ (value < 0 ? UINT64_MAX : 0);
@@ -102,7 +99,7 @@ static void put_bytes(struct message *m, unsigned field, const void *bytes, size
         put(m, bytes, n);
 }
 
-/* And empties it, for the next one. */
+/* Appends a part as a field, and empties it for the next use. */
 static void put_message(struct message *m, unsigned field, struct message *part)
 {
         m->failed |= part->failed;
@@ -112,7 +109,7 @@ static void put_message(struct message *m, unsigned field, struct message *part)
 
 struct printer {
         FILE *out;
-        /* What is being made: a family, a metric of it, and two levels of parts of that. */
+        /* Messages under construction: a family, a metric of it, and two levels of parts. */
         struct message family, metric, part, inner;
         bool in_family;
         enum metrics_type type;
@@ -147,7 +144,7 @@ static void begin_family(void *userdata, const char *name, const char *help, enu
         put_number(&p->family, 3, types[type]);
 }
 
-/* `a="x",b="y"`, as the text formats have it. */
+/* Appends the labels of a text such as `a="x",b="y"`. */
 static void put_labels(struct printer *p, const char *labels)
 {
         while (*labels) {
@@ -180,10 +177,10 @@ static void print_number(void *userdata, const char *labels, double value)
         put_message(&p->family, 4, &p->metric);
 }
 
-/* The native bucket k, (2^((k - 1) / 8), 2^(k / 8)], that bucket b is counted in. */
+/* Returns the native bucket k, (2^((k - 1) / 8), 2^(k / 8)], that counts bucket b. */
 static int native_bucket(unsigned b, bool of_bytes)
 {
-        static int of[2][HISTOGRAM_BUCKETS]; /* computed at first use; the first of bytes is 2^0 */
+        static int of[2][HISTOGRAM_BUCKETS]; /* computed at first use; bucket 0 of bytes is 2^0 */
         static bool computed[2];
 
         for (unsigned i = 1; i < HISTOGRAM_BUCKETS && !computed[of_bytes]; i++) {
@@ -198,12 +195,13 @@ static int native_bucket(unsigned b, bool of_bytes)
         return of[of_bytes][b];
 }
 
-/* Spans of buckets that follow each other, and each count as the difference to the one before. */
+/* Appends the buckets as spans of consecutive ones, each count as the difference to the previous
+ * one. */
 static void put_native(struct printer *p, const struct histogram *h, bool of_bytes)
 {
         struct message deltas = { 0 };
         int64_t before = 0;
-        int end = 0; /* of the span */
+        int end = 0; /* end of the current span */
         uint32_t length = 0;
         int64_t offset = 0;
 

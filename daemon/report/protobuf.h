@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The metrics as protobuf, for a Prometheus that asks for native histograms. See protobuf.c. Loop
- * thread. */
+/* Prints the metrics as protobuf, for a Prometheus that requests native histograms; see protobuf.c.
+ * Loop thread. */
 #pragma once
 
 #include <stdio.h>
 
 #include "report/metrics.h"
 
-/* One io.prometheus.client.MetricFamily after the other, each behind its length. Without memory, a
- * page that cannot be read. */
+/* Prints length-delimited io.prometheus.client.MetricFamily messages. Without memory, the output is
+ * invalid and is rejected by readers. */
 void metrics_print_protobuf(const struct metrics *s, FILE *out);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of the daemon that the status and the metrics are read from. server.c fills it in once.
- */
+/* The parts of the daemon from which status and metrics are read. server.c fills it in once. */
 #pragma once
 
 #include <stdbool.h>
@@ -16,21 +15,21 @@ struct learned;
 struct populate;
 struct sessions;
 
-/* The parts; http may be NULL. */
+/* All pointers are borrowed; http may be NULL. */
 struct status_sources {
         const struct config *config;
-        const struct service *service; /* of all tenants */
+        const struct service *service; /* for all tenants */
         struct sessions *sessions;
         const struct http *http;
         uint64_t started_unix_ms, started_ns;
         const struct populate *populate;
         const struct learned *learned;
-        const struct keep *keep;  /* NULL: there is none */
-        const bool *keep_ready;   /* will the pools be handed on? */
-        const char *keep_why_not; /* if not */
+        const struct keep *keep;  /* NULL: memory is never kept */
+        const bool *keep_ready;   /* whether the pools will be kept across a restart */
+        const char *keep_why_not; /* the reason if not */
         uint64_t config_reloads, config_reloads_refused;
-        uint64_t workers_stuck_ns; /* for how long some worker has not advanced; 0: they do */
-        bool ready, draining;      /* ready: it has started */
+        uint64_t workers_stuck_ns; /* how long a worker has not advanced; 0: all advance */
+        bool ready, draining;      /* ready: startup is complete */
         struct histogram loop[METRICS_LOOP]; /* ns */
         uint64_t loop_spun_ns;
         const uint8_t *instance; /* WIRE_INSTANCE_BYTES */

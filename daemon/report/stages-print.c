@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See stages-print.h. Loop thread; owns nothing. */
+/* Implements stages-print.h. Loop thread; owns nothing. */
 #include "report/stages-print.h"
 
 #include <inttypes.h>

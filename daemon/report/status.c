@@ -33,7 +33,8 @@ enum { DAY_SECONDS = 24 * 3600, LIFE_MIN_SECONDS = 60 };
 
 /* --- JSON --- */
 
-/* A limit that there is not is left out, and so is what stands there already. */
+/* Adds a number, unless the object has it. KEY_limit turns KEY into {"used", "limit"}; an infinite
+ * limit is omitted. */
 static void add_number(void *userdata, const char *key, double value)
 {
         size_t length = strlen(key), base = length - MIN(length, strlen("_limit"));
@@ -69,7 +70,7 @@ static void add_tenants(cJSON *root, const struct metrics *s)
         }
 }
 
-/* What clients hold of what there is to hold. */
+/* Adds the usage of each resource by clients, and its limits. */
 static void add_resources(cJSON *root, const struct metrics *s)
 {
         cJSON *list = cJSON_AddObjectToObject(root, "resources");
@@ -96,7 +97,7 @@ static void add_io(cJSON *root, const struct kio *io, const struct store_stats *
         cJSON_AddStringToObject(o, "direct_reason", store->direct_reason);
 }
 
-/* How long what was evicted had not been used; nothing where nothing was. */
+/* Adds quantiles of how long evicted chunks had been unused, if any were evicted. */
 static void add_ages(cJSON *tier, const struct histogram *ages)
 {
         cJSON *o;
@@ -109,7 +110,7 @@ static void add_ages(cJSON *tier, const struct histogram *ages)
         cJSON_AddNumberToObject(o, "p90", (double)histogram_quantile(ages, 0.9) / 1e9);
 }
 
-/* By tier, and what it costs. */
+/* Adds the eviction policy, its memory and its statistics by tier. */
 static void add_eviction(cJSON *root, const char *policy, const struct metrics *s)
 {
         static const char *const tiers[METRICS_TIERS] = { "memory", "disk" };
@@ -142,7 +143,8 @@ static void add_pool(cJSON *root, const struct service *service, const struct me
                                                                                 : "none");
 }
 
-/* What became of the memory of the daemon before, and what will of this one's. */
+/* Adds the outcome of keeping the previous daemon's memory, and whether this daemon's will be kept.
+ */
 static void add_kept(cJSON *root, const struct status_sources *from)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "kept_memory");
@@ -169,7 +171,7 @@ static void add_lookups(cJSON *root, const struct status_sources *from, const st
         metrics_walk(s, "lookup", 0, add_number, o);
 }
 
-/* The volumes by their earlier name: programs in use read the states there. */
+/* Adds the volumes under their earlier name "paths", which existing programs read. */
 static void add_paths(cJSON *o, const struct status_sources *from)
 {
         cJSON *list = cJSON_AddArrayToObject(o, "paths");
@@ -237,7 +239,7 @@ static void add_store(cJSON *root, const struct status_sources *from, const stru
         add_paths(o, from);
 }
 
-/* What is written to disk, what its budget does, and how long the drives last at that. */
+/* Adds the bytes written to disk, the write budget, and the expected life of the drives. */
 static void add_writes(cJSON *root, const struct status_sources *from)
 {
         cJSON *o = cJSON_AddObjectToObject(root, "writes");
@@ -283,7 +285,7 @@ static void add_scrub(cJSON *root, const struct config *config, const struct sto
         metrics_walk(s, "scrub", 0, add_number, o);
 }
 
-/* The shared tier: how its engine is, and what has been done there. */
+/* Adds the state and the statistics of the shared tier. */
 static void add_remote(cJSON *root, const struct status_sources *from, const struct metrics *s)
 {
         static const char *const breakers[] = {
@@ -325,7 +327,8 @@ static void add_remote(cJSON *root, const struct status_sources *from, const str
         cJSON_AddNumberToObject(o, "errors", errors);
         cJSON_AddNumberToObject(o, "reading_bytes", s->remote_inflight_bytes[METRICS_REMOTE_READ]);
         cJSON_AddNumberToObject(o, "writing_bytes", s->remote_inflight_bytes[METRICS_REMOTE_WRITE]);
-        metrics_walk(s, "remote", 0, add_number, o); /* but for what is there in words */
+        metrics_walk(s, "remote", 0, add_number, o); /* numbers only; the rest is added above as
+                                                      * text */
 }
 
 static void add_totals(cJSON *root, const struct service *service, const struct metrics *s)
@@ -371,7 +374,7 @@ static void add_totals(cJSON *root, const struct service *service, const struct 
 
 static void add_health(cJSON *root, const struct status_sources *from)
 {
-        static struct status_health health; /* large; one thread */
+        static struct status_health health; /* too large for the stack */
         cJSON *list;
 
         status_get_health(from, &health);
@@ -392,7 +395,7 @@ static void add_health(cJSON *root, const struct status_sources *from)
 static void print_status(const struct status_sources *from, const struct tenant *only,
                          const struct status_namespaces *scope, FILE *out)
 {
-        static struct metrics s; /* large; one thread */
+        static struct metrics s; /* too large for the stack */
         struct store_stats store;
         char instance[2 * WIRE_INSTANCE_BYTES + 1];
         cJSON *root = cJSON_CreateObject(), *sessions;
@@ -443,10 +446,10 @@ static void print_status(const struct status_sources *from, const struct tenant 
         cJSON_Delete(root);
 }
 
-/* --- for http and dispatch --- */
+/* --- for http and request/ --- */
 
-/* HTTP clients are no user of a tenant, whether they have a token or not: where there are several
- * tenants, they do not get the names of namespaces. */
+/* Returns the view of an HTTP client. It belongs to no tenant, with a token or without. If there
+ * are several tenants, it therefore does not see the names of namespaces. */
 static struct status_namespaces seen_by_http(const struct status_sources *from)
 {
         return (struct status_namespaces){ .named = from->service->n_tenants == 1 };
@@ -462,7 +465,7 @@ void status_print_status(void *userdata, FILE *out)
 
 void status_print_metrics(void *userdata, enum http_metrics format, FILE *out)
 {
-        static struct metrics stats; /* large; one thread */
+        static struct metrics stats; /* too large for the stack */
         const struct status_sources *from = userdata;
         struct status_namespaces scope = seen_by_http(from);
 

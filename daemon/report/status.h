@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The daemon seen from outside, gathered from its parts: the metrics' snapshot, and the status as
- * JSON. Loop thread. */
+/* Metrics and status of the daemon, gathered from its parts. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,13 +12,12 @@
 
 struct client;
 
-/* `userdata` of these is a struct status_sources: callbacks for http and dispatch. */
+/* Callbacks for http and request/, whose `userdata` is a struct status_sources. */
 void status_print_metrics(void *userdata, enum http_metrics format, FILE *out);
-void status_print_status(
-        void *userdata,
-        FILE *out); /* one JSON object; numbers are bytes, counts or seconds as the names say */
-/* Only an admin gets what concerns other tenants than the client's. */
+void status_print_status(void *userdata,
+                         FILE *out); /* one JSON object, whose names state the units */
+/* Prints a report for a client. Only an admin gets information about other tenants. */
 void status_report(void *userdata, const struct client *client, enum wire_report what, FILE *out);
 
-/* The log lines of startup: what the daemon runs on, what it found. */
+/* Logs the configuration in use and the results of startup. */
 void status_log_started(const struct status_sources *from);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The style of the page at "/", and its hash: the Content-Security-Policy lets a browser apply this
- * text and no other. test_page.py says which hash a changed style has. */
+/* The style of the page at "/" and its hash, which the Content-Security-Policy uses to permit this
+ * style only. test_page.py reports the hash of a changed style. */
 #pragma once
 
 #define STYLE_HASH "sha256-1fet1ImNZH6ODLu31aiGUCkH8HdQ5SNKIq0/9fvGP2g="
 
-/* Contrast of text on its background: 4.5 at least, in both schemes (test_page.py). */
+/* Text has a contrast of at least 4.5 on its background, in both colour schemes (test_page.py). */
 #define STYLE                                                                                      \
         ":root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--soft:#57606a;--card:#f6f8fa;"      \
         "--edge:#d8dee4;--one:#0b5cc4;--two:#a34a05;--ok:#1a6f33;--warn:#8a5a00;--bad:#b91c28}\n"  \

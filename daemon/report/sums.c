@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See sums.h. Reads each tenant's cache, pool and counts of keys; keeps nothing, cannot fail. */
+/* Implements sums.h. Reads each tenant's cache, pool and key counts; keeps nothing, cannot fail. */
 #include "report/sums.h"
 
 #include "checked.h"

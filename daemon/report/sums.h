@@ -10,10 +10,10 @@ struct pool_stats;
 
 void status_collect_cache(const struct service *service, struct cache_stats *ret);
 void status_collect_pools(const struct service *service, struct pool_stats *ret);
-/* By whomever they were answered. */
+/* Returns the lookups answered by the daemon and by clients together. */
 struct tally_keys status_lookups(const struct tally_keys of[TALLY_KINDS]);
-/* Of all tenants, as of the last sessions_count_lookups(): which part of the keys asked for was
- * there, of those looked up, or, while there are none, of those got. Never of both: a client that
- * looks a key up and then gets it has asked for it once. "lookups" or "gets"; NULL: none were
- * asked for. */
+/* Computes the share of requested keys that were found, over all tenants, as of the last
+ * sessions_count_lookups(). Lookups count, or gets if there were no lookups, but never both, since
+ * a client that looks up a key and then gets it has requested it once. Returns "lookups" or "gets",
+ * or NULL if no keys were requested. */
 const char *status_hit_ratio(const struct service *service, double *ret_ratio);

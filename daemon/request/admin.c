@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See admin.h. REPORT, LIST, BENCH and RELOAD are answered at once, PURGE, VERIFY and DEVICE when
- * the store completes them, SWEEP, and a PURGE of the shared tier, when that does. Until then each
- * is an operation of its own (request_operation_new()), charged to the client's user, which stays
- * when the client's session ends.
+/* Implements admin.h. REPORT, LIST, BENCH and RELOAD are answered at once, PURGE, VERIFY and DEVICE
+ * when the store completes them, SWEEP and a PURGE of the shared tier when that does. Until then
+ * each is an operation (request_operation_new()), charged to the client's user, which continues if
+ * the client's session ends.
  *
- * Failures: what needs an admin is refused before anything is done. What fails afterwards is in the
- * reply's status and text. */
+ * Failures: an operation that requires an admin is refused before it does anything. Later failures
+ * are in the reply's status and text. */
 #include "request/admin.h"
 
 #include <assert.h>
@@ -22,7 +22,8 @@
 #include "request/audit.h"
 #include "snapshot.h"
 
-/* A text as a sealed memfd: however long it is, the message stays small. */
+/* Returns a sealed memfd with the text, so that the message stays small however long the text is,
+ * or -errno. */
 static int text_to_memfd(const char *text, size_t bytes)
 {
         _cleanup_(closep) int fd = memfd_create("kvcache-report", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -41,9 +42,8 @@ static int text_to_memfd(const char *text, size_t bytes)
         return TAKE_FD(fd);
 }
 
-/* Replies with what `print` prints and, as the reply's value, what it returns, if there is room for
- * one more descriptor. What `print` returned if that is an error; -ENOMEM: no memory or
- * descriptors. */
+/* Replies with the text that `print` prints and the value that it returns, if there is room for one
+ * more descriptor. Returns 0, the error of `print`, or -ENOMEM without memory or descriptors. */
 static int reply_text(struct request req, int (*print)(struct request req, void *data, FILE *out),
                       void *data)
 {
@@ -208,7 +208,7 @@ void admin_list(struct request req, const struct wire_list *msg)
                 request_fail(req, WIRE_NO_NAMESPACE, "this session has not opened that namespace");
                 return;
         }
-        /* The reply may have to wait for its reader. */
+        /* The reply may have to be queued. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
                 request_fail(req, status, client_refusal(status));
@@ -241,9 +241,9 @@ struct forgetting {
         struct purge *purge;
 };
 
-enum { REMOTE_PURGES = 64 /* of a request, under way there at a time */ };
+enum { REMOTE_PURGES = 64 /* most purges of one request in flight at the shared tier */ };
 
-/* A namespace on the shared tier. */
+/* The purge of one namespace on the shared tier. */
 struct remote_part {
         struct remote_purge remote;
         struct purge *purge;
@@ -253,11 +253,11 @@ struct purge {
         struct cache_purge cache;
         struct request request;
         size_t charged;
-        struct remote_part *remote; /* NULL: the shared tier stays as it is */
+        struct remote_part *remote; /* NULL: the shared tier is not purged */
         unsigned n_remote, remote_begun, remote_left;
         int remote_result;
-        unsigned parts;             /* that are under way */
-        struct forgetting others[]; /* ALL: in the pools of the other tenants */
+        unsigned parts;             /* local parts in progress */
+        struct forgetting others[]; /* ALL: the pools of the other tenants */
 };
 
 static void audit_purge(const struct purge *p)
@@ -346,7 +346,7 @@ static void purge_here(struct purge *p)
 
 static void on_remote_purged(struct remote_purge *remote);
 
-/* False: all have begun. */
+/* Starts the next purge at the shared tier. Returns false if all have been started. */
 static bool purge_next_remote(struct purge *p)
 {
         struct remote_part *next = &p->remote[p->remote_begun];
@@ -376,7 +376,8 @@ static void on_remote_purged(struct remote_purge *remote)
         remote_part_purged(p);
 }
 
-/* First there: what is fetched until then is purged here after it. */
+/* Purges the shared tier first: the local purge that follows also removes chunks fetched
+ * meanwhile. */
 static void purge_remote(struct purge *p)
 {
         p->remote_left = p->n_remote;
@@ -384,7 +385,8 @@ static void purge_remote(struct purge *p)
                 ;
 }
 
-/* The namespaces to purge there: `only`, or all. How many; `ret` may be NULL. */
+/* Collects the namespaces to purge at the shared tier, `only` or all, and returns their number.
+ * `ret` may be NULL. */
 static unsigned remote_namespaces(const struct service *service, uint32_t only,
                                   struct remote_part *ret, unsigned room)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages by which people look at the daemon and clear it: REPORT, NAMESPACES,
- * NAMESPACE_REMOVE, LIST, PURGE, VERIFY, DEVICE, BENCH, RELOAD, SWEEP. Some need an admin. */
+/* Messages that inspect and administer the daemon: REPORT, NAMESPACES, NAMESPACE_REMOVE, LIST,
+ * PURGE, VERIFY, DEVICE, BENCH, RELOAD, SWEEP. Some require an admin. Each function answers the
+ * request, at once or later. Loop thread. */
 #pragma once
 
 #include "request/reply.h"

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See audit.h. The line is written when the operation ends, so that it has the number of chunks,
- * and before it is answered.
+/* Implements audit.h. The line is written when the operation ends, so that it contains the number
+ * of chunks, and before the operation is answered.
  *
  * `kvcachectl evict --all` and `pin` send many messages of keys. Their chunks are added up by
  * client, namespace and operation; the line is written when any of these changes, when the client
  * ends, or by the tick.
  *
- * Failures: a client can cause lines, so a user has AUDIT_BURST of them and then one a second. The
+ * Failures: clients can cause lines, so a user has AUDIT_BURST of them and then one per second. The
  * limit belongs to the uid and outlives its sessions. Lines beyond it are counted in the next line
- * that passes. A daemon that is killed loses the lines of keys of the last AUDIT_KEYS_S seconds. */
+ * that passes. If the daemon is killed, the lines of keys of the last AUDIT_KEYS_S seconds are
+ * lost. */
 #include "request/audit.h"
 
 #include <inttypes.h>

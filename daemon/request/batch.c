@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all batches have in common: their memory, the end of a key and of the whole, and where the
- * bytes of a key are in the client's memory. Loop thread.
+/* The common parts of all batches: memory, the end of a key and of the batch, and the location of a
+ * key's bytes in the client's memory. Loop thread.
  *
- * A batch lies in one block (memory.h), but for a PUT's slots and those of a GET that has to wait.
- * It is charged to its client's user, and outlives the client's session until its last key has
+ * A batch is one block (memory.h), except for the slots of a PUT or of a GET that has to wait. It
+ * is charged to its client's user, and outlives the client's session until its last key has
  * ended. */
 #include <stdlib.h>
 #include <string.h>
@@ -24,13 +24,13 @@ static bool needs_slots(const struct wire_batch *msg)
                (msg->hdr.op == WIRE_GET && (msg->hdr.flags & WIRE_F_INTO));
 }
 
-/* Each of its keys may be there already, and only wait for a sync. */
+/* Returns whether keys may have to wait for a sync, even if their chunks are present. */
 static bool is_durable(const struct wire_batch *msg)
 {
         return msg->hdr.op == WIRE_PUT && msg->ack == WIRE_DURABLE;
 }
 
-/* Where a piece is is written over the piece. */
+/* Wire pieces are converted to iovecs in place. */
 static_assert(sizeof(struct iovec) == sizeof(struct wire_piece), "in place");
 static_assert(_Alignof(struct iovec) <= ALIGNMENT, "in place");
 
@@ -125,7 +125,7 @@ static void record_stages(const struct batch *b)
         stages_add(&b->request.client->tenant->service->stages, &event);
 }
 
-/* The operation on stored data that the message is, for the log; NULL if it is another one. */
+/* Returns the name of the operation for the audit trail, or NULL if the message is not audited. */
 static const char *audited_operation(const struct wire_batch *head)
 {
         static const char evict[] = "evict", evict_memory[] = "evict from memory", pin[] = "pin",
@@ -175,14 +175,15 @@ static void batch_end(struct batch *b)
         request_reply(b->request, reply, b->reply_bytes);
         if (stages_on(&client->tenant->service->stages) && b->started_ns > 0)
                 record_stages(b);
-        /* Who was answered need not wait for this, and nothing is asked before it is done. */
+        /* Touch after the reply, which need not wait for it; the next request is handled
+         * afterwards. */
         if (b->part)
                 chain_part_end(client->tenant->cache, b->part);
         batch_free(b);
 }
 
-/* What is evicted must not come back after a kill: it may be answered once the store has written
- * that. */
+/* Answers an EVICT after the store has recorded it, because an evicted chunk must not reappear
+ * after a kill. */
 static void on_settled(struct cache_settle *settle)
 {
         struct batch *b = container_of(settle, struct batch, settle);
@@ -247,7 +248,8 @@ enum wire_status batch_status(enum cache_status status)
 
 enum wire_status batch_slot_status(const struct slot *s)
 {
-        /* BUSY: it found no room when it came to it, and was not to wait for any. */
+        /* BUSY: the key reached the cache after the cancellation, found no room, and was not
+         * allowed to wait. */
         if (s->batch->cancelled &&
             (s->req.status == CACHE_CANCELLED || s->req.status == CACHE_BUSY))
                 return WIRE_CANCELLED;
@@ -262,8 +264,8 @@ static uint64_t deadline_of(const struct batch *b)
         return b->request.received_ns + MIN(ms, (uint64_t)WAIT_MAX_MS) * NS_PER_MS;
 }
 
-/* What the cache takes for a key between the client's memory and the disk. A request that is
- * refused it is not refused itself, so nothing is logged. */
+/* Charges memory that the cache needs for a key between the client's memory and the disk. A refusal
+ * does not refuse the request, so it is not logged. */
 static bool charge_key(struct cache_request *req, int64_t bytes)
 {
         struct quota_holder *holds =
@@ -295,7 +297,7 @@ void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
         s->req.complete = complete;
 }
 
-/* --- where a key's bytes are, or shall go --- */
+/* --- location of a key's bytes --- */
 
 static bool names_memory(const struct wire_batch *b)
 {
@@ -352,8 +354,9 @@ bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t firs
                 struct wire_piece piece;
                 void *at;
 
-                /* Found for an earlier key: neither the staging area nor a region that the batch
-                 * uses moves before it ends, and that key's copy may be reading it now. */
+                /* The piece was found for an earlier key, whose copy may be reading the iovec now.
+                 * It stays valid, because neither the staging area nor a buffer in use moves before
+                 * the batch ends. */
                 if (b->found[i / 8] >> (i % 8) & 1) {
                         req->in_regions &= !in_staging(b, b->places[i].iov_base);
                         continue;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A registration's life: REGISTER has the file checked -> it gets a share of a mapping: one that
- * its user has of this memory already, or a new one, which is charged and mapped -> it has its
- * number and the reply goes out -> UNREGISTER or the client's end makes it unusable -> with its
- * last use it releases its share -> freed, and the reply to UNREGISTER goes out.
+/* The life of a registered buffer: REGISTER has the file checked -> the buffer gets a share of a
+ * mapping: an existing one of the same user, or a new one, which is charged and mapped -> it has
+ * its number, and the reply is sent -> UNREGISTER or the client's end makes it unusable -> with its
+ * last use it releases its share -> it is freed, and the reply to UNREGISTER is sent.
  *
- * Of a file on a disk (put-file.h) there is no mapping: its descriptor stays open instead. */
+ * A file on a disk (put-file.h) has no mapping; its descriptor stays open instead. */
 #include "request/buffers.h"
 
 #include <assert.h>
@@ -24,24 +24,23 @@
 enum buffer_state {
         BUFFER_OPENING,
         BUFFER_OPEN,
-        BUFFER_LEAVING, /* no request may name it any more */
-        BUFFER_CLOSING, /* nothing uses it any more */
+        BUFFER_LEAVING, /* no request may name it any longer */
+        BUFFER_CLOSING, /* no request uses it any longer */
 };
 
 struct buffer {
         struct client *client;
         enum buffer_state state;
-        unsigned place; /* in client->buffers */
+        unsigned place; /* index in client->buffers */
         struct region_file file;
         struct mapping_share memory;
-        struct put_file
-                disk; /* instead of memory, if file.on_disk: then the descriptor stays open */
+        struct put_file disk; /* instead of memory, if file.on_disk; its descriptor stays open */
         uint32_t uses;
 
-        /* Whose reply is due: REGISTER's, later UNREGISTER's, if it is not the client's end. */
+        /* The request to answer: REGISTER, later UNREGISTER, unless the client's end caused it. */
         struct request request;
         bool replies;
-        /* Why REGISTER is refused, while the descriptor is closed: a static text, or an errno. */
+        /* The reason of a refusal, while the descriptor is closed: a static text or an errno. */
         enum wire_status refusal;
         const char *why;
         int error;
@@ -150,7 +149,7 @@ void buffers_end(struct client *client)
         for (unsigned i = 0; i < WIRE_MAX_REGIONS; i++) {
                 struct buffer *d = client->buffers.all[i];
 
-                /* Of the others a request is in flight, which has yet to end. */
+                /* Buffers in other states have a request in flight, which will end them. */
                 if (!d || d->state != BUFFER_OPEN)
                         continue;
                 client->inflight++;
@@ -159,7 +158,7 @@ void buffers_end(struct client *client)
         }
 }
 
-/* --- the beginning --- */
+/* --- registration --- */
 
 static void refuse(struct buffer *d)
 {
@@ -198,7 +197,8 @@ static void buffer_opened(struct buffer *d)
 {
         struct client *client = d->client;
 
-        /* The mapping keeps the file: this is not the close that frees its memory. */
+        /* The mapping keeps the file, so that this close() does not free its memory, which would be
+         * slow. */
         if (d->file.fd >= 0 && !d->file.on_disk)
                 close(TAKE_FD(d->file.fd));
         client->tenant->registered.opening--;
@@ -305,7 +305,7 @@ void buffer_open(struct request req, const struct wire_register *msg, int *fd)
         };
         client->buffers.all[place] = d;
         client->tenant->registered.opening++;
-        /* Of memory it takes what QUOTA_REGIONS bounds. */
+        /* QUOTA_REGIONS bounds its memory. */
         quota_charge_anyway(&client->holds, QUOTA_REQUESTS, 1);
         region_file_check(&d->file);
 }

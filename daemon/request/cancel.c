@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CANCEL, and the end of what a client's batches wait for.
+/* CANCEL, and the cancellation of a client's waiting keys.
  *
- * Runs on the loop thread. Owns nothing. A session's message is read when all keys of the messages
- * before it have been started, so a batch that is cancelled has keys that wait, keys whose bytes
- * are being moved, and keys that have ended. Those that wait are taken out of the cache's queues
- * and end with CANCELLED; the others end as they would, except that from now on they do not wait
- * for room. The batch is answered as always, after its last key.
+ * Runs on the loop thread. Owns nothing. A session's message is read when all keys of earlier
+ * messages have been started. A cancelled batch therefore has keys that wait, keys whose bytes are
+ * being moved, and keys that have ended. Waiting keys are removed from the cache's queues and end
+ * with CANCELLED; the others end as usual, but no longer wait for room. The batch is answered as
+ * usual, after its last key.
  *
- * The cost is bounded by the batches in flight and by the keys of one of them, once: a second
- * CANCEL of a batch does nothing. */
+ * The cost is bounded by the batches in flight and the keys of one of them, once: a second CANCEL
+ * of a batch does nothing. */
 #include "request/internal.h"
 
-/* How many keys. The batch may be freed. */
+/* Cancels a batch, which may be freed, and returns the number of its keys that waited. */
 static uint32_t cancel(struct batch *b)
 {
         uint32_t left = UINT32_MAX;
@@ -40,7 +40,7 @@ void cancel_batch(struct request req, const struct wire_cancel *msg)
 
 bool batches_cancel_some(struct client *client, uint32_t *steps)
 {
-        /* The batch may be freed, and no other is. */
+        /* Only this batch may be freed. */
         list_for_each_safe (&client->batches, n)
                 if (cache_cancel(client->tenant->cache,
                                  &container_of(n, struct batch, inflight)->waits, steps))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chain is open while another message may continue it: the client's last one said so, and the
- * next one names its last key as its parent. It is touched, and freed, once it is not open and
- * every message of it is answered: a long one stretch by stretch, in several iterations. */
+/* A chain is open while another message may continue it: the client's last message said so, and the
+ * next one names its last key as its parent. It is touched and freed when it is closed and all its
+ * messages are answered. A long one is touched range by range, over several iterations. */
 #include "request/chain.h"
 
 #include <assert.h>
@@ -12,15 +12,15 @@
 #include "request/memory.h"
 
 enum {
-        CHAIN_MAX_KEYS = 64 * 1024, /* a longer one is touched in parts */
-        STRETCH_MIN = 16,           /* keys; each is twice as long as the one before it */
+        CHAIN_MAX_KEYS = 64 * 1024, /* a longer chain is touched in parts */
+        STRETCH_MIN = 16,           /* keys; each range has twice as many as the previous one */
         STRETCH_MAX = 1024,
-        STRETCH_OVERHEAD = 32, /* the allocator's */
-        STRETCH_STEPS = 64,    /* what touching one costs, in leases that are given back */
+        STRETCH_OVERHEAD = 32, /* overhead of the allocator */
+        STRETCH_STEPS = 64,    /* cost of touching a range, in ended leases */
         WARM_DISTANCE = 12,
 };
 
-/* Places of consecutive keys of a chain, of as many messages as there is room for. */
+/* Places of consecutive keys of a chain, for as many messages as have room. */
 struct stretch {
         struct list_node node;
         uint32_t n, room;
@@ -28,14 +28,14 @@ struct stretch {
 };
 
 struct chain {
-        struct client *client;      /* whose user is charged */
-        struct list_node node;      /* in its chains_over */
-        struct list_node stretches; /* root first */
-        struct list_node *walked;   /* the stretch that `walk` comes to next */
+        struct client *client;      /* charged through its user */
+        struct list_node node;      /* in the client's chains_over */
+        struct list_node stretches; /* the root first */
+        struct list_node *walked;   /* the range that `walk` visits next */
         struct cache_chain walk;
-        unsigned unanswered; /* messages under way */
+        unsigned unanswered; /* messages in progress */
         uint32_t keys;
-        bool open; /* another message may continue it */
+        bool open; /* another message may continue the chain */
 };
 
 uint32_t chain_part_use(const struct chain_part *part)
@@ -48,7 +48,7 @@ void chain_part_brings(struct chain_part *part)
         (part->chain ? &part->chain->walk : &part->walk)->is_due = true;
 }
 
-/* `is_end`: nothing comes behind them. */
+/* Walks along keys from the root. `is_end`: they are the last of the chain. */
 static void walk(struct cache *cache, struct cache_chain *walk, const struct cache_place *places,
                  uint32_t n, bool is_end)
 {
@@ -67,7 +67,7 @@ static void touch(struct cache *cache, const struct cache_place *places, uint32_
                 cache_touch(cache, places, use);
                 return;
         }
-        /* The memory of a few more is fetched meanwhile: it is all over the index. */
+        /* Prefetch a few keys ahead, since their memory is scattered over the index. */
         for (uint32_t i = 0; i < n + 2 * WARM_DISTANCE; i++) {
                 if (i < n)
                         cache_warm_touch(cache, &places[n - 1 - i], 0);
@@ -78,15 +78,15 @@ static void touch(struct cache *cache, const struct cache_place *places, uint32_
         }
 }
 
-/* --- what is kept --- */
+/* --- places --- */
 
 static uint64_t stretch_bytes(uint32_t room)
 {
         return sizeof(struct stretch) + room * sizeof(struct cache_place);
 }
 
-/* At the end of the chain, with room for `n` places at least. NULL: there is no memory, or not for
- * this user. */
+/* Adds room for at least `n` places at the end of the chain. Returns NULL if there is no memory, or
+ * none for this user. */
 static struct stretch *stretch_add(struct chain *ch, uint32_t n)
 {
         struct request_memory *memory = ch->client->tenant->request_memory;
@@ -112,7 +112,7 @@ static struct stretch *stretch_add(struct chain *ch, uint32_t n)
         return stretch;
 }
 
-/* Places for a message of `n` keys. NULL: as stretch_add(). */
+/* Returns places for a message of `n` keys, or NULL as stretch_add() does. */
 static struct cache_place *places_take(struct chain *ch, uint32_t n)
 {
         struct stretch *stretch = list_empty(&ch->stretches)
@@ -130,7 +130,7 @@ static struct cache_place *places_take(struct chain *ch, uint32_t n)
         return places;
 }
 
-/* A stretch is walked through, from the root on, or then touched, from the end. */
+/* Walks through the next range from the root, or, after all, touches the last one from the end. */
 static void settle_stretch(struct chain *ch)
 {
         struct request_memory *memory = ch->client->tenant->request_memory;
@@ -161,7 +161,7 @@ static void chain_free(struct chain *ch)
         free(ch);
 }
 
-/* If it is over: a short one is touched now, a long one in later iterations. */
+/* Ends a complete chain: touches a short one now, and a long one in later iterations. */
 static void chain_settle(struct chain *ch)
 {
         if (ch->open || ch->unanswered > 0)
@@ -200,7 +200,7 @@ void chain_close(struct client *client)
         }
 }
 
-/* Of the use at hand, which goes on from `parent`, if that is there. */
+/* Begins a walk for a new use, which continues from `parent` if that is present. */
 static void walk_begin(struct client *client, const struct wire_batch *b, uint32_t namespace_id,
                        struct cache_chain *walk)
 {
@@ -219,7 +219,7 @@ static void walk_begin(struct client *client, const struct wire_batch *b, uint32
                 cache_chain(cache, walk, &parent, false);
 }
 
-/* NULL: there is no memory, or not for this user. */
+/* Returns NULL if there is no memory, or none for this user. */
 static struct chain *chain_new(struct client *client, const struct wire_batch *b,
                                uint32_t namespace_id)
 {
@@ -302,8 +302,8 @@ void chain_part_end(struct cache *cache, struct chain_part *part)
                 return;
         }
         ch->unanswered--;
-        /* While the rest of the chain is still to come, this part must not be the next to be
-         * evicted. */
+        /* Touch this part now, so that it is not the next to be evicted before the rest of the
+         * chain arrives. */
         if (ch->open || ch->unanswered > 0)
                 touch(cache, part->places, part->n, ch->walk.use);
         chain_settle(ch);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chains of keys, as long as they are under way: the places of all their keys are kept, over as
- * many messages as a chain has (a GET of what is there and a PUT of the rest are one), and touched
- * from its end to its root when the last of them is answered. What is kept is charged to the
- * client's user; where that is at its limit a chain is touched in parts, and no message is refused
- * for it. Loop thread. */
+/* Chains of keys in progress. The places of all keys of a chain are kept over all its messages (a
+ * GET of the present keys and a PUT of the others form one chain). The chain is touched from its
+ * end to its root when its last message is answered. The memory is charged to the client's user; at
+ * the user's limit a chain is touched in parts, and no message is refused for it. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,39 +12,38 @@
 #include "cache/cache.h"
 #include "request/client.h"
 
-/* The places of one message's keys, to be filled in: a stretch of its chain's, or the message's
- * own.
- */
+/* The places of one message's keys, for the message to fill in. They are a range of the chain's
+ * places, or the message's own. */
 struct chain_part {
-        struct chain *chain;     /* NULL: this is all of it */
-        struct cache_chain walk; /* then */
+        struct chain *chain;     /* NULL: the message is the whole chain */
+        struct cache_chain walk; /* used if chain is NULL */
         struct cache_place *places;
         uint32_t n;
 };
 
-/* With places of its own. */
+/* Returns the bytes of a part with places of its own. */
 static inline size_t chain_part_bytes(uint32_t n)
 {
         return sizeof(struct chain_part) + n * sizeof(struct cache_place);
 }
 
-/* The use that all of its keys belong to. */
+/* Returns the use to which all keys of the chain belong. */
 uint32_t chain_part_use(const struct chain_part *part);
-/* A key of it has been put, or came from disk. */
+/* Records that a key of the part was put, or read from disk. */
 void chain_part_brings(struct chain_part *part);
 
-/* The part for a message of `b->count` keys, of which `last` is the last: of the chain that it
- * continues, or of a new one. `namespace_id`: the store's. It lies in `room`, chain_part_bytes() of
- * the caller's until chain_part_end(). */
+/* Returns the part for a message of `b->count` keys, the last of which is `last`. It belongs to the
+ * chain that the message continues, or to a new one. `namespace_id`: the store's. The part is in
+ * `room`, chain_part_bytes() of the caller's memory, which must stay until chain_part_end(). */
 struct chain_part *chain_join(struct client *client, const struct wire_batch *b,
                               uint32_t namespace_id, const struct key *last, uint64_t now_ns,
                               void *room);
-/* The message is answered. */
+/* Ends a part, because its message is answered. Touches the chain if that is complete. */
 void chain_part_end(struct cache *cache, struct chain_part *part);
-/* What a client has got by itself, as one message without a chain before or behind it. */
+/* Touches chunks that a client got itself, as one complete chain. */
 void chain_touch(struct cache *cache, const struct cache_place *places, uint32_t n);
-/* No message continues what is open. */
+/* Closes the open chain, because no message continues it. */
 void chain_close(struct client *client);
-/* What is long is not touched at once when it is over: for as many steps of client_settle() as
- * there are. True: there is more. */
+/* Touches long chains that are complete, step by step. *steps is the permitted cost, as in
+ * client_settle(), and is reduced by the cost used. Returns whether more remain. */
 bool chain_settle_some(struct client *client, uint32_t *steps);

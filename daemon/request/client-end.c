@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See client-end.h. What a client held is released: leases, loans, chains, registered buffers, its
- * namespaces. A client may hold much, so client_settle() releases a bounded number each iteration;
- * its staging area is the session's to free (session/staging-closer.h). Cannot fail. */
+/* Implements client-end.h. Releases a client's resources: leases, loans, chains, registered
+ * buffers, namespaces. A client may hold much, so client_settle() releases a bounded amount per
+ * iteration. The session frees the staging area (session/staging-closer.h). Cannot fail. */
 #include "request/client-end.h"
 
 #include <assert.h>

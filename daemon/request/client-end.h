@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a client: what it holds ends with it. Loop thread. */
+/* Ends a client and releases its resources. Loop thread. */
 #pragma once
 
 #include "request/client.h"
 
-/* Gives back all it holds. inflight must be 0, and the staging area be handed over. */
+/* Releases everything that the client holds. inflight must be 0, and the staging area must have
+ * been taken over. */
 void client_fini(struct client *client);
-/* The peer has closed, or is to be closed: registered buffers end now, what is in flight ends
- * unanswered; client_settle() cancels what waits for room, and gives the leases back. */
+/* Begins the end of a client whose peer has closed or is to be closed. Registered buffers are
+ * unregistered now, and messages in flight end unanswered. client_settle() cancels waiting keys and
+ * ends the leases. */
 void client_abandon(struct client *client);
-/* Does some of what would take long at once: touches the long chains that are over, and of a client
- * that is abandoned cancels the keys that wait for room and gives back the leases. *steps is what
- * it may cost, in keys and leases, and becomes what is left of that. True: there is more to do. */
+/* Performs slow work in steps: touches long complete chains, and for an abandoned client cancels
+ * waiting keys and ends leases and loans. *steps is the permitted cost, in keys and leases, and is
+ * reduced by the cost used. Returns whether more remains. */
 bool client_settle(struct client *client, uint32_t *steps);

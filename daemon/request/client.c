@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See client.h. Leases are charged and uncharged here alone, and here it is decided which client
- * may borrow.
+/* Implements client.h. Only this file charges leases, and decides which client may borrow.
  *
- * Failures: over a limit of its own, its user's or its tenant's a client gets QUOTA, over that of
- * all clients together BUSY; the log says which limit it was and which key sets it, once a
- * second at most. */
+ * Failures: a client over a limit of its own, its user or its tenant gets QUOTA; over the limit of
+ * all clients, BUSY. The log names the limit and the key that sets it, at most once a second. */
 #include "request/client.h"
 
 #include <stdio.h>
@@ -15,7 +13,7 @@
 
 /* --- quotas --- */
 
-/* What is at whose limit, and the key that sets it. */
+/* Logs the limit that was reached, and the configuration key that sets it. */
 static void log_quota(const struct client *client, enum quota_thing what, int r)
 {
         const char *key = quota_thing_key(what), *tenant = tenant_name(client->tenant);
@@ -78,9 +76,9 @@ const char *client_refusal(enum wire_status status)
                          "much memory is kept for them";
 }
 
-/* --- leases: charged and uncharged here alone --- */
+/* --- leases --- */
 
-/* After leases were given back, or one was refused: what they were charged with. */
+/* Corrects the charges after leases have ended or one was refused. */
 static void settle_leases(struct client *client)
 {
         quota_settle(&client->holds, QUOTA_LEASES, client->leases.count);
@@ -153,21 +151,21 @@ static bool is_allowed(const struct client *client, enum service_gds to)
         return false;
 }
 
-/* A descriptor shows all of a data file, and reads through it keep to no user's turn. What is in a
- * data file is its tenant's alone, which may get it all anyway; but who is not trusted with the
- * daemon is not trusted with the disk's time, unless the configuration says so. */
+/* A descriptor exposes a whole data file, and direct reads bypass the scheduling of users. A data
+ * file contains chunks of one tenant only, which the tenant may read anyway. Nevertheless, by
+ * default only trusted users get the disk's time without a limit. */
 bool client_may_borrow(const struct client *client)
 {
         return is_allowed(client, client->tenant->service->gds);
 }
 
-/* Reads of such files take the time of one thread, which all share. */
+/* All clients share the one thread that reads such files. */
 bool client_may_register_files(const struct client *client)
 {
         return is_allowed(client, client->tenant->service->gds_puts);
 }
 
-/* --- clients --- */
+/* --- creation --- */
 
 static_assert((int)CLIENT_MAX_NAMESPACES == (int)WIRE_TALLY_NAMESPACES, "each has its counters");
 

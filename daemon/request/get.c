@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A key of a GET: mapped, which is a lease on its chunk in the pool, or into the client's memory.
- * Loop thread.
+/* A key of a GET: mapped, which means a lease on its chunk in the pool, or copied into the client's
+ * memory. Loop thread.
  *
  * A key in memory is answered within the call; one on disk when the cache has read it (get_done()).
- * Failures: a lease that is over a limit is the key's status, and so is a range that the chunk does
- * not have; the other keys of the message go on. */
+ * Failures: a lease over a limit and a range outside the chunk are the key's status; the other keys
+ * of the message continue. */
 #include "request/internal.h"
 
-/* How much of the chunk is asked for. False: it has no such bytes. */
+/* Computes the length of the requested range. Returns false if the chunk has no such bytes. */
 static bool find_range(struct client *client, const struct wire_get *entry, uint32_t chunk,
                        struct wire_get_result *result, uint32_t *ret_length)
 {
@@ -20,7 +20,7 @@ static bool find_range(struct client *client, const struct wire_get *entry, uint
         return true;
 }
 
-/* A lease on where it lies. */
+/* Leases a chunk and returns its location to the client. */
 static enum wire_status get_mapped(struct client *client, const struct wire_get *entry,
                                    uint32_t chunk, struct wire_get_result *result)
 {
@@ -50,8 +50,8 @@ static void count_got(struct batch *b, unsigned got)
         histogram_add(&b->request.client->tenant->traffic.got[got], batch_age(b));
 }
 
-/* The clock is read once for all of an iteration: for each it would be a tenth of what a key in
- * memory costs. */
+/* Reads the clock once per iteration: reading it for each key would add a tenth to the cost of a
+ * hit. */
 void request_got(struct batch *b)
 {
         struct histogram *h = &b->request.client->tenant->traffic.got[GOT_MEMORY];
@@ -101,7 +101,8 @@ static void get_done(struct cache_request *req)
         get_answer(b, i, status);
 }
 
-/* What is in memory and to be mapped needs no more than this. False: what the pool has of it. */
+/* Answers a mapped key that is in memory. Otherwise returns false, and stores the key's chunk in
+ * the pool or POOL_NONE. */
 static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entry,
                         uint32_t *ret_chunk)
 {
@@ -119,8 +120,9 @@ static bool get_at_once(struct batch *b, uint32_t i, const struct wire_get *entr
         return true;
 }
 
-/* What is in memory and has room at the client, which copies it by itself. False: it is not there,
- * or there is no lease for it: a worker copies it then, or the key's status says what is wrong. */
+/* Answers a key that is in memory and fits the client's buffer with a lease, so that the client
+ * copies it. Returns false if it is not in memory or cannot be leased; then a worker copies it, or
+ * the key's status gives the reason. */
 static bool get_leased(struct batch *b, uint32_t i, const struct wire_get *entry)
 {
         struct client *client = b->request.client;

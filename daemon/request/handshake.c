@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See handshake.h. STAGING is answered at once, NAMESPACE when the store has written what is new,
- * LOOKUP when the tenant's index can be read. What a message makes is charged to the client's user
- * before it is made.
+/* Implements handshake.h. STAGING is answered at once, NAMESPACE when the store has written a new
+ * namespace, LOOKUP when the tenant's index can be read. Resources are charged to the client's user
+ * before they are created.
  *
- * Failures: a limit is refused with a text that names it and what to do. Without memory, or without
- * descriptors, nothing is made, and the answer says so. */
+ * Failures: a refusal names the limit and the remedy. Without memory or descriptors nothing is
+ * created, and the answer says so. */
 #include "request/handshake.h"
 
 #include <errno.h>
@@ -25,9 +25,9 @@
 struct namespace_open {
         struct store_namespace_open store;
         struct request request;
-        bool makes;          /* there was none of this name */
+        bool makes;          /* the namespace is new */
         uint64_t charged;    /* bytes of memory */
-        uint32_t highest_id; /* before it was made */
+        uint32_t highest_id; /* the census had it before this one was created */
         struct removal removal;
         unsigned removals; /* started for this open */
 };
@@ -35,14 +35,14 @@ struct namespace_open {
 /* One open tries no more removals, since a namespace may turn out to be used. */
 enum { MOST_REMOVALS = 8 };
 
-/* Places for namespaces that neither one that is open nor one that is being opened takes. */
+/* Returns the number of entries free for further namespaces. */
 static unsigned free_numbers(const struct client *client)
 {
         return CLIENT_MAX_NAMESPACES - client->open_namespaces - client->opening;
 }
 
-/* A new number, of an open that has a place: one that no namespace of this session has had, while
- * there are any. 0: no memory. */
+/* Assigns a number, for an open that has reserved an entry. Prefers numbers not used before in this
+ * session. Returns 0 without memory. */
 static uint32_t take_number(struct client *client, uint32_t id)
 {
         unsigned i = client->n_namespaces;
@@ -52,7 +52,7 @@ static uint32_t take_number(struct client *client, uint32_t id)
                         ;
         if (i == CLIENT_MAX_NAMESPACES || census_ref(client->tenant->service->census, id) < 0)
                 return 0;
-        /* What is counted at this number so far is not of the new namespace. */
+        /* Settle the counts so far, which do not belong to the new namespace. */
         if (i < client->n_namespaces)
                 client_count_lookups(client, clock_mono_ns());
         hits_forget(client, i + 1);
@@ -62,7 +62,7 @@ static uint32_t take_number(struct client *client, uint32_t id)
         return i + 1;
 }
 
-/* Why there can be no further namespace, and what to do. */
+/* Describes the limit that prevents another namespace, and the remedy. */
 static void quota_text(const struct census_use *use, const struct client *client,
                        char ret[static WIRE_MAX_TEXT])
 {
@@ -160,8 +160,8 @@ static void on_namespace(struct store_namespace_open *store)
         if (result == 0 && op->makes) {
                 census_made(client->tenant->service->census, client->tenant->store_tenant,
                             client->uid);
-                /* The store finds nothing of a namespace that had this number before; memory may
-                 * still hold what could not be written. */
+                /* The store no longer has chunks of an earlier namespace with this number, but the
+                 * pool may, if they could not be written. */
                 if (ns->id <= op->highest_id)
                         cache_forget_namespace(client->tenant->cache, ns->id);
         }
@@ -339,7 +339,7 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
         request_reply_fds(req, 0, bytes, &client->staging.fd, 1);
 }
 
-/* --- the counters of what it moves --- */
+/* --- counters of transfers --- */
 
 void handshake_transfers(struct request req)
 {
@@ -376,7 +376,7 @@ static void reply_lookup(struct request req, int result)
                              : -1;
 
         if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
-                /* Without memory for it the lookups go uncounted, which a metric says. */
+                /* Without memory for the page, lookups are not counted, which a metric reports. */
                 if ((req.header.flags & WIRE_F_TALLY) && !client->page.counts)
                         (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
                 client->looks_up = true;

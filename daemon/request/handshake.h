@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages by which a client gets what it works with: namespaces, its staging area, the lookup
- * index. Loop thread. */
+/* Messages by which a client obtains resources: namespaces, the staging area, the lookup index and
+ * the counters of transfers. Each function answers the request, at once or later. Loop thread. */
 #pragma once
 
 #include "request/reply.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See hits.h. A hit that the client has answered itself is counted as one that the daemon has
- * answered, but that it is no request and has no latency; the client says so in its page
- * (lookup/pool-index.h), which is read for reports and when the session ends. What it used is
- * touched in time, a bounded number of chunks at a time: each request's, as one chain.
+/* Implements hits.h. A hit that a client has served itself is counted like one that the daemon
+ * served, except that it is no request and has no latency. The client reports it in its page
+ * (lookup/pool-index.h), which is read for reports and at the end of the session. Its chunks are
+ * touched soon, in bounded steps: each request's as one chain.
  *
- * Clients whose namespace has a lifetime ask for its chunks, since each may have expired.
+ * Clients must ask the daemon for chunks of a namespace with a lifetime, since each may have
+ * expired.
  *
- * Failures: without memory, or where other clients may hold all that can be held, a client gets no
- * page, and goes on asking. */
+ * Failures: without memory, or if other clients may already hold everything that can be held, a
+ * client gets no page and keeps asking the daemon. */
 #include "request/hits.h"
 
 #include <errno.h>
@@ -20,18 +21,19 @@
 
 enum {
         HITS_FDS = 2,  /* the index, the client's page */
-        HELD_PART = 4, /* of what may be leased, what may be held besides */
+        HELD_PART = 4, /* holds may take this fraction of the limit of leases, in addition to it */
 
-        /* Touches of an iteration, of a millisecond, and those that are made up for after sleep. A
-         * touch takes some 100 ns. */
+        /* Touches per step, per millisecond, and at most after a sleep. A touch takes about 100
+         * ns. */
         TOUCHES_STEP = 512,
         TOUCHES_PER_MS = 2048,
         TOUCHES_MOST = 65536,
         TICK_MS = 1000,
-        CATCH_UP = 2 * (1 + POOL_MAX_TOUCHES), /* words, before the messages of an iteration */
+        CATCH_UP =
+                2 * (1 + POOL_MAX_TOUCHES), /* words per iteration that are read before messages */
 };
 #define NS_PER_MS UINT64_C(1000000)
-#define RETRY_NS  (2 * NS_PER_MS) /* a client that releases a chunk says nothing */
+#define RETRY_NS  (2 * NS_PER_MS) /* releasing a chunk sends no message */
 
 static struct client *client_of(struct pool_client *hits)
 {
@@ -122,7 +124,7 @@ void hits_join(struct request req)
         request_reply_fds(req, 0, bytes, (int[]){ fd, page }, HITS_FDS);
 }
 
-/* --- what it holds --- */
+/* --- holds --- */
 
 uint64_t hits_leases(const struct client *client)
 {
@@ -136,7 +138,7 @@ void hits_each_leased(const struct client *client, void (*each)(void *userdata, 
         pool_index_each_hold(&client->hits, each, userdata);
 }
 
-/* --- what it got --- */
+/* --- hits --- */
 
 void hits_count(struct client *client, uint64_t now_ns)
 {
@@ -161,11 +163,11 @@ void hits_count(struct client *client, uint64_t now_ns)
         tenant->impossible_tallies += !is_possible;
 }
 
-/* Touches what the client's next request used, and takes the words that were read for it off.
- * False: there is none. */
+/* Touches the chunks of the client's next request, and subtracts the words read from *most. Returns
+ * false if there is no request. */
 static bool touch_some(struct client *client, uint32_t *most)
 {
-        static struct pool_index_touch touches[POOL_MAX_TOUCHES]; /* large; one thread */
+        static struct pool_index_touch touches[POOL_MAX_TOUCHES]; /* too large for the stack */
         static struct cache_place places[POOL_MAX_TOUCHES];
         struct cache *cache = client->tenant->cache;
         uint32_t words;
@@ -191,8 +193,8 @@ void hits_catch_up(struct client *client)
         pace->caught_up = CATCH_UP - left;
 }
 
-/* One request of each client in turn, until there are none or so many words have been read: these
- * are taken off. */
+/* Touches one request of each client in turn, until there are none or *most words have been read;
+ * subtracts the words. */
 static void touch_all(struct service *service, uint32_t *most)
 {
         uint64_t clients = 0, in_vain = 0;
@@ -239,7 +241,7 @@ bool hits_iterate(struct service *service, uint64_t now_ns)
         return more || pace->is_behind;
 }
 
-/* A lifetime may also have come with a volume that has returned. */
+/* A volume that has returned may also have changed lifetimes. */
 void hits_tick(struct service *service)
 {
         for (unsigned i = 0; i < service->n_tenants; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients get from memory by themselves, by the pool index: POOL_INDEX, and what the daemon
- * learns of it afterwards. Loop thread. */
+/* Hits that clients get from memory themselves through the pool index: POOL_INDEX, and accounting
+ * for the hits afterwards. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -9,39 +9,39 @@
 #include "request/client.h"
 #include "request/reply.h"
 
-/* POOL_INDEX. */
+/* Handles POOL_INDEX: lets the client join the pool index. */
 void hits_join(struct request req);
-/* Its session ends: it gets nothing by itself any more. */
+/* Ends the client's permission to get chunks itself, because its session ends. */
 void hits_end(struct client *client);
-/* Before the client is closed. */
+/* Counts the last hits and ends the membership, before the client is freed. */
 void hits_leave(struct client *client);
-/* It has opened the namespace, or the lifetime of that has changed. */
+/* Permits the client to get chunks of a namespace that it has opened, or whose lifetime has
+ * changed. */
 void hits_allow(struct client *client, uint32_t id);
-/* The same, for all clients of the tenant. */
+/* Calls hits_allow() for all clients of the tenant. */
 void hits_allow_all(struct tenant *tenant, uint32_t id);
-/* It has the namespace no more. */
+/* Revokes the permission for a namespace that the client no longer has. */
 void hits_forget(struct client *client, uint32_t number);
 
-/* How many chunks it may still read: its leases, and what it holds by itself. */
+/* Returns the number of chunks that the client may still read: its leases and its holds. */
 uint64_t hits_leases(const struct client *client);
-/* Each of these. */
+/* Calls each() for each of these chunks. */
 void hits_each_leased(const struct client *client, void (*each)(void *userdata, uint32_t chunk),
                       void *userdata);
 
-/* Counts what it has got by itself since the last time. */
+/* Adds the hits that the client has had itself since the last call. */
 void hits_count(struct client *client, uint64_t now_ns);
-/* Before a message of the client takes effect: touches what it had used by itself before, unless
- * that is very much, of this client or of those before it in the iteration. A HINT would otherwise
- * come before the use that it follows. */
+/* Touches chunks that the client used before its next message, within a limit per iteration for all
+ * clients. Otherwise a HINT would precede the use that it refers to. */
 void hits_catch_up(struct client *client);
-/* At the end of an iteration: fills the indexes, and touches what clients have used by themselves,
- * for a moment. True: there is more to do at once. */
+/* Fills the indexes, and touches chunks that clients have used themselves, for a limited time at
+ * the end of an iteration. Returns whether there is more to do immediately. */
 bool hits_iterate(struct service *service, uint64_t now_ns);
-/* Later in it: frees what was dropped in the iteration and no client holds. When it is to be called
- * again at the latest: if that was too early for another scan of all holds, or something found no
- * room where clients held what could have left; 0: there is neither. */
+/* Frees chunks that were dropped in this iteration and that no client holds. Returns the time by
+ * which it must be called again, or 0. Another call is needed if it was too early for another scan
+ * of holds, or if a request found no room because of holds. */
 uint64_t hits_retry_ns(struct service *service, uint64_t now_ns);
-/* About once a second. */
+/* Refreshes permissions and frees dropped chunks. Call it about once a second. */
 void hits_tick(struct service *service);
-/* While it lasts every client asks the daemon. As often ended as begun. */
+/* Suspends or resumes the pool index; while suspended, every client asks the daemon. Calls nest. */
 void hits_suspend(struct service *service, bool suspend);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A message that names keys, while it is under way: the batch, and what the files that work on it
- * offer each other. Only those files of this room include this. Loop thread. */
+/* A batch, which is a message with keys in progress, and the interfaces between the files that work
+ * on it. Private to these files. Loop thread. */
 #pragma once
 
 #include "request/chain.h"
@@ -11,49 +11,51 @@
 #include "request/request.h"
 
 enum {
-        BATCH_FETCH_KEYS = 16, /* whose memory is fetched together */
-        /* Of a GET, with what touches them: with more, the first would be out of the cache again
-         * when the batch ends and touches them. */
+        BATCH_FETCH_KEYS = 16, /* keys whose memory is prefetched together */
+        /* Largest GET for which touches are prefetched as well. In a larger one, the first would
+         * have left the cache again before the batch ends and touches them. */
         BATCH_FETCH_TOUCHES = 256,
 };
 
-/* One key of a PUT or GET under way. */
+/* One key of a PUT or GET in progress. */
 struct slot {
         struct cache_request req;
         struct batch *batch;
 };
 
 struct batch {
-        struct list_node node;     /* in client.unstarted until all keys are */
+        struct list_node node;     /* in client.unstarted until all keys are started */
         struct list_node inflight; /* in client.batches */
-        struct list_node waits;    /* its requests to the cache that wait for room, or their turn */
+        struct list_node waits;    /* requests to the cache that wait for room or for their turn */
         struct request request;
         struct wire_batch head;
-        uint64_t number; /* no other has it */
+        uint64_t number; /* unique among batches */
         uint32_t started, done;
-        uint64_t started_ns, submitted_ns; /* its first key, all of them; 0 unless stages_on() */
-        uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* of the keys around `started` */
-        uint32_t value;                        /* MATCH: the run; else stale releases */
-        uint64_t value64;                      /* MATCH: what the shared tier has behind it */
-        uint32_t resident;                     /* GET: in memory, and their time not counted yet */
-        struct tally_keys keys;                /* EXISTS, MATCH, GET: so far */
-        bool running;                          /* request_run() is in it: it ends it */
-        bool cancelled;                        /* by CANCEL */
-        bool is_expired;        /* the key that is being started was, and is dropped */
-        uint64_t born_after_ms; /* what was put before has expired; 0: nothing has */
-        bool is_shared;         /* HINT: what is left of it, by another chain */
+        uint64_t started_ns, submitted_ns;     /* start of the first key and of the last; 0 unless
+                                                * stages_on() */
+        uint64_t hashes[4 * BATCH_FETCH_KEYS]; /* hashes of the keys around `started` */
+        uint32_t value;         /* MATCH: length of the run; otherwise stale releases */
+        uint64_t value64;       /* MATCH: keys that follow on the shared tier */
+        uint32_t resident;      /* GET: keys found in memory whose time is not
+                                 * counted yet */
+        struct tally_keys keys; /* counts of EXISTS, MATCH and GET so far */
+        bool running;           /* request_run() is using the batch and ends it */
+        bool cancelled;         /* by CANCEL */
+        bool is_expired;        /* the key being started has expired and was dropped */
+        uint64_t born_after_ms; /* chunks put before this time have expired; 0: none */
+        bool is_shared;         /* HINT: the remaining keys belong to another chain, too */
         struct chain_part *part;
-        uint8_t *entries;           /* then pieces */
-        struct slot *slots;         /* PUT; GET, once a key is not at hand */
-        struct iovec *places;       /* of pieces: in their stead, once they are found */
-        uint8_t *found;             /* which are, by bit */
-        uint64_t charged;           /* bytes of memory, to its user */
-        uint64_t regions;           /* registered ones that it names, by bit: kept until it ends */
-        struct cache_settle settle; /* EVICT */
-        uint8_t *reply;             /* head and results */
+        uint8_t *entries;           /* followed by the pieces */
+        struct slot *slots;         /* for PUT, and for GET once a key has to wait */
+        struct iovec *places;       /* overwrite the pieces as their memory is found */
+        uint8_t *found;             /* bit mask of the pieces found */
+        uint64_t charged;           /* bytes of memory, charged to its user */
+        uint64_t regions;           /* bit mask of registered buffers kept until the batch ends */
+        struct cache_settle settle; /* for EVICT */
+        uint8_t *reply;             /* header and results */
         size_t reply_bytes;
         void *part_room; /* for chain_join() */
-        bool again;      /* its memory is one of the tenant's blocks */
+        bool again;      /* the batch's memory is one of the tenant's blocks */
 };
 
 static inline void *batch_result(const struct batch *b, uint32_t i)
@@ -66,7 +68,7 @@ static inline const void *batch_entry(const struct batch *b, uint32_t i)
         return b->entries + i * wire_entry_bytes(b->head.hdr.op);
 }
 
-/* Of a key that is being started. */
+/* Returns the hash of a key that is being started. */
 static inline uint64_t batch_hash(const struct batch *b, uint32_t i)
 {
         return b->hashes[i % ARRAY_SIZE(b->hashes)];
@@ -78,57 +80,60 @@ static inline uint32_t slot_index(const struct slot *s)
 }
 
 /* batch.c */
-/* The message and its entries copied, and all zero: a reply, slots if it surely needs them. Charged
- * to the client. OK; QUOTA, BUSY: there is no memory for it, or not for this client. */
+/* Creates a batch with copies of the message and its entries, an empty reply, and slots if it
+ * certainly needs them. Charged to the client. Returns WIRE_OK, or QUOTA or BUSY if there is no
+ * memory, or none for this client. */
 enum wire_status batch_new(struct request req, const struct wire_batch *msg, struct batch **ret);
-/* Slots for the keys of a batch that turns out to need them. False: there is no memory. */
+/* Adds slots for the keys of a batch that needs them after all. Returns false without memory. */
 bool batch_add_slots(struct batch *b);
+/* Frees a batch and ends its charge. No key of it may be in progress. */
 void batch_free(struct batch *b);
-/* A key has its result; the last one's answers the batch, which is freed then, unless request_run()
- * is in it. */
+/* Ends a key. The last key's end answers and frees the batch, unless request_run() is using it. */
 void batch_key_end(struct batch *b, enum wire_status status);
-void batch_keys_ended(struct batch *b); /* all have */
-/* Is what became of its keys known only when the store has written it? */
+void batch_keys_ended(struct batch *b); /* all keys have ended */
+/* Returns whether the results are known only after the store has written them. */
 bool batch_is_settled_at_its_end(const struct batch *b);
+/* Converts the cache's status of a key. */
 enum wire_status batch_status(enum cache_status status);
-/* The same, of a key of this batch, which may be cancelled. */
+/* Returns the status of a key of this batch, which may have been cancelled. */
 enum wire_status batch_slot_status(const struct slot *s);
-/* How long ago the batch could be read, in ns. */
+/* Returns the time in ns since the batch could be read. */
 uint64_t batch_age(const struct batch *b);
-/* The request in the key's slot, but for where its bytes are. */
+/* Initializes the request in a key's slot, except for the location of its bytes. */
 void batch_request_init(struct batch *b, uint32_t i, const struct key *key,
                         void (*complete)(struct cache_request *));
-/* The registered buffers that a message names and may, by bit. */
+/* Returns the bit mask of registered buffers that a message names and that may be named. */
 uint64_t batch_regions(const struct client *client, const struct wire_batch *msg);
-/* Fills in the request's memory. False: some of it is not the client's to name. `first`, `n`,
- * `length`: as of the entry. */
+/* Fills in the memory of a request. Returns false if part of it is not the client's. `first`, `n`,
+ * `length`: from the entry. */
 bool batch_find_memory(struct batch *b, struct cache_request *req, uint64_t first, uint32_t n,
                        uint32_t length);
 
-/* cancel.c: CANCEL. */
+/* cancel.c: handles CANCEL. */
 void cancel_batch(struct request req, const struct wire_cancel *msg);
-/* Ends what all batches of the client have waiting for room, or for their turn: *steps keys at
- * most, which becomes what is left of that. True: more of them wait. */
+/* Cancels keys of all batches of the client that wait for room or for their turn, at most *steps,
+ * which is reduced by their number. Returns whether more of them wait. */
 bool batches_cancel_some(struct client *client, uint32_t *steps);
 
-/* loans.c: chunks that a client reads from the data files by itself (GPUDirect Storage). */
-/* A key that is not in memory, if it is on disk: lends it, and has answered it then. False: it is
- * for the GET to do, and the result says why. */
+/* loans.c: chunks that a client reads directly from the data files (GPUDirect Storage). */
+/* Lends a key that is on disk but not in memory, and ends it. Returns false if the GET has to read
+ * it; the result then contains the reason. */
 bool loan_begin(struct batch *b, uint32_t i, const struct key *key);
+/* Handles GIVE_BACK for one loan, and returns its status. */
 enum wire_status loan_end(struct client *client, const struct wire_lease *loan);
-/* LENT_FILE. */
+/* Handles LENT_FILE. */
 void loan_file(struct request req, const struct wire_lent_file *msg);
-/* Ends so many of its loans at most, the latest first; returns how many there were. */
+/* Ends at most `most` of the client's loans, the latest first, and returns their number. */
 uint32_t loans_end_some(struct client *client, uint32_t most);
 
-/* recorder.c: RECORD; a PUT that begins, with all of its keys; a GET that has ended, with the
- * leading ones that it found. The latter two of a service that has a recorder. */
+/* recorder.c: handle RECORD, record all keys of a PUT that begins, and the leading keys that a
+ * finished GET found. The latter two require that the service has a recorder. */
 void recorder_start(struct request req, const struct wire_record *msg);
 void recorder_put(struct recorder *r, const struct batch *b);
 void recorder_got(struct recorder *r, const struct batch *b);
 
 /* get.c, put.c: start a key. */
 void request_get(struct batch *b, uint32_t i);
-/* Some of the keys have been: counts how long those took that were in memory, all of them alike. */
+/* Records the time of the keys found in memory since the last call, all with the same value. */
 void request_got(struct batch *b);
 void request_put(struct batch *b, uint32_t i);

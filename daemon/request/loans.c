@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is lent to a client: GET with WIRE_F_LEND, LENT_FILE and GIVE_BACK. Which clients may is in
- * client_may_borrow(). Loop thread.
+/* Loans: GET with WIRE_F_LEND, LENT_FILE and GIVE_BACK. client_may_borrow() decides who may borrow.
+ * Loop thread.
  *
- * A loan is charged to its user when it is made, and uncharged when the client gives it back, or
- * when the client's end of the socket is closed. Failures: what cannot be lent is got by way of the
- * pool like any other, and the result says why. */
+ * A loan is charged to its user when it is made, and uncharged when the client returns it or its
+ * connection is closed. Failures: a chunk that cannot be lent is read through the pool like any
+ * other, and the result gives the reason. */
 #include "request/internal.h"
 
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 enum { LOAN_PAGE = 4096 };
 
-/* After a loan ended, or was refused: what they were charged with. */
+/* Corrects the charges after a loan has ended or was refused. */
 static void settle(struct client *client)
 {
         quota_settle(&client->holds, QUOTA_LOANS, client->loans.count);
@@ -63,7 +63,7 @@ bool loan_begin(struct batch *b, uint32_t i, const struct key *key)
         struct store_chunk info;
         enum wire_not_lent reason;
 
-        /* What is on its way to the pool comes from there sooner. */
+        /* A chunk already being read is available from the pool sooner. */
         if (cache_find(client->tenant->cache, b->head.namespace_id, key, batch_hash(b, i), &place,
                        &info) != CACHE_DISK)
                 return false;

@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A mapping's life: the first buffer of a stretch has it charged and mapped -> the others that name
- * this stretch, or a part of it, join, also while it is being mapped -> each leaves -> the last one
- * takes it out of the table, so that none can join any more, and has it unmapped -> uncharged,
- * freed.
+/* The life of a mapping: the first buffer of a range has it charged and mapped -> others that name
+ * this range, or a part of it, join, even during the mapping -> each leaves -> the last one removes
+ * it from the table, so that no more can join, and has it unmapped -> it is uncharged and freed.
  *
- * While it is in the table the file cannot go away: a descriptor is open until it is mapped, and
- * then the mapping keeps the file. So no other file has its device and inode number meanwhile, but
- * where the kernel's counter has wrapped, which the time of birth tells.
+ * A mapping in the table keeps its file: by a descriptor until it is mapped, then by the mapping
+ * itself. So no other file has the same device and inode number meanwhile, except if the kernel's
+ * counter has wrapped, which the time of birth reveals.
  *
- * Failures: one that cannot be mapped fails all that have joined, and is out of the table before
- * the first of them is answered. */
+ * Failures: if mapping fails, all shares that have joined fail, after the mapping has left the
+ * table. */
 #include "request/mapping.h"
 
 #include <assert.h>
@@ -23,31 +22,31 @@
 
 enum {
         BUCKETS = 1024,
-        /* Of the mappings in a bucket, so many are looked at, the latest first: a client that maps
-         * one file in thousands of stretches takes no longer for the next one. */
+        /* Most mappings of a bucket that are examined, the latest first, so that a client that maps
+         * one file in thousands of ranges does not slow itself down. */
         LOOKED_AT_MAX = 256,
 };
 
 enum mapping_state {
         MAPPING_OPENING,
         MAPPING_OPEN,
-        MAPPING_CLOSING, /* out of the table */
+        MAPPING_CLOSING, /* not in the table */
 };
 
 struct mapping {
         struct list_node node; /* in its bucket */
         enum mapping_state state;
         struct tenant *tenant;
-        struct quota_holder charge; /* its user is whose mapping this is */
+        struct quota_holder charge; /* charged to the user that owns the mapping */
         struct region_identity file;
         uint64_t offset, bytes;
         struct region memory;
-        uint64_t ring_bytes; /* counted in the tenant's */
+        uint64_t ring_bytes; /* included in the tenant's sum */
 
-        struct list_node waiting;   /* struct mapping_share: for it to be mapped */
-        struct list_node users;     /* likewise, for the rest */
-        uint32_t n_shares;          /* in both */
-        struct mapping_share *last; /* closes it */
+        struct list_node waiting;   /* struct mapping_share: wait for the mapping */
+        struct list_node users;     /* struct mapping_share: can use the mapping */
+        uint32_t n_shares;          /* in both lists */
+        struct mapping_share *last; /* the share that closes the mapping */
 };
 
 struct mappings {
@@ -91,7 +90,7 @@ static struct list_node *bucket_of(struct mappings *all, const struct quota_user
         return &all->buckets[(h ^ h >> 32) % BUCKETS];
 }
 
-/* The user's mapping that has the whole stretch. */
+/* Returns the user's mapping that contains the whole range, or NULL. */
 static struct mapping *find(struct list_node *bucket, const struct quota_user *user,
                             const struct region_file *file)
 {
@@ -146,7 +145,7 @@ void mapping_release(struct mapping_share *s)
         region_close(&m->memory);
 }
 
-/* --- the beginning --- */
+/* --- creation --- */
 
 static void on_registered(struct region *memory)
 {
@@ -200,7 +199,8 @@ static void on_opened(struct region *memory, int result)
                 return;
         }
         m->state = MAPPING_OPEN;
-        /* opened() may release shares, even the last: the mapping stays until it is unmapped. */
+        /* opened() may release shares, even the last one; the mapping stays until it is
+         * unmapped. */
         while (!list_empty(&m->waiting)) {
                 struct mapping_share *s =
                         container_of(list_pop(&m->waiting), struct mapping_share, node);
@@ -234,7 +234,7 @@ static enum wire_status mapping_new(struct mapping **ret, struct client *client,
                             .registered = on_registered,
                             .closed = on_closed },
         };
-        /* It may outlive the connection. */
+        /* The charge may outlive the connection. */
         quota_hand_over(&m->charge, &client->holds, QUOTA_REGISTERED_BYTES, m->bytes);
         list_init(&m->waiting);
         list_init(&m->users);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mappings of clients' memory, which buffers share: what several handles of one user register is
- * mapped, registered with the rings and charged once.
+/* Mappings of client memory, shared by registered buffers. Memory that one user registers several
+ * times is mapped, registered with the rings and charged once.
  *
- * A mapping is found by the file (device, inode, time of birth), the user and the tenant, and
- * serves every stretch within its own. Users and tenants never share one, whatever file they have
- * in common. The file is checked anew for each buffer, before it comes here. The charge is the
- * user's and not a connection's: it stays until the last share is released and the memory unmapped.
+ * A mapping is identified by the file (device, inode, time of birth), the user and the tenant, and
+ * serves every range within its own. Different users or tenants never share one, even for the same
+ * file. The caller has checked the file for each buffer. The charge belongs to the user rather than
+ * to a connection, and lasts until the last share is released and the memory unmapped.
  *
- * Memory: one mapping for each region that is charged, no descriptors. Loop thread. */
+ * Memory: one mapping per charged region, no descriptors. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -17,32 +17,34 @@
 #include "cache/region.h"
 #include "request/client.h"
 
-/* A tenant's. */
+/* The mappings of a tenant. */
 struct mappings;
-int mappings_new(struct mappings **ret); /* 0, -ENOMEM */
-/* Nothing is mapped any more. */
+int mappings_new(struct mappings **ret); /* returns 0 or -ENOMEM */
+/* Frees the table, which must be empty. */
 struct mappings *mappings_free(struct mappings *all);
 
 /* A buffer's share of a mapping. */
 struct mapping_share {
-        /* 0: it can be used; -errno: it could not be mapped, and this is no share any more. */
+        /* Reports that the share can be used (0), or that the mapping failed (-errno) and the share
+         * has ended. */
         void (*opened)(struct mapping_share *s, int result);
         void (*closed)(struct mapping_share *s);
 
         struct list_node node;
         struct mapping *mapping;
-        uint64_t offset; /* of its stretch in the mapping's */
+        uint64_t offset; /* start of the share's range within the mapping */
 };
 
-/* Finds or makes a mapping of a file that was checked; set before: opened, closed. OK: *ret_open
- * says that it can be used now; else opened() comes later, and the descriptor was taken if a new
- * mapping takes it. Otherwise why not: BUSY, QUOTA: it is not charged; BUSY as well: no memory. */
+/* Finds or creates the mapping of a checked file, for a share with opened() and closed() set.
+ * Returns WIRE_OK, and in *ret_open whether the share can be used now; otherwise opened() follows.
+ * The descriptor is taken if a new mapping needs it. Returns QUOTA or BUSY if the charge is refused
+ * or there is no memory. */
 enum wire_status mapping_acquire(struct mapping_share *s, struct client *client,
                                  struct region_file *file, bool *ret_open);
-/* No request uses this share any more: once after opened() with 0. closed() comes at once if others
- * share the mapping, else when it is unmapped. */
+/* Releases a share that no request uses. Call it once after opened() with 0. Calls closed() at once
+ * if others share the mapping, otherwise after the unmapping. */
 void mapping_release(struct mapping_share *s);
-/* Of [offset, offset + length) in the share's stretch; what lies beyond that is the caller's to
- * exclude. */
+/* Returns the address of [offset, offset + length) within the share's range. The caller must
+ * exclude anything beyond that range. */
 void *mapping_at(const struct mapping_share *s, uint64_t offset, uint64_t length,
                  struct kio_region **ret_region);

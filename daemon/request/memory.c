@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sixteen blocks a tenant are kept; while all are in use, and for a batch that is larger, there is
- * one for it alone. */
+/* Implements memory.h. Sixteen blocks per tenant are kept. While all are in use, and for a larger
+ * batch, memory is allocated for that batch only. */
 #include "request/memory.h"
 
 #include <assert.h>
@@ -10,7 +10,7 @@
 #include "base/sanitizers.h"
 #include "request/mapping.h"
 
-enum { BLOCK_BYTES = 32 * 1024 }; /* what most batches need */
+enum { BLOCK_BYTES = 32 * 1024 }; /* enough for most batches */
 
 int request_init(struct tenant *tenant)
 {
@@ -34,7 +34,8 @@ void request_fini(struct tenant *tenant)
         tenant->mappings = mappings_free(tenant->mappings);
 }
 
-/* A sanitizer sees the end of each block, and a use of one that is in no use. */
+/* Returns a block. The sanitizer detects accesses beyond the requested bytes, and to a free
+ * block. */
 void *request_block_take(struct request_memory *m, size_t bytes, bool *ret_again)
 {
         char *block;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NAMESPACES, NAMESPACE_REMOVE, and NAMESPACE with WIRE_F_SET.
  *
- * A namespace is removed by the user that made it or by an admin, while no other session has it
- * open, and when it is known to hold nothing: no chunk on any volume, none in memory that is still
- * to be written. With WIRE_F_PURGE what it holds is purged first, on the shared tier before it is
- * purged here: another namespace of the same name begins empty. Who may remove it may set its
- * lifetime, which holds for what is in it already, from the next message on.
+ * A namespace can be removed by the user that created it or by an admin, if no other session has it
+ * open and it is known to be empty. Empty means no chunk on any volume, and none in memory that is
+ * still to be written. With WIRE_F_PURGE its contents are purged first, on the shared tier before
+ * this host, so that a new namespace of the same name begins empty. A client that may remove it may
+ * also set its lifetime, which applies to present contents as well, from the next message on.
  *
- * Failures: what cannot be known to be empty, because a volume is offline or the namespace uses the
- * shared tier, is removed only with a purge. If the shared tier does not confirm the purge, nothing
- * is purged or removed here. Without memory nothing is done. */
+ * Failures: a namespace that may have chunks on an offline volume or on the shared tier is removed
+ * only with a purge. If the shared tier does not confirm the purge, nothing is purged or removed
+ * here. Without memory nothing is done. */
 #include "request/admin.h"
 
 #include <errno.h>
@@ -24,7 +24,8 @@
 #include "tenant/ids.h"
 #include "tenant/removal.h"
 
-/* Those of a tenant that the client may see; TENANT_IDS: of none. */
+/* Returns the store's number of a tenant whose namespaces the client may see, or TENANT_IDS if it
+ * may not or there is no such tenant. */
 static uint16_t tenant_by_name(const struct client *client, const char *text, size_t length)
 {
         const struct tenant *tenant = client->tenant;
@@ -54,8 +55,8 @@ static bool may_remove(const struct client *client, const struct store_namespace
 
 struct page {
         const struct client *client;
-        uint64_t after; /* the id that the page before ended with */
-        int only;       /* of the tenant of this number in the store; -1: of all */
+        uint64_t after; /* last id of the previous page */
+        int only;       /* the tenant's number in the store; -1: all tenants */
         unsigned max, count;
         uint32_t ids[WIRE_MAX_NAMESPACES];
         unsigned n;
@@ -83,7 +84,7 @@ static bool note_id(void *userdata, const struct store_namespace *ns)
         return true;
 }
 
-/* Into `to`, which has room; its bytes. */
+/* Prints a namespace to `to`, which has room, and returns the bytes. */
 static size_t print_namespace(const struct client *client, const struct store_namespace *ns,
                               bool fingerprint, uint8_t *to)
 {
@@ -126,7 +127,7 @@ static size_t print_namespace(const struct client *client, const struct store_na
 void admin_namespaces(struct request req, const struct wire_namespaces *msg)
 {
         struct client *client = req.client;
-        static struct { /* large; one thread */
+        static struct { /* too large for the stack */
                 struct wire_reply reply;
                 uint8_t infos[WIRE_MAX_MESSAGE - sizeof(struct wire_reply)];
         } out;
@@ -143,7 +144,7 @@ void admin_namespaces(struct request req, const struct wire_namespaces *msg)
         enum wire_status status;
         size_t bytes = 0;
 
-        /* The reply may have to wait for its reader. */
+        /* The reply may have to be queued. */
         status = client_charge_request(client, sizeof(out));
         if (status != WIRE_OK) {
                 request_fail(req, status, client_refusal(status));
@@ -181,16 +182,17 @@ struct client_removal {
         struct cache_count count;
         struct remote_purge remote;
         struct request request;
-        struct tenant *of; /* of the namespace's tenant; NULL: it is not configured */
+        struct tenant *of; /* the namespace's tenant; NULL: not configured */
         uint32_t id;
         uint16_t store_tenant;
         uint64_t created_ms; /* the namespace; another may get its number */
         uint64_t dropped;
         bool shared;                  /* purged on the shared tier */
-        char name[WIRE_MAX_NAME + 1]; /* which the store forgets */
+        char name[WIRE_MAX_NAME + 1]; /* copied, since the store forgets it */
 };
 
-/* With what the store keeps for its purge, and then for the removal itself. */
+/* Returns the bytes of a removal, including those that the store keeps for the purge and the
+ * removal. */
 static size_t removal_bytes(const struct client *client)
 {
         return sizeof(struct client_removal) + store_fan_out_bytes(client->tenant->service->store);
@@ -204,7 +206,7 @@ static void audit_removal(const struct client_removal *op, const char *operation
                   op->dropped, detail);
 }
 
-/* It stands against a removal: answered, and the removal is over. */
+/* Answers a removal that cannot be carried out, and ends it. */
 static void refuse(struct client_removal *op, enum wire_status status, uint32_t value,
                    uint64_t value64, const char *text)
 {
@@ -244,7 +246,7 @@ static bool refuse_open(struct client_removal *op)
         return true;
 }
 
-/* It is removed: nothing keeps its number. */
+/* Forgets the number of a namespace that has been removed. */
 static void forget(struct client_removal *op)
 {
         struct client *client = op->request.client;
@@ -333,7 +335,7 @@ static void on_removal_purged(struct cache_purge *purge)
         removal_purged(container_of(purge, struct client_removal, purge));
 }
 
-/* Of a tenant that has no cache. */
+/* Completes the purge for a tenant without a cache. */
 static void on_store_purged(struct store_purge *purge)
 {
         removal_purged(container_of(purge, struct client_removal, purge.store));
@@ -373,7 +375,8 @@ static void on_shared_purged(struct remote_purge *remote)
         }
 }
 
-/* What is in memory alone: accepted, and still to be written, or never written. */
+/* Continues when chunks that exist only in memory are counted: accepted and not yet written, or
+ * never written. */
 static void on_counted(struct cache_count *count)
 {
         struct client_removal *op = container_of(count, struct client_removal, count);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A key of a PUT: its bytes are in the client's staging area or in a registered buffer, from which
- * the cache takes them, or in a registered file, from which it reads them. Loop thread.
+/* A key of a PUT. Its bytes are in the client's staging area or a registered buffer, from which the
+ * cache copies or writes them, or in a registered file, from which it reads them. Loop thread.
  *
- * Failures: a place outside of the client's memory is INVALID. A put ends as its acknowledgement
- * says, and a lease that cannot be had with it is no failure: the result says that there is
+ * Failures: a range outside the client's memory is INVALID. A put ends as its acknowledgement class
+ * requires. A lease that cannot be granted with it is no failure; the result shows that there is
  * none. */
 #include "request/internal.h"
 
@@ -22,8 +22,8 @@ static void put_done(struct cache_request *req)
                 chain_part_brings(b->part);
         if (req->chunk != POOL_NONE) {
                 result->length = pool_chunk(client->tenant->pool, req->chunk)->length;
-                /* A lease that cannot be had does not make the put fail: the flag says which there
-                 * is. */
+                /* A lease that cannot be granted does not fail the put; the flag shows whether
+                 * there is one. */
                 if ((b->head.hdr.flags & WIRE_F_LEASE) && !client->ended &&
                     client_lease(client, req->chunk, &result->lease) == WIRE_OK) {
                         result->flags = WIRE_RESULT_LEASED;
@@ -66,7 +66,7 @@ void request_put(struct batch *b, uint32_t i)
         s->req.cost = (uint8_t)evict_cost_level(UINT64_C(1000) * entry->cost_us, entry->length);
         s->req.ack = (enum cache_ack)b->head.ack;
         s->req.batch = b->number;
-        /* A lease needs the chunk in the pool. */
+        /* A lease requires the chunk in the pool. */
         s->req.may_be_direct = !(b->head.hdr.flags & WIRE_F_LEASE) && !s->req.file;
         s->req.parent =
                 i > 0 ? ((const struct wire_put *)batch_entry(b, i - 1))->key : b->head.parent;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See recorder.h. What is recorded goes through the buffer into the socket at once, so that the
- * reader has it before the client has its reply; what the socket does not take waits, and goes
- * with the next, or within a second.
+/* Implements recorder.h. Entries go through the buffer into the socket at once, so that the reader
+ * has them before the client has its reply. Data that the socket does not take waits for the next
+ * entry, or at most a second.
  *
- * Failures: a batch that has no room is lost whole. A socket that is closed ends the recording. */
+ * Failures: a batch without room is lost as a whole. A closed socket ends the recording. */
 #include "request/recorder.h"
 
 #include <errno.h>
@@ -21,17 +21,17 @@
 #include "request/internal.h"
 
 #define NS_PER_S UINT64_C(1000000000)
-#define ID_MASK  ((UINT64_C(1) << 53) - 1) /* what a JSON number holds exactly */
+#define ID_MASK  ((UINT64_C(1) << 53) - 1) /* exact in a JSON number */
 
 struct recorder {
         struct client *client;
         int fd;
         struct key_secret secret;
         uint64_t begun_ns, end_ns;
-        uint64_t second;      /* since it began */
-        uint32_t second_keys; /* recorded in this */
-        uint64_t lost;        /* keys */
-        bool is_over;         /* its end is in the buffer */
+        uint64_t second;      /* since the beginning */
+        uint32_t second_keys; /* keys recorded in this second */
+        uint64_t lost;        /* keys lost */
+        bool is_over;         /* the end is in the buffer */
         size_t n;
         uint8_t buffer[RECORDER_BUFFER];
 };
@@ -48,7 +48,8 @@ static void recorder_free(struct recorder *r)
         free(r);
 }
 
-/* False: its reader has closed the socket, and the recorder is freed. */
+/* Sends the buffer. Returns false if the reader has closed the socket, after which the recorder is
+ * freed. */
 static bool flush(struct recorder *r)
 {
         size_t done = 0;
@@ -71,7 +72,7 @@ static bool flush(struct recorder *r)
         return true;
 }
 
-/* Without traffic, a send would not tell. */
+/* Returns whether the socket has a reader. Without traffic, no send() would tell. */
 static bool has_reader(const struct recorder *r)
 {
         struct pollfd p = { .fd = r->fd };
@@ -91,7 +92,7 @@ static uint64_t now_ms(const struct recorder *r)
         return (clock_mono_ns() - r->begun_ns) / (NS_PER_S / 1000);
 }
 
-/* Has the second at hand room for so many keys? */
+/* Returns whether the current second has room for `keys`, and counts them. */
 static bool pace(struct recorder *r, uint64_t ms, uint32_t keys)
 {
         if (r->second != ms / 1000) {
@@ -120,7 +121,7 @@ static void record(struct recorder *r, const struct batch *b, uint16_t kind, uin
                 return;
         if (bytes > sizeof(r->buffer) - r->n && !flush(r))
                 return;
-        /* The end needs a place, too. */
+        /* Reserve room for the end. */
         if (bytes > sizeof(r->buffer) - sizeof(entry) - r->n || !pace(r, entry.time_ms, n)) {
                 r->lost += n;
                 counts->lost += n;
@@ -188,8 +189,8 @@ void recorder_stop(struct client *client)
                 recorder_free(r);
 }
 
-/* -EAGAIN, and the like: there is no memory, or no descriptor. The other end of the socket is
- * *ret_fd. */
+/* Creates a recorder, and stores the reader's end of the socket pair. Returns 0, or -errno without
+ * memory or descriptors. */
 static int recorder_new(struct client *client, uint32_t duration_s, int *ret_fd)
 {
         struct recorder *r = calloc(1, sizeof(*r));
@@ -204,8 +205,8 @@ static int recorder_new(struct client *client, uint32_t duration_s, int *ret_fd)
                 free(r);
                 return -error;
         }
-        /* Nothing can come from the other end: no descriptors either, which would be closed here.
-         */
+        /* Accept nothing from the other end, in particular no descriptors, which would have to be
+         * closed here. */
         (void)shutdown(fds[0], SHUT_RD);
         r->client = client;
         r->fd = fds[0];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See reply.h. Every message is answered here: its latency is counted, its place among the client's
- * messages in flight is free again, and the session hears of that (client->idle()). A client whose
- * session has ended gets no reply. Cannot fail: what the socket does not take at once is kept by
- * session/send.c. */
+/* Implements reply.h. Every message is answered here: its latency is counted, its place among the
+ * client's messages in flight is released, and the session is notified (client->idle()). A client
+ * whose session has ended gets no reply. Cannot fail: session/send.c keeps replies that the socket
+ * does not take at once. */
 #include "request/reply.h"
 
 #include <assert.h>
@@ -12,8 +12,8 @@
 #include "base/clock.h"
 #include "checked.h"
 
-/* Counts the answer, sends it unless the client's session has ended or the client wants none, and
- * lets the client go on. */
+/* Counts the answer, sends it unless the session has ended or the client wants none, and lets the
+ * client continue. */
 static void answer(const struct request *req, struct wire_reply *reply, size_t bytes,
                    const int *fds, unsigned n_fds)
 {

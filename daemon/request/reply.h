@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A request's handle: what answering a message takes, by value. An operation that is answered later
- * keeps a copy. Each is answered exactly once. Loop thread. */
+/* The handle of a request, passed by value, which suffices to answer a message. An operation that
+ * is answered later keeps a copy. Each request is answered exactly once. Loop thread. */
 #pragma once
 
 #include "request/client.h"
@@ -11,22 +11,23 @@ struct request {
         uint64_t received_ns;
 };
 
-/* Without results. */
+/* Answer with OK and without results. */
 void request_ok(struct request req);
 void request_ok_value(struct request req, uint32_t value, uint64_t value64);
-/* OK, with descriptors, which stay the caller's. takes_fds() has allowed them. */
+/* Answers with OK and descriptors, which remain the caller's. takes_fds() must have permitted
+ * them. */
 void request_reply_fds(struct request req, uint32_t value, uint64_t value64, const int *fds,
                        unsigned n_fds);
-/* `status` is not OK; `text` says why. */
+/* Answer with a failure: `status` is not WIRE_OK, and `text` gives the reason. */
 void request_fail(struct request req, enum wire_status status, const char *text);
 void request_fail_value(struct request req, enum wire_status status, uint32_t value,
                         uint64_t value64, const char *text);
-/* With results behind the reply's head, `bytes` together. Fills in the head's header. */
+/* Answers with results that follow the reply's head, `bytes` in all. Fills in the header. */
 void request_reply(struct request req, struct wire_reply *reply, size_t bytes);
 
-/* Memory for an operation that is kept until it is answered, all zero, charged to the client
- * with `beside`: what the rooms below keep for it meanwhile. NULL: there is none, and the request
- * has been refused. */
+/* Returns zeroed memory for an operation that is kept until it is answered. Charges it to the
+ * client together with `beside`, the memory that lower rooms keep for the operation. Returns NULL
+ * if there is none, after having refused the request. */
 void *request_operation_new(struct request req, size_t bytes, size_t beside);
-/* Once it is answered, or just before. `charged`: both together. */
+/* Frees an operation after its answer or just before. `charged`: both amounts together. */
 void request_operation_free(struct request req, void *op, size_t charged);

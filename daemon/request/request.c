@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A batch's life: request_dispatch() copies what it needs of the message and queues it;
- * request_run() starts its keys in order, a few an iteration; each key ends in batch_key_end(), at
- * once or later; the last one sends the reply and frees the batch. Loop thread.
+/* The life of a batch: request_dispatch() copies the message and queues the batch; request_run()
+ * starts its keys in order, a few per iteration; each key ends in batch_key_end(), at once or
+ * later; the last one sends the reply and frees the batch. Loop thread.
  *
- * Failures: what is wrong with the message as a whole, or over a limit, is its answer, and nothing
- * of it is started; what is wrong with a key is that key's status. */
+ * Failures: an error of the whole message, or a limit, is its answer, and none of its keys is
+ * started; an error of one key is that key's status. */
 #include <math.h>
 #include <string.h>
 
@@ -16,12 +16,12 @@
 #include "request/hits.h"
 #include "remote/remote.h"
 
-/* --- what is answered at once --- */
+/* --- operations answered at once --- */
 
-/* How far the shared tier goes on from where the run ends here. */
+/* Returns how far the shared tier continues the run that ends at key `i`. */
 static uint64_t match_remote(struct batch *b, uint32_t i)
 {
-        static uint64_t hashes[WIRE_MAX_KEYS]; /* large; one thread */
+        static uint64_t hashes[WIRE_MAX_KEYS]; /* too large for the stack */
         const struct cache *cache = b->request.client->tenant->cache;
         uint32_t n = b->head.count - i, there;
         bool is_known = true;
@@ -38,7 +38,7 @@ static bool asks_remote(const struct batch *b)
         return b->head.hdr.flags & WIRE_F_REMOTE && b->request.client->tenant->service->remote;
 }
 
-/* As what is remembered; no more is asked for. */
+/* Returns the shared tier if it is known to have the key, without a search. */
 static unsigned remote_tier(const struct batch *b, uint64_t hash)
 {
         return asks_remote(b) && remote_presence(b->request.client->tenant->service->remote,
@@ -56,7 +56,7 @@ static enum wire_status look_up_match(struct batch *b, bool has, uint32_t i)
         }
         if (asks_remote(b))
                 b->value64 = match_remote(b, i);
-        /* The run ends here: the rest need not be looked up. */
+        /* The run ends here, so the other keys need no lookup. */
         b->keys.missing += b->head.count - i;
         b->started = b->head.count;
         b->done = b->head.count - 1;
@@ -146,13 +146,13 @@ static enum wire_status look_up_pin(struct batch *b, uint32_t i, struct cache *c
         return batch_status(status);
 }
 
-/* Of a chain, given from its end to its root. */
+/* Returns whether a hint applies to a chain, which is processed from its end to its root. */
 static bool hint_is_of_reuse(const struct wire_batch *head)
 {
         return head->hint == WIRE_HINT_FINAL || head->hint == WIRE_HINT_RETURN;
 }
 
-/* From the end of the chain to its root: hint_reverse(). */
+/* Handles one key of such a hint, in the order from the end of the chain to its root. */
 static enum wire_status look_up_hint(struct batch *b, uint32_t i, struct cache *cache,
                                      const struct key *key, uint64_t hash)
 {
@@ -240,8 +240,8 @@ static void look_up(struct batch *b, uint32_t i)
 
 /* --- messages --- */
 
-/* The clock is read once for a message, and only if it is about chunks that expire. What is to be
- * evicted is, however old it is. */
+/* Returns the time before which chunks have expired, reading the clock once per message and only
+ * for namespaces with a lifetime. EVICT ignores lifetimes. */
 static uint64_t born_after_ms(const struct client *client, unsigned op, uint32_t ns)
 {
         uint32_t lifetime_s = wire_op_has_keys(op) && op != WIRE_EVICT
@@ -317,22 +317,23 @@ static void hash_keys(struct batch *b, uint32_t first)
 
 static void fetch_keys(const struct batch *b, uint32_t first, unsigned step)
 {
-        bool of_store = b->head.hdr.op != WIRE_GET; /* what is not in memory takes long enough */
+        bool of_store = b->head.hdr.op != WIRE_GET; /* a GET of a key that is not in memory is slow
+                                                     * anyway */
 
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS && i < b->head.count; i++)
                 cache_warm(b->request.client->tenant->cache, batch_hash(b, i), of_store, step);
 }
 
-/* What touches those that were found in memory: each was fetched when it was found, and now its
- * neighbours in the eviction order are. */
+/* Prefetches for the touches of keys found in memory. Each was prefetched when it was found; this
+ * prefetches its neighbours in the eviction order. */
 static void fetch_touches(const struct batch *b, uint32_t first)
 {
         for (uint32_t i = first; i < first + BATCH_FETCH_KEYS; i++)
                 cache_warm_touch(b->request.client->tenant->cache, &b->part->places[i], 1);
 }
 
-/* Before each key: some keys ahead all are hashed, and their memory is fetched in two steps, each
- * of which has the time of as many keys to come about. */
+/* Prepares the next keys: hashes them some keys ahead, and prefetches their memory in two steps,
+ * each about one step of keys before its use. */
 static void warm_next(struct batch *b, uint32_t i)
 {
         enum { STEP = BATCH_FETCH_KEYS };
@@ -358,7 +359,7 @@ static void warm_next(struct batch *b, uint32_t i)
                 fetch_touches(b, i - STEP);
 }
 
-/* A key that has expired is dropped before it is used: there is nothing to be found then. */
+/* Drops a key that has expired, before it is looked up. */
 static void expire(struct batch *b, uint32_t i)
 {
         b->is_expired = cache_expire(b->request.client->tenant->cache, b->head.namespace_id,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a checked message to what it asks of pool and store, and back to a reply.
+/* Executes checked messages on pool and store, and replies.
  *
  * A message becomes a batch: its keys are started a few at a time (rule R16), each ends with a
- * status, and the reply goes out when all have. Loop thread. */
+ * status, and the reply is sent when all have ended. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -11,16 +11,17 @@
 #include "request/client.h"
 
 enum {
-        REQUEST_KEYS_PER_ITERATION = 64, /* of one client */
+        REQUEST_KEYS_PER_ITERATION = 64, /* per client */
         REQUEST_SMALL_KEYS = 8,
 };
 
-/* One message that wire_check_request() has passed, other than HELLO, with as many descriptors as
- * wire_request_fds() says. `msg` is the caller's again afterwards, and so are the descriptors that
- * are not -1 then. */
+/* Dispatches a message other than HELLO that wire_check_request() has accepted, with as many
+ * descriptors as wire_request_fds() requires. Afterwards `msg` is the caller's again, and so are
+ * the descriptors that have not been set to -1. */
 void request_dispatch(struct client *client, const void *msg, int *fds);
-/* Starts up to REQUEST_KEYS_PER_ITERATION keys of what was dispatched; of a client that has ended,
- * none. True if all are started. */
+/* Starts up to REQUEST_KEYS_PER_ITERATION keys of dispatched messages; none if the client has
+ * ended. Returns whether all are started. */
 bool request_run(struct client *client);
-/* Has it so little to start that others need not be served before it? */
+/* Returns whether the client has so few keys to start that other clients need not be served
+ * first. */
 bool request_is_small(const struct client *client);

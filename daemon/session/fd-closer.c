@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See fd-closer.h. Owns a descriptor and a record of it from fd_closer_add() until it is closed. A
- * user that has none here may always add some, however many others have.
+/* Implements fd-closer.h. Owns a descriptor and its record from fd_closer_add() until it is closed.
+ * A user with no pending descriptor may always add some, however many others have.
  *
- * Failures: without memory for the record the descriptor is closed on the loop. A call that was
- * refused, since the one before it hangs, is submitted again when another one ends. */
+ * Failures: without memory for the record, the descriptor is closed on the loop. A call that was
+ * refused because the previous one hangs is submitted again when another one ends. */
 #include "session/fd-closer.h"
 
 #include <assert.h>
@@ -15,23 +15,24 @@
 #include "store/store.h"
 
 enum {
-        OF_A_USER = 64, /* files that are not memory */
+        OF_A_USER = 64, /* most files per user, other than memory */
         OF_ALL = 1024,
         OF_MEMORY = 1024,
-        USER_SHARE = 3, /* times what is left of it */
-        /* io's: no device of the store has them */
-        PATH_FILES = KIO_VOLUMES_MAX - 1,
-        PATH_MEMORY = KIO_VOLUMES_MAX - 2,
+        USER_SHARE = 3, /* a user may have this many times the memory files that are left */
+        /* Volumes of the blocking-call threads, which no volume of the store uses. */
+        VOLUME_FILES = KIO_VOLUMES_MAX - 1,
+        VOLUME_MEMORY = KIO_VOLUMES_MAX - 2,
 };
-static_assert((int)PATH_MEMORY > (int)STORE_MAX_VOLUMES, "the store numbers its volumes from 1 on");
+static_assert((int)VOLUME_MEMORY > (int)STORE_MAX_VOLUMES,
+              "the store numbers its volumes from 1 on");
 
 struct fd_closing {
         struct kio_request call;
-        struct list_node node; /* in `all` */
+        struct list_node node; /* in fd_closer.all */
         struct fd_closer *fd_closer;
         int fd;
         uid_t uid;
-        bool memory, refused; /* refused: since the one before it takes too long */
+        bool memory, refused; /* refused: the call before it takes too long */
 };
 
 struct fd_closer {
@@ -80,7 +81,7 @@ static void submit(struct fd_closing *it)
         it->call = (struct kio_request){
                 .op = KIO_CALL,
                 .class = KIO_CLASS_BACKGROUND,
-                .volume = it->memory ? PATH_MEMORY : PATH_FILES,
+                .volume = it->memory ? VOLUME_MEMORY : VOLUME_FILES,
                 .call = run_close,
                 .complete = on_closed,
         };
@@ -116,7 +117,7 @@ void fd_closer_add(struct fd_closer *d, int fd, uid_t uid)
 {
         struct fd_closing *it = calloc(1, sizeof(*it));
 
-        if (!it) { /* then it must be done here */
+        if (!it) { /* without memory for a record, close it here */
                 close(fd);
                 return;
         }
@@ -142,7 +143,7 @@ bool fd_closer_may_add(const struct fd_closer *d, uid_t uid)
                 files += it->uid == uid && !it->memory;
                 memory += it->uid == uid && it->memory;
         }
-        /* A user with none there may always add some, however much others have. */
+        /* A user without pending descriptors may always add some, however many others have. */
         return (files == 0 || (files < OF_A_USER && d->n_files < OF_ALL)) &&
                (memory == 0 ||
                 (d->n_memory < OF_MEMORY && memory < USER_SHARE * (OF_MEMORY - d->n_memory)));

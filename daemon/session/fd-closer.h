@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Closes the descriptors that came from clients (rule R12). close() on a file in a user-space file
+/* Closes descriptors received from clients (rule R12). close() on a file of a user-space file
  * system can take as long as its server likes, and close() on a large memfd takes the time of
- * freeing it. So two blocking-call threads close them, one for memory, one for all else. What waits
- * there is bounded for each user and in total: a session of a user over the bound is not read from
- * until there is room. Loop thread. */
+ * freeing it. Two blocking-call threads therefore close them: one for memory, one for all other
+ * files. The number of pending descriptors is bounded per user and in total: a session of a user
+ * over the bound is not read until there is room. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -13,16 +13,17 @@
 
 struct fd_closer;
 
-/* `progress`: there is room again for a user that was over the bound. */
+/* Creates a closer. `progress` is called when there may be room for a user that was over the bound.
+ * Returns 0 or -ENOMEM. */
 int fd_closer_new(struct fd_closer **ret, struct kio *io, void (*progress)(void *userdata),
                   void *userdata);
-struct fd_closer *fd_closer_free(struct fd_closer *d); /* none may be under way */
+struct fd_closer *fd_closer_free(struct fd_closer *d); /* none may be in flight */
 
-/* Closes it, sometime. */
+/* Closes a descriptor in the background. */
 void fd_closer_add(struct fd_closer *d, int fd, uid_t uid);
-/* May something of this user be added? */
+/* Returns whether another descriptor of this user may be added. */
 bool fd_closer_may_add(const struct fd_closer *d, uid_t uid);
-/* Not closed yet. */
+/* Returns the number of descriptors not closed yet. */
 unsigned fd_closer_count(const struct fd_closer *d);
-/* Under way in a thread: that may take for ever. */
+/* Returns the number of calls in flight, which may take forever. */
 unsigned fd_closer_under_way(const struct fd_closer *d);

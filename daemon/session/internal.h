@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What session.c, send.c and sessions.c share. Private to these files. */
+/* State and interfaces shared by session.c, send.c and sessions.c. Private to these files. Loop
+ * thread. */
 #pragma once
 
 #include "session/session.h"
@@ -13,70 +14,70 @@ enum { SESSIONS_USER_BUCKETS = 64 };
 enum session_state {
         SESSION_HANDSHAKE,
         SESSION_OPEN,
-        SESSION_ENDED, /* by us: waits for the peer to close, or to hold nothing */
+        SESSION_ENDED, /* by the daemon: waits for the peer to close, or to hold nothing */
         SESSION_GONE,  /* the peer has closed: waits for its requests to end */
 };
 
-/* A user with a session. */
+/* A user with at least one session. */
 struct sessions_user {
         struct list_node node;   /* in its bucket of sessions.users */
-        struct list_node turn;   /* in sessions.costly, while one of its sessions waits there */
-        struct list_node costly; /* struct session, in order */
-        struct list_node much;   /* likewise, with much to start: see sessions_iterate() */
+        struct list_node turn;   /* in sessions.costly, while `costly` is not empty */
+        struct list_node costly; /* struct session with a deferred request, in order */
+        struct list_node much; /* struct session with many keys to start, see sessions_iterate() */
         struct list_node much_turn;
         uint32_t uid;
         unsigned n_sessions;
 };
 
-/* A costly request that was read and not begun yet. */
+/* A costly request that was read but not begun. */
 struct deferred {
         uint64_t readable_ns;
         int fds[WIRE_MAX_FDS]; /* -1: none */
         unsigned n_fds;        /* charged to the user */
-        size_t bytes;          /* likewise */
+        size_t bytes;          /* length of `hdr`, charged to the user */
         struct wire_hdr hdr[];
 };
 
 struct session {
         struct client client;
         struct list_node node;   /* in sessions.all */
-        struct list_node active; /* in sessions.active: to be looked at in this iteration */
-        struct list_node costly; /* in its user's, while it has one deferred */
+        struct list_node active; /* in sessions.active: must be iterated */
+        struct list_node costly; /* in its user's list, while it has a deferred request */
         struct sessions *sessions;
         struct sessions_user *user;
-        struct deferred *deferred; /* NULL: none; while there is one, nothing more is read */
+        struct deferred *deferred; /* NULL: none; otherwise nothing more is read */
         enum session_state state;
         int fd;
         struct peer peer;
         char name[WIRE_CLIENT_NAME + 1];
         struct event *readable, *writable, *deadline;
         bool reading;
-        bool running;            /* its requests are being started: session_iterate() goes on */
-        bool unclosed;           /* ended, but its socket holds descriptors that no one receives */
-        struct list_node out;    /* what the socket would not take yet */
-        unsigned fd_replies;     /* with descriptors, since the peer was seen to have read all */
-        unsigned unread_fds;     /* in these; the user is charged for them */
-        unsigned reserved_fds;   /* charged for a reply that is about to be sent */
-        struct list_node unread; /* in sessions.unread, if there are any */
-        bool inherited;          /* the next daemon has its socket */
-        bool held;               /* a reply of its waits for descriptors to be read */
-        struct list_node waits;  /* in sessions.waiting: for descriptors to be read */
+        bool running;         /* session_iterate() is starting requests, and continues afterwards */
+        bool unclosed;        /* ended, but its socket contains descriptors that were not
+                               * received */
+        struct list_node out; /* replies that the socket did not take */
+        unsigned fd_replies;  /* replies with descriptors, since the peer had read everything */
+        unsigned unread_fds;  /* descriptors in these replies, charged to the user */
+        unsigned reserved_fds;   /* charged for a reply about to be sent */
+        struct list_node unread; /* in sessions.unread while there are any */
+        bool inherited;          /* the next daemon has a duplicate of its socket */
+        bool held;               /* a reply waits for descriptors to be read */
+        struct list_node waits;  /* in sessions.waiting, until descriptors are read */
 };
 
 struct sessions {
         struct sessions_params params;
-        int closed_fd; /* the epoll that says whose peer has closed */
+        int closed_fd; /* the epoll that reports closed peers */
         struct event *closed;
         struct list_node all, active;
-        uint32_t
-                steps; /* that client_settle() may still take in this iteration, for all sessions */
+        uint32_t steps; /* permitted for client_settle() in this iteration, for all sessions */
         struct list_node
-                unread; /* sessions that were sent descriptors, least recently seen first */
+                unread; /* sessions with unread descriptors, least recently checked first */
         struct list_node
-                waiting; /* sessions that have some to send, or to be closed with none unread */
+                waiting; /* sessions that cannot send or close until descriptors are read */
         struct event *tick;
-        bool ticks;       /* it is pending */
-        bool chains_open; /* some may be */
+        bool ticks;       /* `tick` is pending */
+        bool chains_open; /* some sessions may have open chains */
         uint64_t chains_seen_ns;
         struct list_node users[SESSIONS_USER_BUCKETS];
         struct list_node costly; /* users with costly requests, in turn */
@@ -86,65 +87,69 @@ struct sessions {
         uint64_t next_id;
         struct sessions_stats stats;
         struct log_ratelimit lines;
-        uint64_t poll_ns;     /* when the loop began to look for what can be read; 0: it has */
-        uint64_t woken_ns;    /* when it had looked */
-        uint64_t heard_ns;    /* when a client last sent something */
-        uint64_t readable_ns; /* since when what it found may have been there */
+        uint64_t poll_ns;     /* when the loop last began to poll; 0: the poll has returned */
+        uint64_t woken_ns;    /* when that poll returned */
+        uint64_t heard_ns;    /* when a client last sent a message */
+        uint64_t readable_ns; /* earliest time at which the messages of this iteration were
+                               * readable */
         union {
                 struct wire_hdr hdr;
                 uint8_t bytes[WIRE_MAX_MESSAGE];
-        } incoming; /* one message at a time, private memory */
+        } incoming; /* the message being handled, in private memory */
 };
 
-/* One line about a client, unless clients have caused too many. */
+/* Logs a line about a client, within the rate limit. */
 void session_say(struct session *s, enum log_level level, const char *what);
-/* It is looked at in this iteration, or in the next. */
+/* Makes the session be iterated, in this iteration or the next. */
 void session_activate(struct session *s);
 
-/* Has the peer read all that it was sent? Then its user is not charged for descriptors any more. */
+/* Ends the charge for descriptors if the peer has read everything that was sent. */
 void session_settle_fds(struct session *s);
-/* It is retried as soon as descriptors may have been read. */
+/* Makes the session be retried when descriptors may have been read. */
 void session_wait_for_fds(struct session *s);
-/* What it waited for may have come: a reply is sent again, or it goes on to read or to end. */
+/* Sends a held reply again, or lets the session continue to read or end. */
 void session_retry(struct session *s);
 /* --- send.c --- */
 
-/* The client's send() and takes_fds(). */
+/* Implement the client's send() and takes_fds(). */
 void session_send(struct client *client, const void *msg, size_t bytes, const int *fds,
                   unsigned n_fds);
 bool session_takes_fds(struct client *client, unsigned n);
-/* Room for a reply with descriptors is charged before the reply is made. True if there is. */
+/* Charges descriptors for a reply before it is made. `beyond` more must also be available. Returns
+ * false if they are not. */
 bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond);
-/* A reply with descriptors waits until some are read. */
+/* Delays a reply with descriptors until others are read. */
 void session_hold_reply(struct session *s);
 void session_on_writable(evutil_socket_t fd, short what, void *userdata);
-/* Nothing more is sent. */
+/* Frees all replies that were not sent. */
 void session_drop_replies(struct session *s);
 
 /* --- session.c, sessions.c --- */
 
-/* Some session has a chain that its next message may continue. */
+/* Reports that a session has a chain that its next message may continue. */
 void sessions_chain_opened(struct sessions *all);
-/* Looks at some of those that have been sent descriptors. */
+/* Checks some sessions with unread descriptors. */
 void sessions_settle_fds(struct sessions *all);
 
-/* Its first state, for any peer: reads from now on. Frees it without memory. */
+/* Starts a new session of an accepted peer, which then reads. Frees the session without memory. */
 void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin);
-/* True if it has more to start. Frees it when it is over. */
+/* Continues a session, and frees it if it is over. Returns whether it has more to do. */
 bool session_iterate(struct session *s);
-/* Its deferred request: begins, with its answer now or later. */
+/* Begins the deferred request, which is answered now or later. */
 void session_begin_deferred(struct session *s);
-/* Of this uid, one session more; NULL: no memory. */
+/* Returns the user of a new session, or NULL without memory. sessions_user_put() ends the session's
+ * reference. */
 struct sessions_user *sessions_user_get(struct sessions *all, uint32_t uid);
 void sessions_user_put(struct sessions_user *u);
-/* The session has a request deferred: its user's turn will come. */
+/* Queues a session with a deferred request for its user's turn. */
 void sessions_defer(struct sessions *all, struct session *s);
-/* It has none any more. */
+/* Removes a session from that queue. */
 void sessions_undefer(struct session *s);
 
-/* Our end: nothing is read, sent or leased any more; what is leased stays until the peer closes.
- * Without a lease there is nothing to wait for: session_iterate() frees it. */
+/* Ends a session on the daemon's initiative: nothing is read, sent or leased any longer. Existing
+ * leases stay until the peer closes; without leases, session_iterate() frees the session.
+ * Increments *counter and logs `why`, unless it is NULL. */
 void session_end(struct session *s, uint64_t *counter, const char *why);
-/* The peer's end is closed. */
+/* Handles a peer that has closed its end. */
 void session_gone(struct session *s);

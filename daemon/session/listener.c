@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See listener.h. Loop thread. Owns the socket and, if it has bound one, the socket's file, which
- * it removes at the end only while that is still its own. It takes a few connections an iteration.
+/* Implements listener.h. Loop thread. Owns the socket and, if it has bound one, the socket's file,
+ * which it removes at the end only if the file is still its own. Accepts a limited number of
+ * connections per iteration.
  *
- * Failures: at startup one sentence: another process listens on the path, there is something that
- * is no socket, or other users may replace it there. After that it can only be out of
- * descriptors. */
+ * Failures: at startup one sentence if another process listens on the path, a file there is no
+ * socket, or other users could replace it. Later it can only lack descriptors or memory. */
 #include "session/listener.h"
 
 #include <errno.h>
@@ -26,7 +26,7 @@ enum { BACKLOG = 1024, ACCEPTS_PER_ITERATION = 32, PAUSE_MS = 100 };
 struct listener {
         struct listener_params params;
         int fd;
-        char *bound; /* the file to remove at the end; NULL: inherited */
+        char *bound; /* file to remove at the end; NULL: none */
         dev_t device;
         ino_t inode;
         struct event *readable, *resume;
@@ -49,8 +49,8 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
                         continue;
                 if (errno == EAGAIN)
                         return;
-                /* EMFILE, ENFILE, ENOMEM: the connection stays in the backlog and would wake us at
-                 * once. */
+                /* EMFILE, ENFILE or ENOMEM: the connection stays in the backlog, so the event would
+                 * fire again at once. */
                 l->params.on_exhausted(l->params.userdata, -errno);
                 event_del(l->readable);
                 event_add(l->resume, &(struct timeval){ .tv_usec = PAUSE_MS * 1000 });
@@ -84,7 +84,7 @@ static int check_inherited(int fd, char *ret_error)
         return 0;
 }
 
-/* Does a process accept connections there? */
+/* Returns -EADDRINUSE if a process accepts connections there. */
 static int probe(const struct sockaddr_un *address)
 {
         _cleanup_(closep) int fd =
@@ -111,8 +111,8 @@ static int make_directory(const char *path)
         return 0;
 }
 
-/* A user that may write to the directory can put a socket of its own in the place of this one, and
- * so be the daemon for all clients. */
+/* Checks the directory of the socket. A user that may write to it could replace the socket by its
+ * own, and impersonate the daemon. */
 static int check_directory(const char *path, char *ret_error)
 {
         _cleanup_(freep) char *copy = strdup(path);
@@ -248,7 +248,7 @@ struct listener *listener_free(struct listener *l)
                 event_free(l->readable);
         if (l->resume)
                 event_free(l->resume);
-        /* Only our own file: a successor may have bound the path anew. */
+        /* Remove only our own file, since a successor may have bound the path again. */
         if (l->bound && lstat(l->bound, &st) == 0 && st.st_dev == l->device &&
             st.st_ino == l->inode)
                 (void)unlink(l->bound);

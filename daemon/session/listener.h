@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The listening Unix socket (SOCK_SEQPACKET): inherited from systemd, or bound. Accepts connections
- * and passes their descriptors to a callback; knows nothing of sessions. Out of descriptors, it
- * stops listening and retries by timer, rather than spin. */
+/* The listening Unix socket (SOCK_SEQPACKET), inherited from systemd or bound. Accepts connections
+ * and passes their descriptors to a callback; independent of sessions. Without descriptors it stops
+ * accepting and retries by a timer, instead of spinning. */
 #pragma once
 
 #include <event2/event.h>
@@ -11,18 +11,18 @@ struct listener;
 
 struct listener_params {
         const char *path;
-        uint32_t mode;                                 /* of the socket file */
+        uint32_t mode;                                 /* mode of the socket file */
         int inherited_fd;                              /* -1: bind `path` */
-        void (*on_connection)(void *userdata, int fd); /* the callee's from then on */
+        void (*on_connection)(void *userdata, int fd); /* takes the descriptor */
         void (*on_exhausted)(void *userdata,
-                             int error); /* accept is out of something; says when it stops */
+                             int error); /* accept() lacks descriptors or memory, and pauses */
         void *userdata;
 };
 
-/* 0. -EADDRINUSE: another process answers there. -EINVAL: the inherited descriptor is not such a
- * socket. -errno; a sentence in `ret_error`. Creates the directory of `path` if it is missing;
- * replaces a socket file on which no process answers. */
+/* Creates a listener. Returns 0, or a sentence in `ret_error` and -EADDRINUSE if another process
+ * listens there, -EINVAL if the inherited descriptor is no such socket, or another -errno. Creates
+ * the directory of `path` if it is missing, and replaces a socket file without a listener. */
 int listener_new(struct listener **ret, struct event_base *base,
                  const struct listener_params *params, char ret_error[static 256]);
-/* Stops accepting and removes the socket file, if it was bound here. */
+/* Stops accepting and removes the socket file if it was bound here. */
 struct listener *listener_free(struct listener *l);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a session sends: at once, or, where the socket does not take it, later.
+/* Sends the replies of a session, or keeps them until the socket takes them.
  *
- * Descriptors in replies count against the daemon's user in the kernel until the peer reads them,
- * whatever becomes of the session. The daemon learns from the socket's unread bytes when that was,
- * and charges the peer's user until then: a session with unread descriptors is kept, closed for
- * both sides, until they are read or the peer's end is closed. */
+ * The kernel charges descriptors in replies to the daemon's user until the peer reads them,
+ * whatever happens to the session. The daemon determines from the socket's unread bytes when that
+ * was, and charges the peer's user until then. A session with unread descriptors is kept, closed
+ * for both sides, until they are read or the peer's end is closed. */
 #include "session/internal.h"
 
 #include <assert.h>
@@ -18,7 +18,7 @@
 
 #include "fdpass.h"
 
-enum { UNREAD_FDS_MAX = 32 }; /* replies with descriptors */
+enum { UNREAD_FDS_MAX = 32 }; /* most unread replies with descriptors */
 
 struct outgoing {
         struct list_node node;
@@ -61,7 +61,7 @@ void session_drop_replies(struct session *s)
                 outgoing_free(s, container_of(s->out.next, struct outgoing, node));
 }
 
-/* What became of a reply, other than -EAGAIN. */
+/* Handles the result of sending a reply, other than -EAGAIN. */
 static void sent(struct session *s, int r)
 {
         char text[128];
@@ -80,8 +80,8 @@ void session_hold_reply(struct session *s)
         session_wait_for_fds(s);
 }
 
-/* What could not be sent stays, and is tried again: once the socket takes more, or, where the
- * kernel lets the daemon's user have no more descriptors on their way, in a while. */
+/* Arranges for an unsent reply to be sent again: when the socket takes more, or after a pause if
+ * the kernel permits the daemon's user no more descriptors in flight. */
 static void wait_to_send(struct session *s, int r)
 {
         if (r == -ETOOMANYREFS) {
@@ -113,7 +113,7 @@ void session_on_writable(evutil_socket_t fd, short what, void *userdata)
         flush_outgoing(userdata);
 }
 
-/* What was charged for a reply that has gone out without descriptors. */
+/* Ends the charge for descriptors of a reply that was sent without any. */
 static void release_fds(struct session *s)
 {
         quota_uncharge(&s->client.holds, QUOTA_UNREAD_FDS, s->reserved_fds);
@@ -145,7 +145,7 @@ void session_send(struct client *client, const void *msg, size_t bytes, const in
                 sent(s, r);
                 return;
         }
-        /* Bounded: no more than WIRE_MAX_INFLIGHT replies can be owed. */
+        /* Bounded, because at most WIRE_MAX_INFLIGHT replies can be due. */
         o = calloc(1, sizeof(*o) + bytes);
         if (!o) {
                 session_end(s, &s->sessions->stats.ended_bad_frame,
@@ -154,7 +154,8 @@ void session_send(struct client *client, const void *msg, size_t bytes, const in
         }
         o->bytes = bytes;
         memcpy(o->msg, msg, bytes);
-        /* Its request was charged for as much; a session that has one of these reads no more. */
+        /* The request was charged for as much, and a session with an unsent reply reads nothing
+         * more. */
         quota_charge_anyway(&s->client.holds, QUOTA_REQUEST_BYTES, outgoing_bytes(o));
         for (unsigned i = 0; i < n_fds; i++) {
                 o->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 3);
@@ -177,8 +178,7 @@ bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond)
 
         if (s->reserved_fds >= n)
                 return true;
-        /* Some of those that are charged may have been read, by clients that have not said anything
-         * since. */
+        /* Some charged descriptors may have been read by clients that have sent nothing since. */
         if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0) {
                 sessions_settle_fds(s->sessions);
                 if (quota_charge(h, QUOTA_UNREAD_FDS, n + beyond) != 0)
@@ -189,7 +189,8 @@ bool session_reserve_fds(struct session *s, unsigned n, uint64_t beyond)
         return true;
 }
 
-/* A quarter of what the user may have is kept for greeting its further connections. */
+/* Reserves descriptors for a reply. A quarter of the user's limit is kept for the greeting of its
+ * further connections. */
 bool session_takes_fds(struct client *client, unsigned n)
 {
         struct session *s = container_of(client, struct session, client);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One session: what it receives, and its end; send.c has what it sends, sessions.c all of them.
+/* One session: receiving messages, and its end. send.c sends replies; sessions.c handles all
+ * sessions.
  *
  * A session reads while it has fewer than WIRE_MAX_INFLIGHT messages and CLIENT_MAX_KEYS keys
- * unanswered, nothing that waits to be sent, and nothing half started; else it leaves its messages
- * in the socket, and the peer waits there. It calls recvmsg() itself, since bufferevents would drop
- * descriptors. */
+ * unanswered, no reply to be sent, and no message with keys to start. Otherwise it leaves messages
+ * in the socket, where the peer has to wait. It calls recvmsg() itself, since bufferevents would
+ * drop descriptors. */
 #include "session/internal.h"
 
 #include <assert.h>
@@ -56,7 +57,7 @@ void session_activate(struct session *s)
                 list_append(&s->sessions->active, &s->active);
 }
 
-/* --- descriptors that come --- */
+/* --- received descriptors --- */
 
 static void dispose_all(struct session *s, const int *fds, unsigned n)
 {
@@ -89,7 +90,7 @@ static void session_free(struct session *s)
         if (s->deadline)
                 event_free(s->deadline);
         if (s->fd >= 0)
-                close(s->fd); /* leaves the epoll with it */
+                close(s->fd); /* also removes it from the epoll */
         list_unlink(&s->active);
         list_unlink(&s->unread);
         list_unlink(&s->waits);
@@ -156,9 +157,9 @@ void session_end(struct session *s, uint64_t *counter, const char *why)
         session_activate(s);
 }
 
-/* Before a session is closed: a close with messages unread would reset the peer's connection, and
- * lose our last reply. True: nothing is left. False: there may be more, or descriptors, which must
- * not be closed here. */
+/* Discards unread messages before a session is closed, because closing with unread messages would
+ * reset the peer's connection and lose the last reply. Returns true if nothing is left, false if
+ * there may be more messages, or descriptors, which must not be closed here. */
 static bool discard_incoming(struct session *s)
 {
         for (int i = 0; i < MESSAGES_PER_ITERATION && !fdpass_brings(s->fd); i++) {
@@ -173,18 +174,19 @@ static bool discard_incoming(struct session *s)
         return false;
 }
 
-/* True if the socket is closed, or will be without us. */
+/* Closes the socket. Returns whether it is closed, or will be by others. */
 static bool close_socket(struct session *s)
 {
         struct sessions *all = s->sessions;
 
         if (s->inherited) {
-                /* It stays as it is: its peer's close has to be seen there. Its duplicate keeps it
-                 * among what is watched, whose events name this session. */
+                /* Keep the socket open, since the next daemon has to see its peer's close. Remove
+                 * it from the epoll, which would otherwise watch the duplicate, with events that
+                 * name this session. */
                 (void)epoll_ctl(all->closed_fd, EPOLL_CTL_DEL, s->fd, NULL);
                 return true;
         }
-        (void)shutdown(s->fd, SHUT_RDWR); /* nothing more comes */
+        (void)shutdown(s->fd, SHUT_RDWR); /* no message can arrive afterwards */
         session_settle_fds(s);
         if (s->unread_fds > 0 && !s->client.tenant->service->stopping) {
                 session_wait_for_fds(s);
@@ -215,8 +217,9 @@ static void session_chain_opened(struct client *client)
         sessions_chain_opened(container_of(client, struct session, client)->sessions);
 }
 
-/* What is answered as it starts needs no other iteration: the loop would poll once more, and not
- * wait, for each request of a client that has one at a time. */
+/* Activates the session after an answer, unless session_iterate() is running: it continues anyway,
+ * and another iteration would make the loop poll twice for each request of a client with one
+ * request at a time. */
 static void session_idle(struct client *client)
 {
         struct session *s = container_of(client, struct session, client);
@@ -225,11 +228,11 @@ static void session_idle(struct client *client)
                 session_activate(s);
 }
 
-/* --- in --- */
+/* --- receiving --- */
 
-/* Since when could the message have been read that is being read? If the loop slept before it woke
- * for it: since then. If it did not, something was there already, and may have been since it looked
- * the time before: the longest that this one can have waited. */
+/* Returns the earliest time at which the current message may have been readable. If the loop slept
+ * before this iteration, that is its wake-up. Otherwise the message may have waited since the
+ * previous poll returned. */
 static uint64_t received_ns(const struct session *s)
 {
         uint64_t readable_ns = s->sessions->readable_ns;
@@ -295,8 +298,8 @@ static void hello(struct session *s, const struct wire_hello *msg)
         session_say(s, LOG_LEVEL_DEBUG, "session opened");
 }
 
-/* These take long, each for itself, or do things that do: they are begun at the end of an
- * iteration, for so long as they may take of it, users in turn (sessions_iterate()). */
+/* Returns whether a request is slow by itself or causes slow work. Such requests are begun at the
+ * end of an iteration within a time limit, users in turn (sessions_iterate()). */
 static bool is_costly(unsigned op)
 {
         return op == WIRE_NAMESPACE || op == WIRE_STAGING || op == WIRE_REGISTER ||
@@ -322,8 +325,8 @@ static void defer(struct session *s, const struct wire_hdr *hdr, size_t bytes, i
                 d->fds[i] = i < n_fds ? TAKE_FD(fds[i]) : -1;
         d->n_fds = n_fds;
         d->bytes = bytes;
-        /* One for each session, so that the connections' limit bounds these; a request that finds
-         * no room is refused once it is begun. */
+        /* There is at most one per session, so the limit of connections bounds them; a request over
+         * a limit is refused when it is begun. */
         quota_charge_anyway(&s->client.holds, QUOTA_DEFERRED_FDS, n_fds);
         quota_charge_anyway(&s->client.holds, QUOTA_REQUEST_BYTES, sizeof(*d) + bytes);
         s->deferred = d;
@@ -397,7 +400,7 @@ static void read_messages(struct session *s)
                                     "ended");
                         return;
                 }
-                /* The greeting has two. */
+                /* The reply to HELLO has two descriptors. */
                 if (s->state == SESSION_HANDSHAKE && !session_reserve_fds(s, HELLO_FDS, 0)) {
                         session_hold_reply(s);
                         return;
@@ -465,7 +468,7 @@ static void on_readable(evutil_socket_t fd, short what, void *userdata)
         session_activate(s);
 }
 
-/* --- its life --- */
+/* --- the life of a session --- */
 
 void session_begin(struct session *s, struct tenant *tenant, const struct quota_holder *holds,
                    bool admin)

@@ -4,8 +4,8 @@
  *
  * The daemon must notice a peer's close whether it reads from the session or not. libevent's
  * EV_CLOSED does not report a peer that left replies unread: the kernel then reports an error as
- * well, which libevent passes to readers and writers only, again and again. So all sessions are
- * also in an epoll of their own, edge-triggered. */
+ * well, which libevent passes to readers and writers only, again and again. All sessions are
+ * therefore also in an edge-triggered epoll of their own. */
 #include "session/internal.h"
 
 #include <assert.h>
@@ -21,21 +21,21 @@
 #include "cleanup.h"
 
 enum {
-        CLOSED_NS = 200000, /* of an iteration, for those whose peer has closed */
+        CLOSED_NS = 200000, /* per iteration, for sessions whose peer has closed */
         LINES_BURST = 20,
         SLEPT_NS = 20000, /* a poll that takes longer has waited for an event */
-        TURN_NS = 50000,  /* of an iteration, for sessions with much to do */
+        TURN_NS = 50000,  /* per iteration, for sessions with many keys to start */
         SETTLED_PER_ITERATION = 64,
         TICK_MS = 10,
         CHAINS_MS = 1000,
         CHAIN_IDLE_MS = 5000,
         NS_PER_MS = 1000000,
-        SETTLE_STEPS = 256, /* of client_settle(), of an iteration, for all sessions */
-        COSTLY_NS = 500000, /* of an iteration, for all costly requests; the last one begun may take
-                               it beyond */
+        SETTLE_STEPS = 256, /* steps of client_settle() per iteration, for all sessions */
+        COSTLY_NS = 500000, /* per iteration, for all costly requests; the last one begun may exceed
+                             * it */
 };
 
-/* --- what time brings: descriptors are read, chains are not continued --- */
+/* --- periodic work: descriptors that were read, and chains not continued --- */
 
 void sessions_settle_fds(struct sessions *all)
 {
@@ -64,7 +64,8 @@ void session_wait_for_fds(struct session *s)
         start_tick(s->sessions, TICK_MS);
 }
 
-/* What a client leaves open and does not continue takes memory for nothing. */
+/* Closes chains that were left open, because they occupy memory. Returns whether some are still
+ * open. */
 static bool close_idle_chains(struct sessions *all, uint64_t now_ns)
 {
         bool open = false;
@@ -91,7 +92,7 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
         list_splice(&turn, &all->waiting);
         for (unsigned i = 0; i < SETTLED_PER_ITERATION && !list_empty(&turn); i++)
                 session_retry(container_of(turn.next, struct session, waits));
-        list_splice(&turn, &all->waiting); /* those that wait again come after the others */
+        list_splice(&turn, &all->waiting); /* sessions that wait again follow the others */
         list_splice(&all->waiting, &turn);
         if (all->chains_open && now_ns - all->chains_seen_ns >= CHAINS_MS * (uint64_t)NS_PER_MS) {
                 all->chains_seen_ns = now_ns;
@@ -108,7 +109,7 @@ void sessions_chain_opened(struct sessions *all)
                 start_tick(all, CHAINS_MS);
 }
 
-/* There is room again for what had to wait. */
+/* Retries sessions that had to wait for room in the fd closer. */
 static void on_disposed(void *userdata)
 {
         struct sessions *all = userdata;
@@ -129,7 +130,7 @@ static void on_closed(evutil_socket_t fd, short what, void *userdata)
         struct epoll_event event;
 
         sessions_woken(userdata);
-        /* One at a time: what is not taken here stays to be reported. */
+        /* Take one event at a time: the others stay in the epoll. */
         while (epoll_wait(fd, &event, 1, 0) == 1) {
                 if (event.events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
                         session_gone(event.data.ptr);
@@ -286,8 +287,8 @@ void sessions_undefer(struct session *s)
         s->sessions->stats.deferred--;
 }
 
-/* Begins costly requests, one of each user and then again, for so long as they may take. True:
- * there is more to do at once. */
+/* Begins costly requests, one of each user in turn, within the time limit. Returns whether there is
+ * more to do immediately. */
 static bool begin_deferred(struct sessions *all)
 {
         uint64_t began_ns, now_ns;
@@ -305,7 +306,7 @@ static bool begin_deferred(struct sessions *all)
                 if (!list_empty(&u->costly))
                         list_append(&all->costly, n);
                 session_begin_deferred(s);
-                more |= session_iterate(s); /* it reads again from here on */
+                more |= session_iterate(s); /* to read again */
                 now_ns = clock_mono_ns();
         }
         if (all->params.costly)
@@ -320,9 +321,10 @@ static void want_much(struct session *s, struct list_node *users)
                 list_append(users, &s->user->much_turn);
 }
 
-/* Sessions with little to do go first; those with much share the rest of the iteration, users in
- * turn and the sessions of each in order, and then the loop polls for more of the former. So a
- * client that sends a request now and then does not wait for a whole round of the busy ones. */
+/* Continues all active sessions. Those with few keys to start go first. The others share the rest
+ * of the iteration, users in turn and each user's sessions in order; then the loop polls for more
+ * of the former. A client with occasional requests therefore does not wait for a whole round of
+ * busy ones. */
 bool sessions_iterate(struct sessions *all)
 {
         struct list_node turn = LIST_INIT(turn), users = LIST_INIT(users), left = LIST_INIT(left);
@@ -346,7 +348,7 @@ bool sessions_iterate(struct sessions *all)
                 struct sessions_user *u = container_of(n, struct sessions_user, much_turn);
                 struct list_node *first = list_pop(&u->much);
 
-                u->n_sessions++; /* with its last session it is freed */
+                u->n_sessions++; /* a reference, since the user is freed with its last session */
                 more |= session_iterate(container_of(first, struct session, active));
                 if (!list_empty(&u->much))
                         list_append(&users, n);
@@ -354,7 +356,7 @@ bool sessions_iterate(struct sessions *all)
                 if (clock_mono_ns() >= until_ns)
                         break;
         }
-        /* In front of those that had their part of this iteration. */
+        /* Sessions that had no turn go before those that had one. */
         while ((n = list_pop(&users)))
                 list_splice(&left, &container_of(n, struct sessions_user, much_turn)->much);
         more |= !list_empty(&left);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A queue for each user that has areas here. The thread has the first area of each queue, and the
- * next one once that is freed: as the thread takes calls in order, users take turns.
+/* Implements staging-closer.h with a queue per user. The thread has the first area of each queue,
+ * and gets the next one when that is freed; since the thread runs calls in order, users take turns.
  *
  * Failures: without memory for the record the area is freed on the loop. */
 #include "session/staging-closer.h"
@@ -21,8 +21,9 @@ static_assert((int)STAGING_THREAD > (int)STORE_MAX_VOLUMES,
 struct closing {
         struct kio_request call;
         struct staging_closer *closer;
-        struct list_node first;  /* in its bucket, if it is the first of its user's: the thread's */
-        struct list_node others; /* of the user: the first one's list of them, in order */
+        struct list_node first; /* in its bucket, if it is its user's first, which the thread has */
+        struct list_node others; /* further areas of the user in order; the list belongs to the
+                                  * first */
         struct staging staging;
         struct quota_holder holds;
 };
@@ -88,7 +89,7 @@ static void on_closed(struct kio_request *call)
         list_unlink(&it->first);
         if (!list_empty(&it->others)) {
                 next = container_of(it->others.next, struct closing, others);
-                list_unlink(&it->others); /* the list is the next one's */
+                list_unlink(&it->others); /* `next` becomes the head of the list */
                 submit(next);
         }
         it->closer->count--;

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slabs of equal slots: see slab.h for the contract.
+/* Implements slab.h.
  *
- * Runs on the loop thread. Owns bookkeeping only; the bytes are the pool's or the store's.
+ * Runs on the loop thread. Owns the accounting only; the bytes belong to the pool or the store.
  *
- * One uint32_t a slot serves twice: below 2^31 it is the slot's owner, with the top bit set the
- * slot is free and the rest is the next free slot of the slab. Slots from `fresh` on were never
- * handed out and their words never written, so cutting a slab costs nothing but an allocation.
+ * One uint32_t per slot serves two purposes: below 2^31 it is the slot's owner; with the top bit
+ * set the slot is free and the rest is the next free slot of the slab. Slots from `fresh` on have
+ * never been handed out and their words never written, so that dividing a slab costs only an
+ * allocation.
  *
- * Acquire: the class's first slab with room; else a free slab; else an empty slab of whatever class
- * has one. A slab that got a slot back goes to the front, an empty one to the end, so that slabs
+ * Acquire: the class's first slab with room; else a free slab; else an empty slab of any other
+ * class. A slab that gets a slot back moves to the front, an empty one to the end, so that slabs
  * become full or empty instead of fragmented. Slots of a slab are acquired in the order in which
- * they were released, and of an empty slab from its beginning: so consecutive puts get adjacent
- * slots, whose writes can be merged. Recovery occupies slots out of order: that leaves the free
- * list stale, and the next acquire from the slab links it anew, once. Failures: out of memory while
- * cutting leaves everything as it was. Misuse is asserted. */
+ * they were released, and in an empty slab from its beginning: so consecutive puts get adjacent
+ * slots, whose writes can be merged. Recovery occupies slots out of order, which leaves the free
+ * list stale; the next acquire from the slab rebuilds it once. Failures: a lack of memory changes
+ * nothing. Misuse is asserted. */
 #include "slab/slab.h"
 
 #include <assert.h>
@@ -26,7 +27,7 @@
 #include "warm.h"
 
 #define SLOT_FREE 0x80000000u
-#define SLOT_END  0x7fffffffu /* no next one */
+#define SLOT_END  0x7fffffffu /* no next slot */
 #define NONE      UINT32_MAX  /* no slab */
 
 enum { NO_CLASS = UINT16_MAX, STEPS_AN_OCTAVE = 8 };
@@ -37,13 +38,13 @@ struct slab_link {
 
 struct slab {
         uint64_t bytes;
-        uint32_t *words; /* one a slot; NULL while free */
+        uint32_t *words; /* one per slot; NULL while free */
         uint32_t slots, used;
-        uint32_t fresh;      /* first slot never handed out since the slab was cut */
+        uint32_t fresh;      /* first slot not handed out since the slab was divided */
         uint32_t first_free; /* SLOT_END: none below fresh */
-        uint32_t last_free;  /* the end of that list, if there is one */
+        uint32_t last_free;  /* end of the free list, if it is not empty */
         uint16_t class;
-        bool stale; /* the free list does not know what was occupied */
+        bool stale; /* the free list still contains slots that were occupied */
         bool in_empty;
         struct slab_link room;  /* in its class's list of slabs with room, or in the free list */
         struct slab_link empty; /* in the list of empty slabs that have a class */
@@ -56,8 +57,8 @@ struct slab_list {
 struct slab_class {
         uint64_t bytes;
         uint16_t group;
-        uint16_t sibling;  /* of the same size in another group; NO_CLASS */
-        uint16_t relative; /* of another size in the same group; NO_CLASS */
+        uint16_t sibling;  /* a class of the same size in another group; NO_CLASS */
+        uint16_t relative; /* a class of another size in the same group; NO_CLASS */
         struct slab_list room;
         uint32_t slabs;
         uint64_t slots, used;
@@ -69,14 +70,14 @@ struct slabs {
         unsigned n_classes, n_sizes, n_groups;
         struct slab_list free, empty;
         struct slab_class classes[SLAB_MAX_CLASSES];
-        uint16_t by_size[SLAB_MAX_SIZES]; /* classes of group 0, ascending sizes */
+        uint16_t by_size[SLAB_MAX_SIZES]; /* classes of group 0 in ascending order */
         struct {
-                uint16_t group, class; /* its newest class */
+                uint16_t group, class; /* class: the most recently created one */
         } groups[SLAB_MAX_CLASSES];
         struct slab slabs[];
 };
 
-/* Both lists are threaded through struct slab; `link` says through which of its links. */
+/* Returns a slab's links for one of its lists; `link` is the offset of the links in struct slab. */
 static struct slab_link *link_of(struct slabs *s, uint32_t slab, size_t link)
 {
         return (struct slab_link *)((char *)&s->slabs[slab] + link);
@@ -121,7 +122,7 @@ static void list_push_back(struct slabs *s, struct slab_list *list, size_t link,
 
 /* --- classes --- */
 
-/* Position in by_size of the smallest class of at least `bytes`; n_sizes if there is none. */
+/* Returns the position in by_size of the smallest class of at least `bytes`, or n_sizes. */
 static unsigned class_position(const struct slabs *s, uint64_t bytes)
 {
         unsigned low = 0, high = s->n_sizes;
@@ -137,7 +138,7 @@ static unsigned class_position(const struct slabs *s, uint64_t bytes)
         return low;
 }
 
-/* The group's place in `groups`; n_groups if it has no class yet. */
+/* Returns the group's index in `groups`, or n_groups if it has no class yet. */
 static unsigned group_position(const struct slabs *s, uint16_t group)
 {
         unsigned at = 0;
@@ -176,9 +177,9 @@ static void class_add(struct slabs *s, uint64_t bytes)
         s->n_sizes++;
 }
 
-/* Eight linear steps an octave, so neighbours are at most 1/8 apart; below 8 grains the grain is
- * the step. The largest is the slab itself. At most 16 + 8 * 48 of them: the table has room for
- * those and more. */
+/* Creates the shared classes: eight linear steps per octave, so that neighbours are at most 1/8
+ * apart; below 8 grains, every multiple of the grain. The largest is the whole slab. There are at
+ * most 16 + 8 * 48, for which the table has room. */
 static void classes_init(struct slabs *s)
 {
         uint64_t grains = s->slab_bytes / SLAB_GRAIN, step = 1, n = 1;
@@ -214,7 +215,7 @@ int slabs_declare_class(struct slabs *s, uint64_t bytes)
         return declare(s, bytes, SLAB_DECLARED_SIZES, SLAB_ASKED_CLASSES);
 }
 
-/* The group's class of the size of this one, which is made if there may be so many. */
+/* Finds the class with the same size as `class` in a group, or creates it within the limit. */
 static int find_or_make(struct slabs *s, uint16_t group, int class, unsigned max_classes)
 {
         unsigned made;
@@ -380,8 +381,8 @@ static void slab_uncut(struct slabs *s, uint32_t i)
         s->n_free++;
 }
 
-/* Gives a free slab its class. The slab is in the class's list of slabs with room and in that of
- * empty ones then. */
+/* Gives a free slab its class, and adds it to the class's list of slabs with room and to the list
+ * of empty ones. */
 static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
 {
         struct slab *slab = &s->slabs[i];
@@ -409,8 +410,8 @@ static int slab_cut(struct slabs *s, uint32_t i, unsigned class)
         return 0;
 }
 
-/* Makes the class own one more slab, with room at that. 0, SLAB_FULL, -ENOMEM. Only the last slab
- * of a space is shorter than the others, so these walks end at the first or second step. */
+/* Gives the class another slab, with room. Returns 0, SLAB_FULL or -ENOMEM. Only the last slab of a
+ * space is shorter than the others, so these walks end at the first or second step. */
 static int class_grow(struct slabs *s, unsigned class)
 {
         uint64_t bytes = s->classes[class].bytes;
@@ -482,7 +483,7 @@ static void slab_relink(struct slab *slab)
         slab->stale = false;
 }
 
-/* A slot changed from free to used. */
+/* Accounts for a slot that changes from free to used. */
 static void slab_count_used(struct slabs *s, uint32_t i)
 {
         struct slab *slab = &s->slabs[i];

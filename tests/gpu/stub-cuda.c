@@ -14,6 +14,7 @@
 
 #include "checked.h"
 #include "gpu/cuda-api.h"
+#include "stub-capture.h"
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -123,7 +124,9 @@ static int leave(int r)
 
 #define BEGIN()                                                                                    \
         do {                                                                                       \
-                int fault_ = enter(__func__);                                                      \
+                int fault_ = enter(__func__), capture_ = capture_check(__func__);                  \
+                if (capture_ != 0)                                                                 \
+                        return leave(capture_);                                                    \
                 if (fault_ != 0)                                                                   \
                         return leave(fault_);                                                      \
         } while (0)
@@ -330,8 +333,11 @@ static struct CUstream_st *stream_of(cu_stream handle)
 static int stream_add(cu_stream handle, struct work w)
 {
         struct CUstream_st *s = stream_of(handle);
+        int r = capture_check_stream(handle);
         struct work *copy;
 
+        if (r != 0)
+                return r;
         if (!s)
                 return ERROR_INVALID_HANDLE;
         copy = malloc(sizeof(*copy));
@@ -402,6 +408,7 @@ EXPORT void stub_live(struct stub_live *ret)
         pthread_mutex_lock(&lock);
         *ret = count;
         ret->pushed = depth;
+        ret->capture_mode = capture_mode();
         leave(0);
 }
 
@@ -416,6 +423,39 @@ EXPORT void *stub_memory(uint64_t address)
         return p;
 }
 
+EXPORT int stub_begin_capture(void *stream, int mode);
+EXPORT int stub_begin_capture(void *stream, int mode)
+{
+        pthread_mutex_lock(&lock);
+        return leave(capture_begin(stream, mode));
+}
+
+EXPORT bool stub_end_capture(void *stream);
+EXPORT bool stub_end_capture(void *stream)
+{
+        pthread_mutex_lock(&lock);
+        return leave(capture_end(stream)) == CU_OK;
+}
+
+EXPORT void stub_arm_capture(unsigned number);
+EXPORT void stub_arm_capture(unsigned number)
+{
+        pthread_mutex_lock(&lock);
+        capture_arm(number);
+        leave(0);
+}
+
+EXPORT bool stub_disarm_capture(unsigned *ret_calls);
+EXPORT bool stub_disarm_capture(unsigned *ret_calls)
+{
+        bool r;
+
+        pthread_mutex_lock(&lock);
+        r = capture_disarm(ret_calls);
+        leave(0);
+        return r;
+}
+
 EXPORT void stub_reset(void);
 EXPORT void stub_reset(void)
 {
@@ -424,6 +464,7 @@ EXPORT void stub_reset(void)
                 faults[i].calls = faults[i].after = faults[i].times = 0;
         sticky = 0;
         automatic = true;
+        capture_reset();
         leave(0);
 }
 
@@ -656,7 +697,8 @@ cu_result cuStreamCreateWithPriority(cu_stream *ret, unsigned flags, int priorit
         return cuStreamCreate(ret, flags);
 }
 
-/* What it holds is carried out first: the real driver frees a stream when its work is done. */
+/* The work in the stream is carried out first: the real driver frees a stream when its work is
+ * done. */
 cu_result cuStreamDestroy_v2(cu_stream stream)
 {
         struct work *w;
@@ -682,15 +724,33 @@ cu_result cuStreamWaitEvent(cu_stream stream, cu_event event, unsigned flags)
 
 cu_result cuStreamSynchronize(cu_stream stream)
 {
-        int r = enter(__func__);
+        int r = enter(__func__), capture = capture_check(__func__);
         const struct CUstream_st *s = stream_of(stream);
 
+        if (capture == 0)
+                capture = capture_check_stream(stream);
+        if (capture != 0)
+                return leave(capture);
         if (!s)
                 return leave(ERROR_INVALID_HANDLE);
         while (!TAILQ_EMPTY(&s->work))
                 if (!step(0))
                         pthread_cond_wait(&changed, &lock);
         return leave(r != 0 ? r : sticky);
+}
+
+cu_result cuStreamIsCapturing(cu_stream stream, int *ret_state)
+{
+        BEGIN_IN_CONTEXT();
+        *ret_state = capture_is_active(stream) ? CU_CAPTURE_STATE_ACTIVE : CU_CAPTURE_STATE_NONE;
+        return leave(CU_OK);
+}
+
+cu_result cuThreadExchangeStreamCaptureMode(int *mode)
+{
+        BEGIN();
+        *mode = capture_exchange_mode(*mode);
+        return leave(CU_OK);
 }
 
 cu_result cuEventCreate(cu_event *ret, unsigned flags)
@@ -738,6 +798,8 @@ cu_result cuEventElapsedTime(float *ret_ms, cu_event begin, cu_event end)
         return leave(CU_OK);
 }
 
+/* The library does not call it; the tests' engines do. */
+EXPORT cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user);
 cu_result cuLaunchHostFunc(cu_stream stream, void (*run)(void *user), void *user)
 {
         BEGIN_IN_CONTEXT();

@@ -11,6 +11,7 @@
 
 struct stub_live {
         unsigned contexts, streams, events, allocations, registrations, modules, pushed;
+        int capture_mode; /* the calling thread has this one; GLOBAL at first */
 };
 
 struct stub_cuda {
@@ -27,6 +28,14 @@ struct stub_cuda {
         void (*live)(struct stub_live *ret);
         /* Device memory, as the CPU may use it. NULL: no such memory. */
         void *(*memory)(uint64_t address);
+        /* Begins and ends a capture of a stream in this thread. end_capture: is the capture valid?
+         */
+        int (*begin_capture)(void *stream, int mode);
+        bool (*end_capture)(void *stream);
+        /* Lets another thread begin a global capture before the call of that number, counted from
+         * now on from 1; and ends it. disarm_capture: is it valid? *ret_calls: calls in between. */
+        void (*arm_capture)(unsigned number);
+        bool (*disarm_capture)(unsigned *ret_calls);
         /* Forgets all faults, errors and counts. */
         void (*reset)(void);
 };

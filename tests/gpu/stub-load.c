@@ -17,7 +17,12 @@ bool stub_cuda_load(struct stub_cuda *ret)
         *(void **)&ret->live = dlsym(library, "stub_live");
         *(void **)&ret->memory = dlsym(library, "stub_memory");
         *(void **)&ret->reset = dlsym(library, "stub_reset");
-        return ret->run && ret->step && ret->fault && ret->calls && ret->live && ret->memory &&
+        *(void **)&ret->begin_capture = dlsym(library, "stub_begin_capture");
+        *(void **)&ret->end_capture = dlsym(library, "stub_end_capture");
+        *(void **)&ret->arm_capture = dlsym(library, "stub_arm_capture");
+        *(void **)&ret->disarm_capture = dlsym(library, "stub_disarm_capture");
+        return ret->begin_capture && ret->end_capture && ret->arm_capture && ret->disarm_capture &&
+               ret->run && ret->step && ret->fault && ret->calls && ret->live && ret->memory &&
                ret->reset;
 }
 

@@ -2,6 +2,7 @@
 """vLLM's tier under the recorded contracts of vLLM 0.26 and 0.33, against a real daemon; vLLM is not needed. The scenarios are
 those that tests/engines/vllm_check.py runs over the real managers."""
 
+import collections
 import json
 import pathlib
 import sys
@@ -156,7 +157,20 @@ def test_rates_are_learned(make):
     vllm_scenarios.check_load(host, "b", keys)
     counts = host.counts()
     assert counts["vllm:kv_offload_kvcache_prefill_tokens_per_second"] > 0
-    assert counts["vllm:kv_offload_kvcache_memory_bytes_per_second"] > 0
+
+
+def test_the_time_of_a_load_is_known_as_well_as_it_was_looked_for():
+    """The engine asks once a step: the load ended after the time before, and before this one."""
+    from kvcache.vllm.transfers import Transfers, _Job
+    transfers = object.__new__(Transfers)
+    transfers.row_bytes, transfers.queued_bytes, transfers._load_ended, transfers._reports = 4096, 8192, 5.0, collections.deque()
+    for number, (started, before, now, most_s, least_s) in enumerate([(10.0, 9.0, 12.0, 2.0, 0.0), (11.0, 13.0, 14.0, 2.0, 1.0),
+                                                                      (20.0, 29.0, 30.0, 10.0, 9.0)]):
+        job = _Job(number, True, [b"k"], [0], 0)
+        job.started, job.memory_bytes = started, 4096
+        transfers._ended(job, now, before)
+        report = transfers._reports.pop()
+        assert (report.seconds, report.least_s) == (most_s, least_s), number
 
 
 def test_a_daemon_without_room_for_the_rows_is_said(make_daemon, version, caplog):

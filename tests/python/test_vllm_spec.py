@@ -53,7 +53,7 @@ def go_on(process):
 
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
-                                      "preempted_and_declined", "told_apart"])
+                                      "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone"])
 def test_scenario(scenario, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")

@@ -6,6 +6,7 @@
 VERSION is 0.26 or 0.33, or real: the vLLM that is installed. It asserts where vLLM does. What a test is to do meanwhile (end the
 daemon, say) is printed, and a line of input says that it is done."""
 
+import contextlib
 import ctypes
 import faulthandler
 import hashlib
@@ -43,6 +44,17 @@ def keys_of(name, count, group=0):
 
 def value_of(key, layer):
     return hashlib.shake_128(key + bytes([layer])).digest(PAGE)
+
+
+@contextlib.contextmanager
+def relaxed():
+    """The tests' own calls invalidate no capture."""
+    mode = ctypes.c_int(2)
+    assert not cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        assert not cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def after(seconds, then=lambda: None):
@@ -98,7 +110,8 @@ class Tensor:
     def read(self, block):
         room = ctypes.create_string_buffer(PAGE)
         self.copy(ctypes.addressof(room), self.address + block * PAGE)
-        assert not cuda.cuStreamSynchronize(stream)
+        with relaxed():
+            assert not cuda.cuStreamSynchronize(stream)
         return room.raw
 
 
@@ -112,9 +125,9 @@ def caches(*pages, groups=1):
 
 
 class Host:
-    def __init__(self, engine="one", worker=True, **options):
+    def __init__(self, engine="one", worker=True, memory=None, **options):
         self.spec = ours.KvcacheOffloadingSpec(config(engine, **options))
-        self.caches = caches(*[PAGE] * LAYERS, groups=len(options.get("groups", (0,))))
+        self.caches = memory or caches(*[PAGE] * LAYERS, groups=len(options.get("groups", (0,))))
         self.worker = ours.KvcacheWorker(ours.KvcacheOffloadingSpec(config(engine, **options)), self.caches, 0,
                                          lambda: stream.value) if worker else None
         self.manager = self.spec.get_manager()
@@ -476,6 +489,47 @@ def prefill_rate():
     host.manager.prepare_store(keys_of("others", 60), context)
     host.step()
     assert policy.prefill < 640 / 0.19, policy.prefill
+    host.close()
+
+
+def captures():
+    """Another thread of the engine captures a CUDA graph, from the first call of the driver on, or the second, and so on: no call of
+    ours, in whichever thread, invalidates the capture, and each leaves its thread's capture mode as it was."""
+    memory, keys, calls, n, mode = caches(*[PAGE] * LAYERS), keys_of("captured", 8), ctypes.c_uint(1), 1, ctypes.c_int(0)
+    while n <= calls.value:
+        cuda.stub_arm_capture(n)
+        host = Host(f"engine {n}", memory=memory)
+        host.stored("1", keys)
+        assert host.found("2", keys) == 8
+        host.close()
+        assert cuda.stub_disarm_capture(ctypes.byref(calls)), f"the capture that began before call {n} of {calls.value} is invalid"
+        assert not cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)) and mode.value == 0
+        n += 1 + n // 3
+    assert n > 50
+
+
+def a_captured_stream_is_left_alone():
+    """A store of the stream is dropped and counted, and a load refused; the capture goes on."""
+    host, keys = Host(), keys_of("stream", 4)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 4
+    spec = host.manager.prepare_load(keys, context)
+    others = keys_of("other", 4)
+    output = host.manager.prepare_store(others, host.begin("3"))
+    where = ns(block_ids=[0, 1, 2, 3], group_sizes=[4], block_indices=[0])
+    assert not cuda.stub_begin_capture(stream, 0)
+    assert host.worker.submit_store(7, where, output.store_spec)
+    assert [(e.job_id, e.success) for e in host.worker.get_finished()] == [(7, True)]
+    try:
+        host.worker.submit_load(8, spec, where)
+        raise AssertionError("a load that cannot be ordered was taken")
+    except RuntimeError as e:
+        assert "is being captured" in str(e)
+    assert cuda.stub_end_capture(stream)
+    assert host.counts()["failed_stores"] == 4
+    del spec, output
+    host.manager.complete_load(keys, context)
     host.close()
 
 

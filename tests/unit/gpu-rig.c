@@ -70,6 +70,7 @@ int teardown(void **state)
         assert_int_equal(live.contexts, 1);
         assert_int_equal(live.streams + live.events + live.allocations, 0);
         assert_int_equal(live.registrations + live.modules + live.pushed, 0);
+        assert_int_equal(live.capture_mode, CU_CAPTURE_MODE_GLOBAL);
         return rig_teardown(&rig);
 }
 

@@ -241,7 +241,8 @@ static void a_driver_that_fails_between_the_parts_ends_the_request(void **state)
 
         begin_limited(f, 2 * BLOCK);
         put_keys(f, 6, 1);
-        for (unsigned after = 0; after < 6; after++) { /* two a part: the first one only times it */
+        /* Two a part, of which the first only times it; and one that times the request. */
+        for (unsigned after = 0; after < 7; after++) {
                 struct job *j = job_of(f, 6, 1, 0);
 
                 stub.fault("cuEventRecord", after, 1, CU_ERROR_OUT_OF_MEMORY);

@@ -34,7 +34,7 @@ CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST = 1, 2, 3
 _LAYOUT = struct.Struct("<IIIIIIQQQQQ")
 _OPTIONS = struct.Struct("<IIiIIIQ")
 _REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQ")
-_COMPLETION = struct.Struct("<QiiQ")
+_COMPLETION = struct.Struct("<QiiQQ")
 _BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
 _DONE = 2
 _RETRY_S = 1.0
@@ -64,7 +64,8 @@ class Gpu:
     """One device of this process, by its number, in its primary context (PyTorch's).
 
     staging_bytes  that puts pass through; an eighth of it holds a block; 0: 128 MiB
-    reason         why the last call was not served by the GPU; empty: it was"""
+    reason         why the last call was not served by the GPU; empty: it was
+    copy_s         seconds in which copies of the last call were under way, by the GPU's clock; 0: not known"""
 
     def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0) -> None:
         if not 0 <= device < 2**31:
@@ -74,6 +75,7 @@ class Gpu:
         self._gpu: int | None = None
         self._retry_at = 0.0
         self.reason = ""
+        self.copy_s = 0.0
 
     @property
     def attached(self) -> bool:
@@ -173,8 +175,9 @@ class Gpu:
                 raise self._client._raised(r)
             if r == 0:
                 continue
-            _, kind, error, _ = _COMPLETION.unpack(room.raw)
+            _, kind, error, _, copy_ns = _COMPLETION.unpack(room.raw)
             if kind == _DONE:
+                self.copy_s = copy_ns / 1e9
                 if error:
                     self.reason = self._words()
                 return

@@ -36,14 +36,15 @@ OPEN_S = 1.0        # of what is asked once: namespaces, staging memory
 SLICE_BLOCKS = 32   # of a store, between which loads may begin
 PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each time
 LONGEST_PAUSE_S = 4.0
-STORE_S = 2.0       # that a slice may take
+STORE_S = 0.4       # that a slice may take, so that an engine that waits for stores goes on in FLUSH_S + STORE_S
 LOAD_S = 2.0        # that a load waits for the daemon, before it is copied from the leased memory
 HANDOVER_S = 0.002  # that the engine's thread waits until a load is under way
 COMPUTED_S = 0.001  # between two looks at whether what a store reads was computed
-FLUSH_S = 0.5       # of an engine that waits for stores, before the rest of them is dropped
-
+FLUSH_S = 0.1       # of an engine that waits for stores, before the rest of them is dropped
+ATTACH_S = 10.0     # that the start of an engine waits for the attachment: vLLM captures its CUDA graphs next
 
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
+RELAXED = 2      # CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread invalidates a capture of another one
 
 
 class Blocks(NamedTuple):
@@ -84,8 +85,22 @@ class Cuda:
     def __init__(self, device: int) -> None:
         self._cuda = ctypes.CDLL("libcuda.so.1")
         self._context = ctypes.c_void_p()
-        self._call("cuInit", 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        mode = self._relax()
+        try:
+            self._call("cuInit", 0)
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        finally:
+            self._restore(mode)
+
+    def _relax(self) -> int:
+        """Makes this thread's calls harmless to captures of other threads. Returns the mode for _restore()."""
+        mode = ctypes.c_int(RELAXED)
+        exchange = getattr(self._cuda, "cuThreadExchangeStreamCaptureMode", None)  # since CUDA 10.1
+        return RELAXED if exchange is None or exchange(ctypes.byref(mode)) else mode.value
+
+    def _restore(self, mode: int) -> None:
+        if mode != RELAXED:
+            self._cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(mode)))
 
     def _call(self, name: str, *arguments: Any) -> None:
         r = getattr(self._cuda, name)(*arguments)
@@ -93,7 +108,8 @@ class Cuda:
             raise OSError(f"{name}() of the GPU's driver: error {r}")
 
     def use(self) -> None:
-        """In this thread, from now on."""
+        """In this thread, which is the library's own, from now on."""
+        self._relax()
         self._call("cuCtxPushCurrent_v2", self._context)
 
     def leave(self) -> None:
@@ -105,14 +121,19 @@ class Cuda:
         return stream.value or 0
 
     def record(self, stream: int) -> int:
-        """An event behind what this stream holds now."""
-        event = ctypes.c_void_p()
-        self.use()
+        """An event behind what this stream of the engine's holds now; 0: the stream is being captured, and is left alone."""
+        event, state, mode = ctypes.c_void_p(), ctypes.c_int(), self._relax()
         try:
-            self._call("cuEventCreate", ctypes.byref(event), 2)  # without timing
-            self._call("cuEventRecord", event, ctypes.c_void_p(stream))
+            self._call("cuCtxPushCurrent_v2", self._context)
+            try:
+                if stream > 1 and self._cuda.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state)) == 0 and state.value:
+                    return 0
+                self._call("cuEventCreate", ctypes.byref(event), 2)  # without timing
+                self._call("cuEventRecord", event, ctypes.c_void_p(stream))
+            finally:
+                self.leave()
         finally:
-            self.leave()
+            self._restore(mode)
         return event.value or 0
 
     def wait_for(self, stream: int, event: int) -> None:
@@ -152,7 +173,8 @@ class _Job:
 
 
 class Mover:
-    """`names`: the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at the time of a call."""
+    """`names`: the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at the
+    time of a call."""
 
     def __init__(self, blocks: Sequence[Blocks], names: Mapping[int, str], fields: Mapping[str, str], *, socket: str | None,
                  device: int, ack: str, timeout_s: float, current_stream: Callable[[], int]) -> None:
@@ -171,13 +193,22 @@ class Mover:
         self._under_way: dict[int, _Job] = {}  # not reported yet
         self._ended: deque[Ended] = deque()
         self._computed: deque[tuple[int, float]] = deque()
+        self._loaded: deque[tuple[int, float]] = deque()
+        self._attached = threading.Event()
         self._closing = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.loading_bytes = 0  # of loads that have not ended
         self.stored_bytes = self.failed_stores = self.rescued_loads = 0
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
+        began = time.monotonic()
         self._thread.start()
+        # Registering the daemon's memory takes the driver's locks for seconds, and cuFile has threads whose capture mode cannot be
+        # set: all that is over before the engine goes on to capture its graphs.
+        if not self._attached.wait(ATTACH_S):
+            log.warning("the GPU is not attached after %.0f s; the engine starts, and blocks are stored when it is", ATTACH_S)
+        elif self._gpu.attached:
+            log.info("the GPU is attached after %.1f s", time.monotonic() - began)
 
     # --- the engine's thread ---
 
@@ -193,8 +224,15 @@ class Mover:
                 raise ValueError(f"job {number}: {len(part.keys)} keys, {len(part.addresses)} leased, blocks {part.blocks[:4]}... "
                                  f"of {blocks.blocks}")
             nbytes += len(part.keys) * blocks.chunk_bytes if is_load else 0
-        job = _Job(number, parts, keep, self._cuda.record(self._current_stream()), is_load, nbytes, tokens, scheduled)
+        event = self._cuda.record(self._current_stream())
+        if not event and is_load:
+            raise RuntimeError(f"job {number}: blocks cannot be loaded while the engine's stream is being captured")
+        job = _Job(number, parts, keep, event, is_load, nbytes, tokens, scheduled)
         with self._changed:
+            if not event:
+                self.failed_stores += sum(len(p.keys) for p in parts)
+                self._ended.append(Ended(number, True, 0, 0.0))
+                return
             self._under_way[number] = job
             (self._loads if is_load else self._stores).append(job)
             self.loading_bytes += nbytes
@@ -221,13 +259,21 @@ class Mover:
             samples.append(self._computed.popleft())
         return samples
 
+    def loaded(self) -> list[tuple[int, float]]:
+        """Bytes, and the seconds in which they were copied by the GPU's clock, of loads since the last time."""
+        samples = []
+        while self._loaded:
+            samples.append(self._loaded.popleft())
+        return samples
+
     @property
     def busy(self) -> bool:
         """Are there loads that have something to give back yet?"""
         return bool(self._loads)
 
     def wait(self, numbers: set[int]) -> None:
-        """Until these jobs have ended. Stores that take longer than FLUSH_S end before all is stored: the engine stands still."""
+        """Until these jobs have ended. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
+        takes STORE_S at most: the engine stands still."""
         with self._changed:
             if self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
                 return
@@ -250,6 +296,8 @@ class Mover:
             self._attach()
         except Exception as e:
             self._complain(str(e))
+        finally:
+            self._attached.set()
         while True:
             with self._changed:
                 job = self._next()
@@ -361,6 +409,8 @@ class Mover:
 
     def _load(self, job: _Job, part: Part, statuses: array[int]) -> None:
         status = self._move(self._gpu.get, part, timeout=LOAD_S, statuses=statuses, begun=lambda: self._began(job))
+        if status and all(map(status_ok, status)) and self._gpu.copy_s > 0:
+            self._loaded.append((len(status) * self.blocks[part.layout].chunk_bytes, self._gpu.copy_s))
         bad = [i for i in range(len(part.keys)) if i >= len(status) or not status_ok(status[i])]
         blocks = self.blocks[part.layout]
         for i in bad:

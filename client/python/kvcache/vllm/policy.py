@@ -5,6 +5,9 @@ Pure arithmetic over rates that its owner reports: no clock, no I/O, no thread. 
 the bytes that wait already, and the chunks' bytes at the rate of the tier they lie in; computing them takes their tokens at the
 rate of prefill. Of a run the leading part that gains most is loaded: the rest, or all of it, is declined.
 
+What lies in memory is loaded, whatever the queue: loading takes time of the bus, which the engine has, and computing takes time of the
+GPU, which all of its requests want. It is declined only once LEAST_SAMPLES loads have shown that memory is slower than computing.
+
 Loads of several sizes from memory say how much of their time is the overhead and how much the bytes', by least squares over the
 latest of them; of loads of one size the overhead is what it was given as, and the rest is the rate.
 
@@ -33,6 +36,8 @@ LEAST_FETCH_S = 0.25  # that what is on the shared tier may take at least
 LITTLE, LONGEST_STEP_S = 0.6, 0.05  # of a step's time is explained by the rate of prefill
 KEEP, LEAST_LOADS, SPREAD = 0.9, 3.5, 0.25  # of the fit: decay a sample, samples, deviation as part of the mean
 LEAST_OVERHEAD_S, MOST_OVERHEAD_S = 0.0005, 0.05
+LEAST_SAMPLES = 8  # loads before memory may be called slower than computing
+SHARP = 0.25       # share of a load's time that may be uncertain if the load is to teach a rate
 
 
 class LoadPolicy:
@@ -50,6 +55,7 @@ class LoadPolicy:
         self.step_s = 0.0  # of a step that computes little
         self._learn_prefill = prefill_tokens_per_s == 0.0
         self._learn_rate = [rate == 0.0 for rate in self.rates]
+        self.memory_samples = 0
         self._sums = [0.0] * 5  # of loads from memory: how many, MB, seconds, MB * MB, MB * seconds; older ones count less
         self._run = 1.0  # chunks of a usual load
         self._probe = max(1, PROBE_BYTES // chunk_bytes)
@@ -69,8 +75,12 @@ class LoadPolicy:
             return
         self.prefill = rate if rate > self.prefill else self.prefill + 0.05 * (rate - self.prefill)
 
-    def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float) -> None:
-        """`seconds`: in which nothing else was loaded. Of a load from both, what memory does not explain was the disk's."""
+    def saw_load(self, memory_bytes: int, disk_bytes: int, seconds: float, least_s: float | None = None) -> None:
+        """`seconds`: in which nothing else was loaded. Of a load from both, what memory does not explain was the disk's. `least_s`: it
+        took at least so long, and `seconds` at most; a load whose time is not known to SHARP teaches nothing."""
+        if least_s is not None and seconds - least_s > SHARP * seconds:
+            return
+        self.memory_samples += memory_bytes > 0 and not disk_bytes
         self._run += WEIGHT * (max(1.0, (memory_bytes + disk_bytes) / self.chunk_bytes) - self._run)
         if memory_bytes and not disk_bytes and self._learn_rate[MEMORY] and self._fit(memory_bytes, seconds):
             return
@@ -149,6 +159,7 @@ class LoadPolicy:
             return len(tiers)
         compute = self.tokens / self.prefill
         costs = [self._cost(tier) for tier in (MEMORY, DISK, REMOTE)]
+        in_memory = 0 if self._memory_is_slower(compute) else next((i for i, t in enumerate(tiers) if t != MEMORY), len(tiers))
         loading = self.overhead_s + self._queue(queued_memory, queued_disk)
         first_remote = tiers.index(REMOTE) if REMOTE in tiers else -1
         best, most, took = 0, 0.0, 0.0
@@ -160,6 +171,7 @@ class LoadPolicy:
                 best, most, took = n, n * compute - loading, loading
         if alone and max(self.step_s, (len(tiers) - best) * compute) + took >= max(self.step_s, len(tiers) * compute):
             best = 0
+        best = max(best, in_memory)
         if best == len(tiers):
             return best
         self._declined_s += (len(tiers) - best) * compute
@@ -180,6 +192,8 @@ class LoadPolicy:
             return True
         if self._probing > 0:
             self._probing -= 1
+            return True
+        if tier == MEMORY and not self._memory_is_slower(self.tokens / self.prefill):
             return True
         compute = self._run * self.tokens / self.prefill
         if self.overhead_s + self._queue(queued_memory, queued_disk) + self._run * self._cost(tier) < compute:
@@ -217,7 +231,14 @@ class LoadPolicy:
         """Is loading slower however long the run is? No, before both rates are known, and where it is time to try."""
         if self.always or not self.prefill or not self.rates[tier]:
             return False
+        if tier == MEMORY and not self._memory_is_slower(self.tokens / self.prefill):
+            return False
         return self._cost(tier) >= self.tokens / self.prefill and not self._may_probe(tier)
+
+    def _memory_is_slower(self, compute: float) -> bool:
+        """Is loading a chunk from memory known to take longer than computing it, which takes so many seconds?"""
+        is_known = self.memory_samples >= LEAST_SAMPLES or not self._learn_rate[MEMORY]
+        return is_known and self._cost(MEMORY) >= compute
 
     def _may_probe(self, tier: int) -> bool:
         return self._declined_s * PROBE_SHARE >= self._probe_loss(tier)

@@ -98,7 +98,6 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}
         self._requests: dict[str, _Request] = {}
-        self._load_began: dict[str, tuple[float, int]] = {}
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._seen = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0}
         self._warned = False
@@ -292,13 +291,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             moved[tier] += self._chunk_bytes[identity.group_of(key)]
         for tier, nbytes in moved.items():
             self._counts[f"loaded_{tier}_bytes"] += nbytes
-        self._load_began[name] = (time.monotonic(), sum(moved.values()))
         return KvcacheLoadStoreSpec(list(keys), held)
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
-        began, nbytes = self._load_began.pop(req_context.req_id, (0.0, 0))
-        if began and keys:  # what was not in memory was read before prepare_load(), and counted there
-            self._policies[identity.group_of(next(iter(keys)))].saw_load(nbytes, 0, time.monotonic() - began)
         request = self._requests.get(req_context.req_id)
         if request is not None:
             self._drop(request)
@@ -366,6 +361,9 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         while self._shared is not None and self._shared.fetched:
             fetched = self._shared.fetched.popleft()
             self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
+        for nbytes, seconds in self._worker.mover.loaded():  # reads from disk ended before, and are counted there
+            for policy in self._policies.values():
+                policy.saw_load(nbytes, 0, seconds)
         for tokens, seconds in self._worker.mover.computed():
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)
@@ -375,7 +373,6 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def reset_cache(self) -> None:
         """What is stored stays: it is others', too. What was promised is looked up again."""
-        self._load_began.clear()
         for name, request in self._requests.items():
             self._drop(request)
             request.forget()

@@ -348,16 +348,19 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         self._submit(job_metadata, False)
 
     def _learn_prefill(self, job: Any) -> None:
-        """Since a request was last looked up or stored from, these tokens were computed and copied to the CPU."""
+        """Takes the first store after a request's lookup as a sample: from the first chunk that the lookup missed, its tokens were
+        computed since then. Earlier chunks may lie in vLLM's own prefix cache, and a second store may follow in the same step."""
         request = self._requests.get(job.req_context.req_id)
-        if request is None or not job.keys:
+        if request is None or not request.asked_at or not job.keys:
             return
         now, group = time.monotonic(), identity.group_of(next(iter(job.keys)))
-        count = sum(identity.group_of(k) == group for k in job.keys)
-        if group < len(self._tokens) and request.asked_at and count * self._tokens[group] >= LEAST_PREFILL_TOKENS:
+        keys = [k for k in job.keys if identity.group_of(k) == group]
+        missed = next((i for i, k in enumerate(keys) if request.answers.get(k) is False), len(keys))
+        count = len(keys) - missed
+        if group < len(self._tokens) and count * self._tokens[group] >= LEAST_PREFILL_TOKENS:
             for policy in self._policies:
                 policy.saw_prefill(count * self._tokens[group], now - request.asked_at)
-        request.asked_at = now
+        request.asked_at = 0.0
 
     def get_finished_jobs(self) -> Iterable[JobResult]:
         results = []
@@ -392,7 +395,7 @@ class KvcacheTier(SecondaryTierManager):  # type: ignore[misc]
         if report.seconds and report.keys and len(report.good) == len(report.keys):
             group = identity.group_of(report.keys[0])
             if not report.remote_bytes:  # what was evicted after its lookup, and was got from there, says nothing of the others
-                self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds)
+                self._policies[group].saw_load(report.memory_bytes, report.disk_bytes, report.seconds, report.least_s)
         if request is not None and len(report.good) < len(report.keys):
             # Before 0.28 vLLM drops all keys of a job that failed in part, and asks for each again.
             request.failed.update(set(report.keys) - set(report.good))

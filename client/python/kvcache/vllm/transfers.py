@@ -43,7 +43,8 @@ class Report(NamedTuple):
     memory_bytes: int
     disk_bytes: int
     remote_bytes: int
-    seconds: float
+    seconds: float  # that it took at most, and ...
+    least_s: float  # ... at least: it had not ended when it was looked at before
 
 
 class _Job:
@@ -77,7 +78,7 @@ class Transfers:
         self._jobs: dict[int, _Job] = {}
         self._settling: deque[_Job] = deque()
         self._reports: deque[Report] = deque()
-        self._heard = self._load_ended = time.monotonic()
+        self._heard = self._load_ended = self._looked_at = time.monotonic()
         self._settle_at = 0.0
         self.queued_bytes = 0  # of loads
         self.queued_from_disk = False
@@ -276,7 +277,7 @@ class Transfers:
             self.queued_bytes += len(job.keys) * self.row_bytes
 
     def _fail(self, job: _Job) -> None:
-        self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0, 0.0))
+        self._reports.append(Report(job.number, job.is_load, job.keys, [], 0, 0, 0, 0.0, 0.0))
 
     def _reap(self) -> None:
         """In the lock."""
@@ -285,7 +286,8 @@ class Transfers:
         except Error as e:
             self._ail(str(e))
             return
-        now = time.monotonic()
+        now, before = time.monotonic(), self._looked_at
+        self._looked_at = now
         for done in finished:
             if done.tag is None:
                 if self._well and PENDING in done.status:
@@ -313,7 +315,7 @@ class Transfers:
             job.requests -= 1
             if job.requests == 0:
                 del self._jobs[job.number]
-                self._ended(job, now)
+                self._ended(job, now, before)
         if self._jobs and self._well:
             oldest = next(iter(self._jobs.values())).started
             if now - max(oldest, self._heard) > STALL_S:
@@ -324,19 +326,21 @@ class Transfers:
             self._settle_at = now + SETTLE_S
             for job in [j for j in self._settling if self._is_settled(j)]:
                 self._settling.remove(job)
-                self._report(job, 0.0)
+                self._report(job, 0.0, 0.0)
 
-    def _ended(self, job: _Job, now: float) -> None:
-        seconds = 0.0
+    def _ended(self, job: _Job, now: float, before: float) -> None:
+        """`before`: when it had not ended yet. The engine asks once a step, which may be long after the bytes have moved."""
+        seconds = least_s = 0.0
         if job.is_load:
             self.queued_bytes -= len(job.keys) * self.row_bytes
             self.queued_from_disk = job.disk_bytes > job.memory_bytes
-            seconds = now - max(job.started, self._load_ended)
+            began = max(job.started, self._load_ended)
+            seconds, least_s = now - began, max(0.0, before - began)
             self._load_ended = now
         if job.unsettled and not self._is_settled(job):
             self._settling.append(job)
         else:
-            self._report(job, seconds)
+            self._report(job, seconds, least_s)
 
     def _is_settled(self, job: _Job) -> bool:
         try:
@@ -346,9 +350,10 @@ class Transfers:
             job.unsettled = set()
         return not job.unsettled
 
-    def _report(self, job: _Job, seconds: float) -> None:
+    def _report(self, job: _Job, seconds: float, least_s: float) -> None:
         good = [k for i, k in enumerate(job.keys) if i not in job.bad]
-        self._reports.append(Report(job.number, job.is_load, job.keys, good, job.memory_bytes, job.disk_bytes, job.remote_bytes, seconds))
+        self._reports.append(Report(job.number, job.is_load, job.keys, good, job.memory_bytes, job.disk_bytes, job.remote_bytes, seconds,
+                                    least_s))
 
     def poll(self) -> list[Report]:
         """What has ended since the last time."""
