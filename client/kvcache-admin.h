@@ -50,13 +50,16 @@ static inline int kvcache_namespace_stat(struct kvcache *kv, const char *name, c
         return kvcache_namespace_stat_sized(kv, name, tenant, ret, sizeof(*ret), ret_fingerprint);
 }
 enum {
-        KVCACHE_PURGE = 1 << 0, /* also delete its chunks, permanently */
+        KVCACHE_PURGE =
+                1 << 0, /* also delete its chunks, permanently, here and on the shared tier */
 };
 /* Removes a namespace; the removal is on stable storage when the call returns. Only its creator and
  * admins may, otherwise -EACCES. `ret_dropped` (may be NULL) gets the number of chunks purged with
- * it. Returns -ENOENT as kvcache_namespace_stat(); -ENOTEMPTY if it holds chunks; -EBUSY if other
- * sessions have it open or an operation on it is in progress, and kvcache_error() says which. A
- * handle that has the namespace open opens it again at the next use, which may create it again. */
+ * it. Returns -ENOENT as kvcache_namespace_stat(); -ENOTEMPTY if it holds chunks, or uses the
+ * shared tier, which may hold some; -EIO also if the shared tier did not confirm the purge, and
+ * then nothing is purged or removed; -EBUSY if other sessions have it open or an operation on it is
+ * in progress, and kvcache_error() says which. A handle that has the namespace open opens it again
+ * at the next use, which may create it again. */
 int kvcache_namespace_remove(struct kvcache *kv, const char *name, const char *tenant,
                              uint32_t flags, uint64_t *ret_dropped);
 

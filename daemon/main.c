@@ -19,6 +19,7 @@
 #include "report/http-token.h"
 #include "server.h"
 #include "suggest.h"
+#include "text.h"
 
 #define DEFAULT_CONFIG KVCACHE_SYSCONFDIR "/kvcache.yaml"
 
@@ -67,8 +68,9 @@ static int usage(void)
 }
 
 /* What getopt_long() has not taken: it answered '?', or ':' if an argument is missing. */
-static int wrong_option(int answer, const char *written)
+static int wrong_option(int answer, char *argument)
 {
+        const char *written = text_clean(argument);
         const char *name = strncmp(written, "--", 2) == 0 ? written + 2 : "";
         struct suggestion meant = suggest_init(name);
         size_t length = strcspn(name, "=");
@@ -247,7 +249,8 @@ int main(int argc, char **argv)
                 }
         }
         if (optind < argc) {
-                fprintf(stderr, "kvcache-daemon: unexpected argument '%s'\n", argv[optind]);
+                fprintf(stderr, "kvcache-daemon: unexpected argument '%s'\n",
+                        text_clean(argv[optind]));
                 free(params.sets);
                 return usage();
         }

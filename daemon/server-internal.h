@@ -83,7 +83,7 @@ struct server {
         struct history history;
         uint8_t instance[WIRE_INSTANCE_BYTES];
         struct notify_sockets inherited;
-        uint64_t staging_bytes_auto; /* half of the memory that was available at start */
+        uint64_t staging_bytes_auto; /* config_auto_staging() at startup */
         uint64_t workers_alive_ns;   /* when all workers were last seen to advance */
         bool draining, drain_late;
         bool closed; /* by a clean stop: nothing is under way any more */

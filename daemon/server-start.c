@@ -208,6 +208,15 @@ static bool has_cores_for_all(const struct config *c)
         return spin_cpus() >= 2 * (c->io.workers + 2);
 }
 
+static void warn_of_file_systems(const struct server *s)
+{
+        struct store_volume_stats volume;
+
+        for (unsigned i = 0; store_get_volume_stats(s->service.store, i, &volume); i++)
+                if (*volume.file_system_warning)
+                        log_warning("store.path: %s: %s", volume.path, volume.file_system_warning);
+}
+
 int server_start_store(struct server *s)
 {
         const struct config *c = s->config;
@@ -264,6 +273,7 @@ int server_start_store(struct server *s)
         r = store_open(s->service.store, s->service.io, error);
         if (r < 0)
                 return server_fail(r, "store", error);
+        warn_of_file_systems(s);
         r = tenant_ids_assign(s->service.store, s->service.io, names, s->service.n_tenants, numbers,
                               error);
         if (r < 0)

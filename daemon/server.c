@@ -552,7 +552,7 @@ static int start(struct server *s)
         bool limited;
         int r;
 
-        s->staging_bytes_auto = config_available_memory("", &limited) / 2;
+        s->staging_bytes_auto = config_auto_staging(s->config, "");
         server_raise_limits();
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a write beyond RLIMIT_FSIZE fails with EFBIG */

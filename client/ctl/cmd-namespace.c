@@ -489,9 +489,8 @@ const struct command command_namespace = {
                 "until it is evicted. rm removes an empty namespace that no other session has "
                 "open;\n"
                 "it then no longer counts against any limit. With --purge, rm purges its chunks\n"
-                "first. Only the user who created a namespace, and admins, may set its lifetime "
-                "or\n"
-                "remove it.",
+                "first, for all hosts of the shared tier. Only the user who created a namespace,\n"
+                "and admins, may set its lifetime or remove it.",
         .options = namespace_options,
         .actions = action_names,
         .run = run_namespace,

@@ -189,7 +189,8 @@ static void print_result(struct ctl *ctl, const char *path, cJSON *names)
         cJSON *answer;
 
         if (!ctl->json) {
-                printf("%s: read its files before you send it\n", path);
+                print_safe(path, stdout);
+                puts(": read its files before you send it");
                 cJSON_Delete(names);
                 return;
         }

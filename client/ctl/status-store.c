@@ -76,7 +76,7 @@ static uint64_t print_volumes(cJSON *volumes, bool detail)
         cJSON_ArrayForEach(one, volumes)
         {
                 char live[HUMAN_BYTES], reserved[HUMAN_BYTES], limit[HUMAN_BYTES], name[512],
-                        state[64], reason[512], since[HUMAN_BYTES];
+                        state[64], reason[512], warning[512], since[HUMAN_BYTES];
                 bool up;
 
                 section_text(one, "volume", name, sizeof(name));
@@ -102,6 +102,9 @@ static uint64_t print_volumes(cJSON *volumes, bool detail)
                                      reserved, limit);
                 else
                         section_line("volume", "%s", name);
+                section_text(one, "file_system_warning", warning, sizeof(warning));
+                if (warning[0])
+                        section_warn(COLOR_WARNING, "", "%s", warning);
         }
         if (shown > FEW)
                 section_line("", "and %d more in use: kvcachectl device ls", shown - FEW);

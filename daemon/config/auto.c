@@ -105,7 +105,7 @@ static uint64_t group_limit(const char *root, const char *mount, const char *gro
         }
 }
 
-static uint64_t groups_limit(const char *root)
+uint64_t config_memory_limit(const char *root)
 {
         char path[PATH_MAX], text[16384], *rest = text, *line;
         uint64_t least = UINT64_MAX, limit;
@@ -140,7 +140,7 @@ static uint64_t groups_limit(const char *root)
 
 uint64_t config_available_memory(const char *root, bool *ret_limited)
 {
-        uint64_t available = 0, limit = groups_limit(root);
+        uint64_t available = 0, limit = config_memory_limit(root);
         char path[PATH_MAX], text[8192];
         const char *line;
 
@@ -155,6 +155,23 @@ uint64_t config_available_memory(const char *root, bool *ret_limited)
         return MIN(available, limit);
 }
 
+/* Returns the available memory and the memory of kept pools, which the new pools take over. */
+static uint64_t memory_for_pools(const struct config *c, uint64_t available)
+{
+        uint64_t bytes;
+
+        return checked_add(available, c->kept_bytes, &bytes) ? bytes : UINT64_MAX;
+}
+
+uint64_t config_auto_staging(const struct config *c, const char *root)
+{
+        bool limited;
+        uint64_t available = config_available_memory(root, &limited),
+                 all = memory_for_pools(c, available), pools = config_pools_bytes(c);
+
+        return MAX(MIN(available / 2, all - MIN(pools, all)), available / 8);
+}
+
 static void resolve_pool(struct config *c, void (*say)(const char *text),
                          void (*warn)(const char *text))
 {
@@ -165,10 +182,14 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
 
         units_bytes(available, all);
         if (!take_auto(c, "memory.pool")) {
-                if (c->memory.pool > available && c->memory.pool - available > c->kept_bytes) {
+                /* config_check_host() refuses a pool above the limit of a control group. */
+                if (!limited && c->memory.pool > available &&
+                    c->memory.pool - available > c->kept_bytes) {
                         units_bytes(c->memory.pool, chosen);
-                        tell(warn, "memory.pool is %s, but only %s of memory %s: it cannot fill",
-                             chosen, all, what);
+                        tell(warn,
+                             "memory.pool is %s, but only %s of memory are available: it cannot "
+                             "fill",
+                             chosen, all);
                 }
                 return;
         }
@@ -182,11 +203,32 @@ static void resolve_pool(struct config *c, void (*say)(const char *text),
                      what);
 }
 
+/* Returns the size of each tenant's pool that is "auto": a quarter of memory.pool, or an equal
+ * share of the rest of three quarters of the memory if that is less. */
+static uint64_t tenant_share(const struct config *c, uint64_t available)
+{
+        uint64_t given = c->memory.pool, most = memory_for_pools(c, available) / 4 * 3,
+                 automatic = 0;
+
+        for (unsigned i = 0; i < c->n_tenants; i++) {
+                const struct config_tenant *t = &c->tenants[i];
+
+                if (strcmp(t->name, "default") == 0)
+                        continue;
+                automatic += t->pool == 0;
+                if (!checked_add(given, t->pool, &given))
+                        given = UINT64_MAX;
+        }
+        most = automatic > 0 && most > given ? (most - given) / automatic : 0;
+        return MAX(round_down(MIN(c->memory.pool / 4, most), 2 * MIB), pool_least);
+}
+
 static void resolve_tenants(struct config *c, void (*say)(const char *text),
                             void (*warn)(const char *text))
 {
         bool limited;
-        uint64_t available = config_available_memory("", &limited), all = c->memory.pool;
+        uint64_t available = config_available_memory("", &limited), all = c->memory.pool,
+                 share = tenant_share(c, available), group = config_memory_limit("");
         char chosen[UNITS_TEXT], total[UNITS_TEXT];
 
         for (unsigned i = 0; i < c->n_tenants; i++) {
@@ -198,21 +240,32 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
                 while (config_tenant_rows[row].offset != offsetof(struct config_tenant, pool))
                         row++;
                 if (t->pool == 0) {
-                        t->pool = MAX(round_down(c->memory.pool / 4, 2 * MIB), pool_least);
+                        t->pool = share;
                         config_bit_set(t->automatic, row, true);
                         units_bytes(t->pool, chosen);
-                        tell(say, "the pool of tenant %s is %s: a quarter of memory.pool", t->name,
-                             chosen);
+                        tell(say, "the pool of tenant %s is %s: %s", t->name, chosen,
+                             share < round_down(c->memory.pool / 4, 2 * MIB)
+                                     ? "its share of three quarters of the memory"
+                                     : "a quarter of memory.pool");
                 }
                 if (!checked_add(all, t->pool, &all))
                         all = UINT64_MAX;
         }
-        if (c->n_tenants > 0 && all > available && all - available > c->kept_bytes) {
+        if (c->n_tenants > 0 && !limited && all > available && all - available > c->kept_bytes) {
                 units_bytes(all, chosen);
                 units_bytes(available, total);
                 tell(warn,
-                     "the pools of all tenants are %s, but only %s of memory %s: they cannot fill",
-                     chosen, total, limited ? "its control group allows" : "are available");
+                     "the pools of all tenants are %s, but only %s of memory are available: they "
+                     "cannot fill",
+                     chosen, total);
+        }
+        if (all <= group && all > group / 10 * 9) { /* kvcachectl doctor warns alike */
+                units_bytes(all, chosen);
+                units_bytes(group, total);
+                tell(warn,
+                     "the memory pools are %s, nearly all of the %s that the control group allows: "
+                     "leave a tenth for the rest of the daemon, or the kernel ends it",
+                     chosen, total);
         }
 }
 

@@ -134,8 +134,8 @@ struct config {
         } namespaces;
         struct {
                 uint64_t connections;   /* limits.connections */
-                uint64_t staging_bytes; /* limits.staging_bytes: of all; 0 (auto): 1/2 of what is
-                                        available */
+                uint64_t staging_bytes; /* limits.staging_bytes: of all; 0 (auto): see
+                                           config_auto_staging() */
                 uint64_t registered; /* limits.registered: of all; 0 (auto): 3/4 of the machine */
                 uint64_t keys;       /* limits.keys: of requests in flight, of all */
                 uint64_t requests;   /* limits.requests: in flight, of all */
@@ -285,3 +285,11 @@ unsigned config_reload(struct config *c, const struct config *next,
  * groups (v1 and v2, with all that are above them). `root` is "" or, in tests, a folder that holds
  * proc/ and sys/. *ret_limited: a control group says so. Always an answer. */
 uint64_t config_available_memory(const char *root, bool *ret_limited);
+/* Returns the bytes of all tenants' pools; UINT64_MAX if the sum overflows. */
+uint64_t config_pools_bytes(const struct config *c);
+/* Returns the value of limits.staging_bytes: auto before the pools have taken their memory: half of
+ * the available memory, or the rest beside the pools if that is less, but at least an eighth. */
+uint64_t config_auto_staging(const struct config *c, const char *root);
+/* Returns the least memory limit of this process's control groups and of those above them;
+ * UINT64_MAX if no group has one. */
+uint64_t config_memory_limit(const char *root);

@@ -87,7 +87,18 @@ static int check_access(const struct config *c, struct config_error *ret_error)
 
 /* --- memory --- */
 
-/* Of the machine, whether it is free or not. */
+uint64_t config_pools_bytes(const struct config *c)
+{
+        uint64_t all = c->memory.pool;
+
+        for (unsigned i = 0; i < c->n_tenants; i++)
+                if (strcmp(c->tenants[i].name, "default") != 0 &&
+                    !checked_add(all, c->tenants[i].pool, &all))
+                        all = UINT64_MAX;
+        return all;
+}
+
+/* Returns the memory of the machine, whether it is free or not. */
 static uint64_t machine_memory(void)
 {
         long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
@@ -95,25 +106,32 @@ static uint64_t machine_memory(void)
         return pages > 0 && bytes > 0 ? (uint64_t)pages * (uint64_t)bytes : UINT64_MAX;
 }
 
-static int check_memory(const struct config *c, struct config_error *ret_error)
+int config_check_memory(const struct config *c, const char *root, struct config_error *ret_error)
 {
-        uint64_t all = c->memory.pool, machine = machine_memory();
+        uint64_t machine = machine_memory(), group = config_memory_limit(root), all;
         char pools[UNITS_TEXT], has[UNITS_TEXT], where[CONFIG_WHERE];
+        const char *whose = "";
 
-        for (unsigned i = 0; i < c->n_tenants; i++)
-                if (strcmp(c->tenants[i].name, "default") != 0 &&
-                    !checked_add(all, c->tenants[i].pool, &all))
-                        all = UINT64_MAX;
-        if (all <= machine)
+        all = config_pools_bytes(c);
+        if (all <= MIN(machine, group))
                 return 0;
+        if (all > c->memory.pool)
+                whose = "with the pools of all tenants, ";
+        config_where(c, "memory.pool", where);
+        units_bytes(all, pools);
+        units_bytes(MIN(machine, group), has);
         return config_note(
                 ret_error,
-                config_fail(ret_error, -EINVAL,
-                            "%smemory.pool: %s%s is more than this machine's memory, %s; use a "
-                            "smaller size, or auto",
-                            config_where(c, "memory.pool", where),
-                            all > c->memory.pool ? "with the pools of all tenants, " : "",
-                            units_bytes(all, pools), units_bytes(machine, has)));
+                group < machine
+                        ? config_fail(ret_error, -EINVAL,
+                                      "%smemory.pool: %s%s is more than the memory limit of the "
+                                      "daemon's control group, %s; use a smaller size, or raise "
+                                      "the limit (MemoryMax= of a unit, limits of a container)",
+                                      where, whose, pools, has)
+                        : config_fail(ret_error, -EINVAL,
+                                      "%smemory.pool: %s%s is more than this machine's memory, %s; "
+                                      "use a smaller size, or auto",
+                                      where, whose, pools, has));
 }
 
 /* --- secrets --- */
@@ -189,7 +207,7 @@ int config_check_host(const struct config *c, struct config_error *ret_error)
 
         if (r == 0)
                 r = check_secrets(c, ret_error);
-        return r < 0 ? r : check_memory(c, ret_error);
+        return r < 0 ? r : config_check_memory(c, "", ret_error);
 }
 
 /* --- places --- */

@@ -96,6 +96,10 @@ int config_tenant_check(const struct config *c, const struct config_tenant *t,
 
 void config_strings_fini(struct config_strings *s);
 
+/* Checks the pools of all tenants against the machine's memory and against the memory limit of this
+ * process's control groups. `root`: see config_available_memory(). 0, -EINVAL. */
+int config_check_memory(const struct config *c, const char *root, struct config_error *ret_error);
+
 /* What to say about a key that is not in the table. */
 void config_say_unknown(const char *name, char why[static CONFIG_WHY]);
 

@@ -499,7 +499,10 @@ void remote_namespace_remove(struct remote *r, uint32_t namespace_id)
 
         if (!ns)
                 return;
-        if (generations_remove(&r->generations, &ns->identity))
+        /* This host has no chunk of the namespace, so the recorded generation stays true, and
+         * spares a new namespace of the same name a purge. */
+        if (r->generations.n > GENERATIONS_MAX / 2 &&
+            generations_remove(&r->generations, &ns->identity))
                 r->record_due = true;
         take_out(r, ns);
 }

@@ -3,11 +3,13 @@
  *
  * A namespace can be removed by the user that created it or by an admin, if no other session has it
  * open and it is known to be empty. Empty means no chunk on any volume, and none in memory that is
- * still to be written. With WIRE_F_PURGE its contents are purged first. A client that may remove it
- * may also set its lifetime, which applies to present contents as well, from the next message on.
+ * still to be written. With WIRE_F_PURGE its contents are purged first, on the shared tier before
+ * this host, so that a new namespace of the same name begins empty. A client that may remove it may
+ * also set its lifetime, which applies to present contents as well, from the next message on.
  *
- * Failures: a namespace that may have chunks on an offline volume is removed only with a purge.
- * Without memory nothing is done. */
+ * Failures: a namespace that may have chunks on an offline volume or on the shared tier is removed
+ * only with a purge. If the shared tier does not confirm the purge, nothing is purged or removed
+ * here. Without memory nothing is done. */
 #include "request/admin.h"
 
 #include <errno.h>
@@ -16,6 +18,7 @@
 
 #include "units.h"
 #include "checked.h"
+#include "remote/remote.h"
 #include "request/audit.h"
 #include "request/hits.h"
 #include "tenant/ids.h"
@@ -177,11 +180,14 @@ struct client_removal {
         struct cache_purge purge;
         struct store_namespace_remove store;
         struct cache_count count;
+        struct remote_purge remote;
         struct request request;
         struct tenant *of; /* the namespace's tenant; NULL: not configured */
         uint32_t id;
         uint16_t store_tenant;
+        uint64_t created_ms; /* the namespace; another may get its number */
         uint64_t dropped;
+        bool shared;                  /* purged on the shared tier */
         char name[WIRE_MAX_NAME + 1]; /* copied, since the store forgets it */
 };
 
@@ -250,6 +256,15 @@ static void forget(struct client_removal *op)
         removal_forget(client->tenant->service, op->id);
 }
 
+/* Returns for how long other hosts may serve the chunks of a namespace purged on the shared tier.
+ */
+static uint32_t stale_seconds(const struct client_removal *op)
+{
+        const struct service *service = op->request.client->tenant->service;
+
+        return (uint32_t)((service->generation_interval_ms + 999) / 1000);
+}
+
 static void on_removed(struct store_namespace_remove *store)
 {
         struct client_removal *op = container_of(store, struct client_removal, store);
@@ -260,7 +275,7 @@ static void on_removed(struct store_namespace_remove *store)
         case 0:
                 forget(op);
                 audit_removal(op, "removal of a namespace", "");
-                request_ok_value(op->request, 0, op->dropped);
+                request_ok_value(op->request, op->shared ? stale_seconds(op) : 0, op->dropped);
                 request_operation_free(op->request, op, removal_bytes(op->request.client));
                 return;
         case STORE_MISS:
@@ -300,8 +315,13 @@ static void removal_purged(struct client_removal *op)
         char text[160];
 
         op->dropped = purge->dropped;
-        audit_removal(op, "purge", purge->result == 0 ? "" : ", not synced to disk");
+        audit_removal(op, "purge",
+                      purge->result != 0 ? ", not synced to disk"
+                      : op->shared       ? ", and what the shared tier had"
+                                         : "");
         if (purge->result == 0) {
+                if (op->shared)
+                        remote_purged(op->request.client->tenant->service->remote, op->id);
                 remove_now(op);
                 return;
         }
@@ -319,6 +339,40 @@ static void on_removal_purged(struct cache_purge *purge)
 static void on_store_purged(struct store_purge *purge)
 {
         removal_purged(container_of(purge, struct client_removal, purge.store));
+}
+
+static void purge_here(struct client_removal *op)
+{
+        op->purge.store.namespace_id = op->id;
+        op->purge.complete = on_removal_purged;
+        op->purge.store.complete = on_store_purged; /* cache_purge() sets its own */
+        if (op->of)
+                cache_purge(op->of->cache, &op->purge);
+        else
+                store_purge(op->request.client->tenant->service->store, &op->purge.store);
+}
+
+/* Continues after the purge of the shared tier. Requests of other sessions have been processed
+ * meanwhile. */
+static void on_shared_purged(struct remote_purge *remote)
+{
+        struct client_removal *op = container_of(remote, struct client_removal, remote);
+        const struct store_namespace *ns =
+                store_namespace_get(op->request.client->tenant->service->store, op->id);
+        char text[WIRE_MAX_TEXT];
+
+        if (!ns || ns->created_ms != op->created_ms || strcmp(ns->name, op->name) != 0) {
+                refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
+        } else if (remote->result != 0) {
+                snprintf(text, sizeof(text),
+                         "not removed: the shared tier did not confirm the purge, and would bring "
+                         "the chunks back: %s; \"kvcachectl remote status\" says how it is",
+                         strerror(remote->result < 0 ? -remote->result : EIO));
+                refuse(op, WIRE_FAILED, 0, 0, text);
+        } else {
+                op->shared = true;
+                purge_here(op);
+        }
 }
 
 /* Continues when chunks that exist only in memory are counted: accepted and not yet written, or
@@ -341,6 +395,7 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         uint16_t store_tenant = tenant_by_name(client, name + msg->name_length, msg->tenant_length);
         const struct store_namespace *ns = NULL;
         struct client_removal *op;
+        bool uses_shared;
 
         if (store_tenant != TENANT_IDS)
                 ns = store_namespace_find(tenant->service->store, store_tenant, name,
@@ -365,22 +420,28 @@ void admin_namespace_remove(struct request req, const struct wire_namespace_remo
         op->of = tenant_in_store(tenant->service, store_tenant);
         op->id = ns->id;
         op->store_tenant = store_tenant;
+        op->created_ms = ns->created_ms;
         snprintf(op->name, sizeof(op->name), "%s", ns->name);
         if (refuse_open(op))
                 return;
+        uses_shared =
+                tenant->service->remote && remote_has_namespace(tenant->service->remote, op->id);
         if (msg->hdr.flags & WIRE_F_PURGE) {
-                op->purge.store.namespace_id = op->id;
-                op->purge.complete = on_removal_purged;
-                op->purge.store.complete = on_store_purged; /* cache_purge() sets its own */
-                if (op->of)
-                        cache_purge(op->of->cache, &op->purge);
+                op->remote.namespace_id = op->id;
+                op->remote.complete = on_shared_purged;
+                if (uses_shared)
+                        remote_purge(tenant->service->remote, &op->remote);
                 else
-                        store_purge(tenant->service->store, &op->purge.store);
+                        purge_here(op);
                 return;
         }
         ns = store_namespace_get(tenant->service->store, op->id);
         if (ns->chunks > 0)
                 refuse_not_empty(op, ns->chunks);
+        else if (uses_shared)
+                refuse(op, WIRE_NOT_EMPTY, 0, 0,
+                       "the shared tier may hold chunks of the namespace: purge them, for all "
+                       "hosts, as well (kvcachectl namespace rm --purge)");
         else if (!removal_sees_all(tenant->service))
                 refuse(op, WIRE_BUSY, 0, 0,
                        "a volume of the store is suspended or bypassed, and may hold chunks of the "

@@ -587,11 +587,14 @@ bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volu
                 .bypasses = p->bypasses,
                 .hung = p->hung,
                 .oldest_ns = s->io ? kio_oldest(s->io, i + 1) : 0,
+                .file_system = "",
+                .file_system_warning = "",
                 .stats = { .limit = p->limit, .direct_reason = "" },
         };
         if (!p->volume)
                 return true;
         volume_get_stats(p->volume, &ret->stats);
+        ret->file_system = volume_file_system(p->volume, &ret->file_system_warning);
         ret->pending = volume_pending(p->volume);
         ret->full = volume_is_full(p->volume, &ret->full_refusals);
         return true;

@@ -234,7 +234,8 @@ def measure_start(bench, report):
             by_way={"processor time": round(statistics.median(cpu), 2),
                     "twice as many superseded entries besides": round(statistics.median(old_seconds), 2)})
         report["bytes_per_entry"] = figures.measured([n / there for n in memory], "B",
-                                                     f"daemon's memory without the pool, over {there} chunks", notes, digits=1)
+                                                     f"daemon's memory without the pool, over {there} chunks, with "
+                                                     f"eviction.policy {figures.DEFAULT_POLICY}, the default", notes, digits=1)
     except Trouble as e:
         bench.say(str(e))
         for name in GROUPS["start"]:

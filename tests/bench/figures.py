@@ -88,6 +88,11 @@ def measured(values, unit, what, notes=(), digits=3, **more):
 
 # --- goals ---
 
+# Bytes that an entry takes with the index, the lookup index and the policy's state, as measured with 5,000,000 entries; and the
+# default of eviction.policy. README.md and conf/sizing.md state these figures; test_bench.py compares them, and the default.
+ENTRY_BYTES = {"cq": 151, "lru": 112}
+DEFAULT_POLICY = "cq"
+
 # Part of the name up to a dot, and whole name, in this order of preference: what is compared, how, with what.
 GOALS = {
     "disk_read_vs_fio": ("high", ">=", 0.95),
@@ -116,7 +121,8 @@ GOALS = {
     "into_vs_memcpy": ("value", ">=", 0.85),
     "recording_2MiB": ("high", ">=", 0.99),
     "recording_4KiB": ("high", ">=", 0.97),
-    "bytes_per_entry": ("value", "<=", 112),
+    # The bound of the documented figure, so that an entry does not grow unseen. An entry ought to be smaller than that.
+    "bytes_per_entry": ("value", "<=", ENTRY_BYTES[DEFAULT_POLICY] + 1),
     "ready_seconds_5M": ("value", "<=", 2),
     "idle_cpu": ("value", "<", 0.1),
 }

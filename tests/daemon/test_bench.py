@@ -2,6 +2,7 @@
 """The benchmark's own programs do what their figures are named for; and how a figure is judged."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,24 @@ def bench(daemon, mode, *arguments, steps="", check=0):
                           capture_output=True, text=True, timeout=120 * harness.slow())
     assert (done.returncode == 0) == (check == 0), done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_documented_bytes_of_an_entry_are_those_that_the_benchmark_holds():
+    readme, sizing = ((harness.SOURCE / path).read_text() for path in ("README.md", "conf/sizing.md"))
+    default = figures.DEFAULT_POLICY
+    printed = subprocess.run([harness.DAEMON, "--set", "store.path=/nonexistent", "--set", "store.limit=1GiB", "--print-config"],
+                             capture_output=True, text=True).stdout
+    assert re.search(r"^  policy: (\w+)", printed[printed.index("\neviction:"):], re.M)[1] == default, "measure bytes_per_entry again"
+    bytes_of = figures.ENTRY_BYTES
+    assert f"with `eviction.policy: {default}`, the default;" in readme and f"| {bytes_of[default]} bytes |" in readme
+    assert f"about {bytes_of[default]} bytes for each chunk with `eviction.policy: {default}`" in sizing
+    assert f"{bytes_of['lru']} bytes\nwith `lru`" in sizing
+    report = {"bytes_per_entry": figures.measured([bytes_of[default] - 0.1] * 2, "B", "")}
+    figures.add_goals(report)
+    assert report["bytes_per_entry"]["reached"]
+    report = {"bytes_per_entry": figures.measured([bytes_of[default] + 8] * 2, "B", "")}
+    figures.add_goals(report)
+    assert not report["bytes_per_entry"]["reached"]
 
 
 @pytest.mark.parametrize("region", [(), ("--region", 8 * MIB)])

@@ -25,6 +25,24 @@ def test_status_of_tmpfs_tells_about_o_direct(make_daemon):
     assert io["direct"] is False and io["direct_reason"] == "switched off"
 
 
+@pytest.mark.parametrize("name", ["posix", "tmpfs"])
+def test_a_store_on_a_file_system_that_loses_chunks_is_reported(make_daemon, name):
+    leg = next(leg for leg in harness.LEGS if leg.name == name)
+    if leg.why_not():
+        pytest.skip(leg.why_not())
+    daemon = make_daemon(leg).start()
+    kind = harness.filesystem_of(daemon.store)
+    said = f"{kind} is memory: chunks take memory and are lost at a reboot; put store.path on a disk" if kind == "tmpfs" else ""
+    if kind == "overlay":
+        said = "overlay is the layer of a container: chunks are lost with the container; mount a volume of the host at store.path"
+    volume = daemon.status()["store"]["volumes"][0]
+    assert volume["file_system_warning"] == said
+    assert volume["file_system"] == kind or volume["file_system"] in ("", "ext4")
+    warnings = [line for line in daemon.log().splitlines() if " warning: store.path: " in line]
+    assert len(warnings) == (said != "") and all(line.endswith(f"{daemon.store}: {said}") for line in warnings)
+    assert said in harness.ctl("status", daemon=daemon, check=0).stdout
+
+
 @pytest.mark.parametrize("length", [1, 4095, 4096, 4097, 64 * KIB, MIB + 7])
 def test_value_comes_back_from_memory_and_from_disk(leg_daemon, length):
     key = key_of(length)

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import socket
 import subprocess
 
@@ -183,6 +184,29 @@ def test_a_name_cannot_steer_the_terminal(daemon):
     for words in (["put", "a\x1b[2Jb", __file__], ["exists", "a\x1b[2Jb"], ["stat", "a\x1b[2Jb"], ["evict", "a\x1b[2Jb"]):
         said = ctl(*words, daemon=daemon, check=0).stdout
         assert "a?[2Jb" in said and "\x1b" not in said, words
+
+
+@pytest.mark.parametrize("tool", ["daemon", "kvcachectl", "kvcache-bench"])
+def test_a_file_name_cannot_steer_the_terminal(daemon, directory, tool):
+    odd = directory / "x\x1b[31my"
+    odd.write_text('{"timestamp": 1, "hash_ids": [1], "input_length": 1, "output_length": 1}\n')
+    (directory / "d\x1b[31m").mkdir()
+    place = directory / "d\x1b[31m"
+    if tool == "daemon":
+        tries = [[odd], ["--x\x1b[31m"], ["--config", odd, "--check-config"], ["--config", place / "none", "--check-config"],
+                 ["--set", f"store.path={odd}/below", "--check-config"], ["--set", f"{odd}=1"], ["--set\x1b[31m"]]
+        done = [subprocess.run([harness.DAEMON, *words], capture_output=True, text=True) for words in tries]
+        assert all(said.returncode != 0 for said in done)
+    else:
+        run = ctl if tool == "kvcachectl" else bench
+        listed = run("--help", check=0).stdout.split("Options of every command")[0]
+        commands = re.findall(r"^  ([a-z]+) {2,}\S", listed, re.M)
+        tries = [[c, *words] for c in commands for words in ([odd], [odd, odd], ["--x\x1b"])]
+        tries += [[odd], ["--x\x1b[31m"], ["--socket", odd, "ping"]]
+        tries += [["report", "--out", place / "r"], ["get", "-o", place / "v", "k"], ["put", "k", odd]] if run is ctl else [["simulate", "--disk", "1GiB", odd]]
+        done = [run(*words, daemon=daemon) for words in tries]
+    for words, said in zip(tries, done):
+        assert "\x1b" not in said.stdout + said.stderr, words
 
 
 # --- mistyped names ---

@@ -288,6 +288,49 @@ def test_startup_and_check_config_refuse_alike_with_equal_messages(make_daemon, 
     assert place is None or f" error: {path}:{place}: " in started
 
 
+@pytest.fixture
+def memory_group():
+    """memory_group(bytes): the folder of a new control group with that memory limit."""
+    made = []
+
+    def make(limit):
+        first = pathlib.Path("/sys/fs/cgroup/memory")
+        root, name = (first, "memory.limit_in_bytes") if first.is_dir() else (first.parent, "memory.max")
+        group = root / f"kvcache-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            made.append(group)
+            (group / name).write_text(str(limit))
+        except OSError as e:
+            pytest.skip(f"no control group for memory can be made: {e}")
+        return group
+    yield make
+    for group in made:
+        group.rmdir()
+
+
+def test_pools_above_the_memory_limit_of_the_control_group_are_refused(memory_group, make_daemon, directory):
+    group = memory_group(256 * MIB)
+    path = directory / "group.yaml"
+    path.write_text("memory:\n  pool: 300MiB\n")
+    said = "300 MiB is more than the memory limit of the daemon's control group, 256 MiB"
+    join = f'echo $$ > {group}/cgroup.procs && exec "$0" "$@"'
+    checked = subprocess.run(["sh", "-c", join, str(harness.DAEMON), "--check-config", "--config", str(path)], capture_output=True,
+                             text=True, timeout=30 * harness.slow())
+    assert checked.returncode == CONFIG and f"{path}:2:9: " in checked.stderr and said in checked.stderr
+    refused = make_daemon(config=path, settings={"memory.pool": None, "store.prewrite": "off"})
+    refused.deprive.append(lambda: (group / "cgroup.procs").write_text(str(os.getpid())))
+    ends_with(refused, CONFIG, f"{path}:2:9: ", said)
+    daemon = make_daemon(settings={"memory.pool": "auto", "store.prewrite": "off"})
+    daemon.deprive.append(lambda: (group / "cgroup.procs").write_text(str(os.getpid())))
+    daemon.start()
+    assert daemon.status()["pool"]["bytes"] <= 64 * MIB
+    assert daemon.status()["health"] == "ok"
+    daemon.stop()
+    daemon.settings["memory.pool"] = "236MiB"
+    assert daemon.start().log().count("nearly all of the 256 MiB that the control group allows") == 1
+
+
 def test_check_config_looks_at_places_and_changes_nothing(directory):
     (directory / "file").write_text("precious")
     store, socket = directory / "deep/er/store", directory / "run/s"

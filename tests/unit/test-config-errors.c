@@ -34,10 +34,11 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "xyzzy: 1\n",
                   "t:1:1: unknown key \"xyzzy\"; the sections are listen, http, store, "
                   "memory, io, remote, eviction, "
-                  "access, limits, log, tenants" },
+                  "access, namespaces, limits, log, tenants" },
                 { "\"\xc3\xa4\xc3\xb6\": 1",
                   "t:1:1: unknown key \"\xc3\xa4\xc3\xb6\"; the sections are listen, http, store, "
-                  "memory, io, remote, eviction, access, limits, log, tenants" },
+                  "memory, io, remote, eviction, access, namespaces, limits, log, "
+                  "tenants" },
                 { "tenants: {acme: {}}\n",
                   "t:1:11: unknown key \"tenants.acme\"; tenants are a list in the file, with one "
                   "entry for each tenant: \"- name: acme\", and its keys below" },
@@ -239,7 +240,7 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "<<: {}",
                   "t:1:1: unknown key \"<<\"; the sections are listen, http, store, memory, "
                   "io, remote, eviction, access, "
-                  "limits, log, tenants" },
+                  "namespaces, limits, log, tenants" },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {

@@ -189,6 +189,81 @@ static void memory_is_what_the_strictest_says(void **state)
         assert_memory(8 * GIB, false);
 }
 
+/* Checks a pool of `pool` bytes, and one of each of `tenants` tenants, against the control groups.
+ */
+static int check_pools(uint64_t pool, unsigned tenants)
+{
+        char text[512];
+        int at = snprintf(text, sizeof(text), "memory.pool: %llu\ntenants:\n",
+                          (unsigned long long)pool);
+
+        for (unsigned i = 0; i < tenants; i++)
+                at += snprintf(text + at, sizeof(text) - (size_t)at,
+                               "  - {name: t%u, users: [%u], pool: 64MiB}\n", i, 1000 + i);
+        if (tenants == 0)
+                text[strcspn(text, "\n") + 1] = '\0';
+        assert_int_equal(load(text), 0);
+        return config_check_memory(&config, folder, &fault);
+}
+
+static void pools_above_the_limit_of_the_control_group_are_refused(void **state)
+{
+        make_memory("0::/p/q\n", "/p", "memory.max", "209715200\n");
+        assert_int_equal(check_pools(200 * MIB, 0), 0);
+        assert_int_equal(check_pools(201 * MIB, 0), -EINVAL);
+        assert_non_null(strstr(fault.text, "memory.pool: 201 MiB is more than the memory limit of "
+                                           "the daemon's control group, 200 MiB"));
+        assert_int_equal(check_pools(72 * MIB, 2), 0);
+        assert_int_equal(check_pools(73 * MIB, 2), -EINVAL);
+        assert_non_null(strstr(fault.text, "with the pools of all tenants, 201 MiB is more"));
+        config.kept_bytes = GIB; /* kept memory counts in the group as well */
+        assert_int_equal(config_check_memory(&config, folder, &fault), -EINVAL);
+        make_memory("0::/unbounded\n", "/unbounded", "memory.max", "max\n");
+        unlink(in_folder("sys/fs/cgroup/memory.max", (char[256]){}));
+        assert_int_equal(check_pools(201 * MIB, 0), 0);
+        make_memory("4:memory:/v1\n", "/memory/v1", "memory.limit_in_bytes", "104857600\n");
+        assert_int_equal(check_pools(100 * MIB, 0), 0);
+        assert_int_equal(check_pools(101 * MIB, 0), -EINVAL);
+}
+
+static void automatic_staging_leaves_room_for_the_pools(void **state)
+{
+        make_memory("0::/s\n", "/s", "memory.max", "838860800\n");
+        assert_int_equal(check_pools(200 * MIB, 0), 0);
+        assert_int_equal(config_auto_staging(&config, folder), 400 * MIB);
+        assert_int_equal(check_pools(600 * MIB, 0), 0);
+        assert_int_equal(config_auto_staging(&config, folder), 200 * MIB);
+        assert_int_equal(check_pools(536 * MIB, 2), 0);
+        assert_int_equal(config_auto_staging(&config, folder), 136 * MIB);
+        assert_int_equal(check_pools(790 * MIB, 0), 0);
+        assert_int_equal(config_auto_staging(&config, folder), 100 * MIB);
+}
+
+static void automatic_pools_fit_into_the_memory_however_many_tenants_there_are(void **state)
+{
+        char path[256], set[320], text[8192] = "tenants:\n";
+        bool limited;
+        size_t at = strlen(text);
+        uint64_t available, pools;
+
+        for (unsigned i = 0; i < 15; i++)
+                at += (size_t)snprintf(text + at, sizeof(text) - at,
+                                       "  - {name: t%u, users: [%u]}\n", i, 1000 + i);
+        assert_int_equal(load(text), 0);
+        snprintf(set, sizeof(set), "store.path=%s", in_folder("s", path));
+        assert_int_equal(config_set(&config, set, "--set", &fault), 0);
+        assert_int_equal(config_set(&config, "listen.socket=/run/x", "--set", &fault), 0);
+        available = config_available_memory("", &limited);
+        if (available < GIB)
+                skip(); /* the least pools of 15 tenants have to fit */
+        assert_int_equal(config_set(&config, "memory.pool=auto", "--set", &fault), 0);
+        if (config_resolve(&config, say, say, &fault) < 0)
+                fail_msg("%s", fault.text);
+        pools = config_pools_bytes(&config);
+        assert_true(pools <= available / 100 * 80); /* other processes use memory meanwhile */
+        assert_true(pools >= config.memory.pool + 15 * 16 * MIB);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -198,6 +273,9 @@ int main(void)
                 CASE(folders_that_cannot_be_are_refused),
                 CASE(own_files_count_as_free_space),
                 CASE(memory_is_what_the_strictest_says),
+                CASE(pools_above_the_limit_of_the_control_group_are_refused),
+                CASE(automatic_staging_leaves_room_for_the_pools),
+                CASE(automatic_pools_fit_into_the_memory_however_many_tenants_there_are),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

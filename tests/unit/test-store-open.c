@@ -10,6 +10,7 @@
 
 #include "checked.h"
 #include "store-fixture.h"
+#include "store/volume/file-system.h"
 
 static void a_foreign_directory_is_refused_and_untouched(void **state)
 {
@@ -123,6 +124,36 @@ static void bad_parameters_are_refused(void **state)
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
 }
 
+static void file_systems_that_lose_chunks_have_a_warning(void **state)
+{
+        static const struct {
+                unsigned long magic;
+                const char *name, *part;
+                bool memory;
+        } kinds[] = {
+                { 0x01021994, "tmpfs", "lost at a reboot", true },
+                { 0x858458f6, "ramfs", "lost at a reboot", true },
+                { 0x794c7630, "overlay", "lost with the container", false },
+                { 0xef53, "ext4", NULL, false },
+                { 0x58465342, "xfs", NULL, false },
+                { 0x9123683e, "btrfs", NULL, false },
+                { 0x6969, "nfs", NULL, false },
+                { 0x12345678, "", NULL, false },
+        };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(kinds); i++) {
+                const struct file_system *fs = file_system_by_magic(kinds[i].magic);
+
+                assert_string_equal(fs->name, kinds[i].name);
+                assert_int_equal(fs->memory, kinds[i].memory);
+                if (kinds[i].part)
+                        assert_non_null(strstr(fs->warning, kinds[i].part));
+                else
+                        assert_string_equal(fs->warning, "");
+        }
+        assert_string_equal(file_system_of(-1)->name, "");
+}
+
 int main(int argc, char **argv)
 {
         static const struct CMUnitTest tests[] = {
@@ -131,6 +162,7 @@ int main(int argc, char **argv)
                 TEST(a_second_opener_is_refused),
                 TEST(an_opener_waits_for_the_lock),
                 TEST(bad_parameters_are_refused),
+                TEST(file_systems_that_lose_chunks_have_a_warning),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "checked.h"
+#include "common.h"
 #include "human.h"
 #include "units.h"
 
@@ -192,10 +193,11 @@ static void print_text(struct report *r, const struct report_entry *e)
                e->job->clients == 1 ? "" : "s", e->job->iterations,
                e->job->iterations == 1 ? "" : "s", e->job->warmup);
         if (e->daemon)
-                printf("Daemon: %s, %s\n", e->daemon, e->where);
+                printf("Daemon: %s, ", e->daemon);
         else
-                printf("No daemon: a file in %s\n", e->where);
-        putchar('\n');
+                printf("No daemon: a file in ");
+        print_safe(e->where, stdout);
+        printf("\n\n");
         for (unsigned i = 0; i < ARRAY_SIZE(columns); i++) {
                 printf("%*s", i == 0 ? -columns[i].width : columns[i].width, columns[i].title);
                 width += (unsigned)columns[i].width;

@@ -39,9 +39,6 @@
 #define NAME_SUPERBLOCK_NEW "superblock.new"
 #define NAME_PROBE          "probe"
 
-#define MAGIC_TMPFS 0x01021994
-#define MAGIC_RAMFS 0x858458f6
-
 DEFINE_CLEANUP(struct dir *, dir_close);
 
 int store_error(char ret_error[static STORE_ERROR_BYTES], int r, const char *fmt, ...)
@@ -594,7 +591,6 @@ int dir_open(struct dir **ret, const struct dir_params *params,
 {
         _cleanup_(dir_closep) struct dir *d = calloc(1, sizeof(*d));
         enum content content;
-        struct statfs fs;
         int r;
 
         if (!d)
@@ -662,8 +658,8 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         r = d->fresh ? 0 : open_superblock(d, ret_error);
         if (r < 0)
                 return r;
-        d->can_sync = fstatfs(d->fd, &fs) < 0 || ((unsigned long)fs.f_type != MAGIC_TMPFS &&
-                                                  (unsigned long)fs.f_type != MAGIC_RAMFS);
+        d->file_system = file_system_of(d->fd);
+        d->can_sync = !d->file_system->memory;
         *ret = TAKE_PTR(d);
         return 0;
 }

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "store/volume/file-system.h"
 #include "store/volume/format.h"
 
 enum { STORE_ERROR_BYTES = 512 };
@@ -27,6 +28,7 @@ struct dir {
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
         bool can_sync;                     /* false where nothing survives power loss */
+        const struct file_system *file_system;
 };
 
 struct dir_params {

@@ -58,3 +58,9 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         ret->namespaces = namespaces_count(v->namespaces);
         scrub_get_stats(v->scrub, ret);
 }
+
+const char *volume_file_system(const struct volume *v, const char **ret_warning)
+{
+        *ret_warning = v->dir->file_system->warning;
+        return v->dir->file_system->name;
+}
