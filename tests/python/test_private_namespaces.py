@@ -4,6 +4,7 @@
 import errno
 
 import fake_lmcache
+import harness
 import kvcache
 import pytest
 from kvcache.engine import private
@@ -26,6 +27,16 @@ def test_remove_deletes_the_namespace_and_its_chunks(client, daemon):
     assert namespace.remove() == 0 and names(daemon) == set()
     assert namespace.remove() == errno.ENOENT
     assert namespace.match([KEY]) == 0 and namespace.put([KEY], [b"again"]).ok and names(daemon) == {"one"}
+
+
+def test_the_state_of_a_namespace_is_read_without_opening_it(client, daemon):
+    assert client.namespace_state("one") == (0, 0, "") and names(daemon) == set()
+    with kvcache.Client(daemon.socket, required=True) as other:
+        assert other.namespace("one", SHARED).put([KEY], [b"chunk"]).ok
+        assert client.namespace_state("one") == (1, 1, "model=m\n")
+    harness.wait_until(lambda: client.namespace_state("one") == (1, 0, "model=m\n"), "its session ends")
+    daemon.kill()
+    assert client.namespace_state("one") is None
 
 
 def test_a_namespace_that_another_client_has_open_stays(client, daemon, monkeypatch):

@@ -24,8 +24,8 @@ def start(request, source):
            "PYTHONPATH": f"{source}/client/python:{source}/tests/python"}
     processes = []
 
-    def start(daemon, scenario):
-        processes.append(harness.spawn([sys.executable, str(source / "tests/python/vllm_spec_host.py"), str(daemon.socket),
+    def start(daemon, scenario, program="vllm_spec_host.py"):
+        processes.append(harness.spawn([sys.executable, str(source / "tests/python" / program), str(daemon.socket),
                                         request.param, scenario], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                        stderr=subprocess.PIPE, text=True, env=env))
         return processes[-1]

@@ -32,7 +32,7 @@ from ._errors import ArgumentError, ClosedError, Error, ForkedError, MismatchErr
 from ._leases import Handle, Leased
 from ._namespace import Namespace
 from ._region import Region
-from ._results import LOST_RESULT, Done, Flight, Info, refuse
+from ._results import LOST_RESULT, Done, Flight, Info, NamespaceState, refuse
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer, Self
@@ -218,6 +218,23 @@ class Client:
             if r == -errno.EINVAL:
                 raise ArgumentError(self._words())
         return namespace
+
+    def namespace_state(self, name: str) -> NamespaceState | None:
+        """Returns how the namespace of this name stands, without opening it. No chunk and no session: it may not exist. None: the daemon
+        does not answer, or is too old."""
+        info, text = ctypes.create_string_buffer(c.NAMESPACE_INFO.size), ctypes.c_void_p()
+        with self._entered():
+            r = self._usable(None)
+            if r == 0 and self._handle is not None:
+                r = self._note(c.namespace_stat(self._handle.kv, name.encode(), None, info, len(info), ctypes.byref(text)), quiet=True)[0]
+        if r == -errno.ENOENT:
+            return NamespaceState(0, 0, "")
+        if r:
+            return None
+        fingerprint = ctypes.string_at(text).decode(errors="replace") if text.value else ""
+        c.free(text)
+        _, _, _, sessions, chunks, *_ = c.NAMESPACE_INFO.unpack(info.raw)
+        return NamespaceState(chunks, sessions, fingerprint)
 
     def _remove(self, namespace: Namespace) -> int:
         with self._entered():

@@ -70,6 +70,14 @@ class Info(NamedTuple):
     gets_local: int
 
 
+class NamespaceState(NamedTuple):
+    """A namespace as the daemon knows it: chunks on disk, sessions that have it open, and its fingerprint."""
+
+    chunks: int
+    sessions: int
+    fingerprint: str
+
+
 def refuse(words: array[int] | None, r: int) -> None:
     """The results of a request that was not sent."""
     if words:

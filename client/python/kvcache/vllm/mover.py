@@ -25,9 +25,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import LOST, OK, Client, Error, Namespace, status_ok
+from .. import EXISTS, LOST, OK, Client, Error, Namespace, status_ok
 from .._gpu import BLOCK_FIRST, Gpu, Layout
 from ..engine import private
+from .canary import Canary, State
 from .identity import group_of, parts_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -64,12 +65,14 @@ class Blocks(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Of a job, what lies in one group. `addresses`: of a load, where each chunk is leased; of a store, none."""
+    """Of a job, what lies in one group. `addresses`: of a load, where each chunk is leased; of a store, none.
+    `is_check`: the canary compares the block, and it is not stored."""
 
     layout: int
     keys: list[bytes]
     blocks: list[int]
     addresses: list[int]
+    is_check: bool = False
 
 
 class Ended(NamedTuple):
@@ -173,10 +176,10 @@ class _Job:
 
 
 class Mover:
-    """`names`: the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at the
-    time of a call."""
+    """`canary`: has the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at
+    the time of a call."""
 
-    def __init__(self, blocks: Sequence[Blocks], names: Mapping[int, str], fields: Mapping[str, str], *, socket: str | None,
+    def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, socket: str | None,
                  device: int, ack: str, timeout_s: float, current_stream: Callable[[], int]) -> None:
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
@@ -184,8 +187,9 @@ class Mover:
         self._client = Client(socket, "vllm-worker", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
         chunk = max(b.chunk_bytes for b in blocks)
         self._fields = fields
-        self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, b.chunk_bytes)
-                                                  for (g, n), b in zip(names.items(), blocks)}
+        self._canary = canary
+        self._canary.enter(self._state_of)
+        self._open()
         self._gpu = Gpu(self._client, device, max(128 << 20, 8 * (chunk + 4096)))
         self._changed = threading.Condition()
         self._loads: deque[_Job] = deque()
@@ -421,6 +425,34 @@ class Mover:
             self._cuda.synchronize(self._stream)
             self.rescued_loads += len(bad)
 
+    def _state_of(self, name: str) -> State | None:
+        found = self._client.namespace_state(name)
+        return None if found is None else State(not found.chunks and not found.sessions, found.fingerprint)
+
+    def _open(self) -> None:
+        self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, self._fields, b.chunk_bytes)
+                                                  for (g, n), b in zip(self._canary.names.items(), self.blocks)}
+
+    def _check(self, part: Part) -> None:
+        """Gives the canary a block that the engine has computed, and the chunk that is stored under its key."""
+        namespace, blocks = self._namespace(part), self.blocks[part.layout]
+        if namespace is None or time.monotonic() < self._rest_until:
+            return
+        computed = ctypes.create_string_buffer(blocks.chunk_bytes)
+        for layer, base in enumerate(blocks.bases):
+            self._cuda.copy(ctypes.addressof(computed) + layer * blocks.page_bytes, base + part.blocks[0] * blocks.page_bytes,
+                            blocks.page_bytes, self._stream)
+        self._cuda.synchronize(self._stream)
+        with namespace.get_map([parts_of(part.keys[0], 1)[0]], timeout=min(self._timeout_s, LOAD_S)) as leased:
+            self._canary.compare(part.keys[0], computed.raw, leased[0])
+        self._client.flush()  # the lease would wait for the next request
+
+    def _follow(self) -> None:
+        """Goes on with the next variant of the namespaces where the canary has to."""
+        if self._canary.moves(self._state_of):
+            self._namespaces = {}
+            self._open()
+
     def _store_slice(self, job: _Job) -> bool:
         """True: it was the last."""
         if not job.parts:
@@ -429,11 +461,18 @@ class Mover:
         if job.hurried:
             self.failed_stores += sum(len(p.keys) for p in job.parts)
             return True
+        if part.is_check:
+            job.parts = job.parts[1:]
+            self._check(part)
+            self._follow()
+            return not job.parts
+        self._follow()
         now = Part(part.layout, part.keys[:SLICE_BLOCKS], part.blocks[:SLICE_BLOCKS], [])
-        if now.keys:
+        if now.keys and self._canary.may_store(group_of(now.keys[0]), len(now.keys)):
             # The engine writes the blocks again when the job has ended: put() returns when they were read.
             status = self._move(self._gpu.put, now, ack=self._ack, timeout=min(self._timeout_s, STORE_S))
             good = sum(map(status_ok, status))
+            self._canary.stored([k for k, s in zip(now.keys, status) if status_ok(s) and s != EXISTS])
             nbytes = good * self.blocks[part.layout].chunk_bytes
             job.nbytes += nbytes
             self.stored_bytes += nbytes

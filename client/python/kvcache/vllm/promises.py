@@ -139,6 +139,14 @@ class Promises:
         assert held is not None, "a chunk was promised without a lease"
         return held
 
+    def rename(self, names: Mapping[int, str]) -> None:
+        """Goes on with other namespaces. What requests hold stays theirs until release()."""
+        self._namespaces = {}
+        try:
+            self._namespaces = {g: self._client.namespace(n, self._fields, self._chunk_bytes.get(g, 0)) for g, n in names.items()}
+        except Error as e:
+            log.warning("nothing is found from now on: %s", e)
+
     def release(self, request: str) -> None:
         """What it holds, and what is on its way to it."""
         self._requests.pop(request, None)

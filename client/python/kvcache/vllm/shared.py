@@ -146,7 +146,7 @@ class SharedTier:
         self._parts, self._part_bytes = parts, part_bytes
         self._client = Client(socket, "vllm shared tier", timeout=ASK_S, connect_timeout=0.2)
         self._names, self._fields = dict(names), dict(fields)
-        self._namespaces: dict[int, Namespace] = {}
+        self._namespaces: dict[str, Namespace] = {}
         self.on = False  # has the daemon a shared tier that works?
         self.bytes_per_s = self.latency_s = 0.0  # as the daemon has measured them
         self.fetched: deque[Fetched] = deque()  # since the owner took them
@@ -203,6 +203,10 @@ class SharedTier:
 
     def _queued_bytes(self) -> int:
         return sum((s.wanted - s.got) * self._chunk_bytes[s.group] for s in self._searches if s.state == FETCHING)
+
+    def rename(self, names: Mapping[int, str]) -> None:
+        """Goes on with other namespaces. The owner has dropped its searches."""
+        self._names = dict(names)
 
     def close(self) -> None:
         self._closing.set()
@@ -265,10 +269,11 @@ class SharedTier:
                 search.state, search.asked = ENDED, False
 
     def _namespace(self, group: int) -> Namespace:
-        namespace = self._namespaces.get(group)
+        name = self._names[group]
+        namespace = self._namespaces.get(name)
         if namespace is None:
             declared = self._chunk_bytes[group] if self._parts == 1 else self._part_bytes
-            namespace = self._namespaces[group] = self._client.namespace(self._names[group], self._fields, declared)
+            namespace = self._namespaces[name] = self._client.namespace(name, self._fields, declared)
         return namespace
 
     def _names_of(self, keys: Sequence[bytes]) -> list[bytes]:

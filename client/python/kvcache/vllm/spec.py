@@ -21,11 +21,14 @@ from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingMana
                                      PrepareStoreOutput, RequestOffloadingContext, TransferResult)
 
 from .. import TIER_MEMORY, TIER_REMOTE
-from . import identity
+from ..engine.canary import BOUND
+from . import canary, identity
+from .canary import Canary
 from .mover import Blocks, Mover, Part
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, Promises
 from .shared import SharedTier, Sought
+from .units import Group, units_of
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -45,6 +48,7 @@ COUNTERS = {
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Chunks that were copied from leased memory since the daemon did not answer.",
+    **canary.COUNTERS,
 }
 GAUGES = {
     "up": "1 while kvcache-daemon answers.",
@@ -59,10 +63,11 @@ _workers_lock = threading.Lock()
 
 
 class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
-    """Chunks by their keys, in the order of the blocks; of a load, the leases that keep them where they are."""
+    """Chunks by their keys, in the order of the blocks; of a load, the leases that keep them where they are; of a store, those that are
+    compared and not stored."""
 
-    def __init__(self, keys: list[bytes], held: list[Held], tokens: int = 0) -> None:
-        self.keys, self.held = keys, held
+    def __init__(self, keys: list[bytes], held: list[Held], tokens: int = 0, checks: Collection[bytes] = ()) -> None:
+        self.keys, self.held, self.checks = keys, held, checks
         self.tokens, self.scheduled = tokens, time.monotonic()  # what is computed for a store, and from when on
 
     def __repr__(self) -> str:
@@ -70,10 +75,13 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
 
 class _Request:
-    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched")
+    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
+                 "has_parents")
 
     def __init__(self) -> None:
         self.computes = False  # all that it offers to be stored is computed in that step
+        self.withheld: set[bytes] = set()  # stored chunks that the canary has it compute
+        self.has_parents: set[int] = set()  # groups of which it was given chunks, or has offered some
         self.forget()
 
     def forget(self) -> None:
@@ -94,6 +102,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._spec = spec
         self._promises: Promises | None = None
         self._shared: SharedTier | None = None
+        self._canary: Canary | None = None
+        self._variant = 0  # the number of the namespaces that are asked about
         self._worker: KvcacheWorker | None = None
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}
@@ -113,9 +123,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                     self._warned = True
                 return None
             spec, self._worker, self._chunk_bytes = worker.spec, worker, worker.chunk_bytes
-            self._promises = Promises(spec.names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+            self._canary, self._variant = worker.canary, worker.canary.number
+            names = self._canary.names
+            self._promises = Promises(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
             if spec.remote:
-                self._shared = SharedTier(spec.names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+                self._shared = SharedTier(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
             self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy) for g, tokens in spec.tokens.items()}
         return self._promises
 
@@ -249,11 +261,40 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         run = len(tiers)
         if worth is None:
             worth = self._worth(promises, group, tiers, len(chain), request)
-        self._counts["hits"] += worth
         self._counts["declined"] += run - worth
+        worth = self._loadable(group, chain[:worth], request)
+        self._counts["hits"] += worth
         request.answers.update((k, i < worth) for i, k in enumerate(chain[:run + 1]))
         promises.want(name, chain[:worth], [t == DISK for t in tiers[:worth]])
         return worth, DISK not in tiers[:worth]
+
+    def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
+        """Returns how many of them the canary lets be loaded, from the first on. The others are computed."""
+        assert self._canary is not None
+        n = self._canary.loadable(group, keys, self._variant)
+        request.withheld.update(keys[n:])
+        if n:
+            request.has_parents.add(group)
+        return n
+
+    def _choose(self, keys: list[bytes], where: bytes, request: _Request | None) -> bytes | None:
+        """Returns the chunk that the canary compares, of a group's chunks that are computed now. None: it compares none of them."""
+        if request is None or self._canary is None:
+            return None
+        group = identity.group_of(keys[0])
+        chosen = self._canary.choose(keys, where, request.withheld, group in request.has_parents)
+        request.has_parents.add(group)
+        return chosen
+
+    def _follow(self) -> None:
+        """Goes on with the namespaces that the canary has moved to."""
+        if self._canary is None or self._promises is None or self._canary.number == self._variant:
+            return
+        self._variant, names = self._canary.number, self._canary.names
+        self.reset_cache()
+        self._promises.rename(names)
+        if self._shared is not None:
+            self._shared.rename(names)
 
     def _worth(self, promises: Promises, group: int, tiers: list[int], asked: int, request: _Request) -> int:
         if not tiers or group in request.declined:
@@ -305,6 +346,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
         """What is not there yet. Nothing, while the daemon does not answer: vLLM takes that as stored."""
         new: list[bytes] = []
+        checks: set[bytes] = set()
         tokens = 0
         promises = self._ready()
         if promises is not None:
@@ -315,9 +357,11 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             for listed in groups.values():
                 where = promises.where(listed)
                 missing.update(k for k, t in zip(listed, where or b"") if not t)
-            new = [k for k in keys if k in missing]
+                if (chosen := self._choose(listed, where or b"", self._requests.get(req_context.req_id))) is not None:
+                    checks.add(chosen)
+            new = [k for k in keys if k in missing or k in checks]
             tokens = self._computed_now(groups, req_context)
-        return PrepareStoreOutput(keys_to_store=new, store_spec=KvcacheLoadStoreSpec(new, [], tokens), evicted_keys=[])
+        return PrepareStoreOutput(keys_to_store=new, store_spec=KvcacheLoadStoreSpec(new, [], tokens, checks), evicted_keys=[])
 
     def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
         """Tokens of these chunks that are computed in the step which is being scheduled; 0: too few, or it is not known. vLLM
@@ -354,6 +398,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         for name, request in self._requests.items():
             if request.gathered:
                 self._gathered(self._promises, name, request)
+        self._follow()
         self._promises.flush()
         for read in self._promises.reads:
             self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
@@ -400,6 +445,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 now = getattr(self._worker.mover, name)
                 self._counts[name] += now - seen
                 self._seen[name] = now
+        for name, count in self._canary.take_counts().items() if self._canary is not None else ():
+            self._counts[name] += count
         for name, count in self._counts.items():
             if count:
                 stats.increase_counter(_PREFIX + name, count)
@@ -441,21 +488,24 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         if len(blocks) != len(spec.tokens):
             raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
         self.chunk_bytes = {g: b.chunk_bytes for g, b in zip(spec.tokens, blocks)}
-        self.mover = Mover(blocks, spec.names, spec.fields, socket=spec.socket, device=device, ack=spec.ack,
+        self.canary = spec.canary_of(blocks)
+        self.mover = Mover(blocks, self.canary, spec.fields, socket=spec.socket, device=device, ack=spec.ack,
                            timeout_s=spec.timeout_s, current_stream=current_stream)
         with _workers_lock:
             _workers[self._engine] = self
 
     def _submit(self, job_id: int, is_load: bool, chunks: KvcacheLoadStoreSpec, gpu: Any) -> bool:
-        blocks, at, parts = [int(b) for b in gpu.block_ids], 0, []
+        blocks, at, parts, checks = [int(b) for b in gpu.block_ids], 0, [], []
         if len(blocks) != len(chunks.keys):
             raise ValueError(f"job {job_id}: {len(chunks.keys)} chunks for {len(blocks)} blocks")
         for group, size in enumerate(gpu.group_sizes):
-            if size:
-                parts.append(Part(group, chunks.keys[at:at + size], blocks[at:at + size],
-                                  [h.address for h in chunks.held[at:at + size]]))
+            listed = list(zip(chunks.keys[at:at + size], blocks[at:at + size]))
+            moved = [one for one in listed if one[0] not in chunks.checks]
+            if moved:
+                parts.append(Part(group, [k for k, _ in moved], [b for _, b in moved], [h.address for h in chunks.held[at:at + size]]))
+            checks += [Part(group, [key], [block], [], is_check=True) for key, block in listed if key in chunks.checks]
             at += size
-        self.mover.submit(job_id, is_load, parts, list(chunks.held), chunks.tokens, chunks.scheduled)
+        self.mover.submit(job_id, is_load, checks + parts, list(chunks.held), chunks.tokens, chunks.scheduled)
         return True
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: KvcacheLoadStoreSpec) -> bool:
@@ -481,7 +531,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
     load_policy, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`."""
+    `remote`; canary (canary.py) and canary_bound."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -510,10 +560,17 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.timeout_s = float(options.get("timeout_s", 5.0))
         # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
         self.tokens = {int(getattr(g, "group_id", at)): int(g.tokens_per_block) for at, g in enumerate(config.groups)}
+        self.canary = str(options.get("canary", "off"))
+        if self.canary not in canary.MODES:
+            raise ValueError(f"canary is 'off', 'first' or 'always', not {self.canary!r}")
+        self.canary_bound = float(options.get("canary_bound", BOUND))
+        if not 0 < self.canary_bound < 1:
+            raise ValueError(f"canary_bound is a number between 0 and 1, not {self.canary_bound!r}")
         self.facts = identity.fields_of(config, int(config.worker_kv_bytes_per_block), 0,
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
         self.facts["chunk"] = "layers"  # one page a layer; a row of the tier is different
+        self.of_engine: dict[str, object] = {}
         self.fields: dict[str, str] = {}
         self.names: dict[int, str] = {}
         self._manager: KvcacheManager | None = None
@@ -521,11 +578,18 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
 
     def name(self) -> None:
         """Composes the fingerprint in the worker, where the engine's facts are known. The scheduler's side takes the worker's names."""
-        fingerprint = identity.compose("vllm", {**self.facts, **identity.of_engine(self.config)}, identity.new_start())
+        self.of_engine = identity.of_engine(self.config)
+        fingerprint = identity.compose("vllm", {**self.facts, **self.of_engine}, identity.new_start())
         identity.warn(log, fingerprint)
         self.fields = fingerprint.fields
         self.names = {g: identity.namespace_name(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields, g)
                       for g in self.tokens}
+
+    def canary_of(self, blocks: Sequence[Blocks]) -> Canary:
+        """Returns the canary of an engine with these blocks, one for each group."""
+        groups = [Group(number, list(g.layer_names), len(b.bases), b.page_bytes)
+                  for number, g, b in zip(self.tokens, self.config.groups, blocks)]
+        return Canary(self.canary, self.canary_bound, self.names, self.fields, units_of(self.of_engine, groups))
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:

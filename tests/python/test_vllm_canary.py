@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The canary of vLLM's spec: chunks of other engines are loaded once one of them was compared. The scenarios are in
+vllm_canary_host.py."""
+
+import functools
+
+import harness
+import pytest
+from test_vllm_spec import asked, ended, go_on, start  # noqa: F401
+
+# The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
+pytestmark = pytest.mark.repeated
+
+
+@pytest.fixture
+def run(start):  # noqa: F811
+    return functools.partial(start, program="vllm_canary_host.py")
+
+
+@pytest.mark.parametrize("scenario", ["equal_chunk", "rounding_noise", "another_layout", "another_model", "swapped", "other_values",
+                                      "ends_without_a_comparison", "evicted_before_it_is_compared", "nothing_in_common",
+                                      "after_the_last_variant", "always_compares", "own_chunks_prove_nothing", "sliding_window",
+                                      "copy_takes_long", "groups_apart", "opaque_bytes", "off", "refused"])
+def test_scenario(scenario, run, daemon):
+    ended(run(daemon, scenario))
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
+@pytest.mark.parametrize("scenario", ["from_the_shared_tier", "another_model_from_the_shared_tier"])
+def test_chunks_of_another_host_are_compared(run, make_daemon, directory, scenario):
+    (directory / "shared").mkdir()
+    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
+                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
+    ended(run(one, "stored_for_other_hosts"))
+    harness.wait_until(lambda: one.status()["remote"]["puts"] >= 6, "they are there")
+    ended(run(other, scenario))
+    harness.wait_until(lambda: other.status()["sessions"]["leases"] == 0, "no leases")
+
+
+def test_the_daemon_ends_before_the_comparison(run, daemon):
+    process = run(daemon, "daemon_goes")
+    asked(process, "kill")
+    daemon.kill()
+    go_on(process)
+    asked(process, "start")
+    daemon.start()
+    ended(process)
