@@ -56,6 +56,11 @@ static inline uint32_t *pool_namespace_chunks(struct pool *p, uint32_t namespace
         return &p->namespace_chunks[namespace_id % POOL_NAMESPACE_COUNTS];
 }
 
+static inline struct slab_slot pool_slot_of(const struct pool_chunk *c)
+{
+        return (struct slab_slot){ .slab = c->slab, .slot = c->slot };
+}
+
 /* --- pool.c --- */
 
 /* The record that has the key, whatever it is. */
@@ -65,6 +70,15 @@ void pool_table_insert(struct pool *p, uint32_t chunk);
 /* A record that is not used; there are as many as 4 KiB slots. */
 uint32_t pool_take_record(struct pool *p);
 void pool_tell(const struct pool *p, uint32_t chunk, bool is_there);
+void pool_table_remove(struct pool *p, uint32_t chunk);
+/* Withdraws a resident chunk from the watch and the guard; an unverified one was never announced.
+ */
+void pool_leave(struct pool *p, uint32_t chunk);
+
+/* --- pool-room.c --- */
+
+/* Finds a slot of the class, or of a larger one, and evicts for it. False: there is none. */
+bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret);
 
 /* --- pool-held.c --- */
 
