@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "evict/ages.h"
+#include "evict/evict.h"
 
 struct evict;
 struct evict_stats;
@@ -25,6 +26,8 @@ struct evict_policy {
                        uint32_t use, unsigned place); /* id 0: not known; enum evict_place */
         void (*touch)(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
         void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* may be another group */
+        /* Moves the item to the old end of its list in the group; its time stays. */
+        void (*make_oldest)(struct evict *e, uint32_t item, uint32_t group);
         /* With link, or both NULL. */
         void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,
                          unsigned turn, bool is_end);
@@ -69,12 +72,21 @@ struct evict_policy {
 struct evict {
         const struct evict_policy *policy; /* evict_new() sets these */
         uint32_t max_items;
-        uint32_t max_groups; /* half of what the policy has been made with: evict.c */
+        uint32_t max_groups; /* the owner's: evict_policy_groups() */
         uint8_t *retained;   /* a bit an item */
         uint32_t n_retained;
+        uint8_t *aside; /* likewise */
+        uint32_t n_aside;
         uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
         uint32_t reports_due;
         struct ages ages; /* evict.c's; zero at first */
 };
+
+/* Returns the number of groups that a policy is made with: each of the owner's, one for the
+ * retained items of each, and the lots. */
+static inline uint32_t evict_policy_groups(uint32_t max_groups)
+{
+        return 2 * max_groups + EVICT_LOTS;
+}
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;
