@@ -10,7 +10,11 @@
 
 #include "checked.h"
 
-enum { BORROW_FACTOR = 8 }; /* a chunk may lie in a slot that is so much larger than it needs */
+enum {
+        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
+        /* A search passes over so many when the iteration's share is used up. */
+        PASSES_LEAST = 32,
+};
 
 static bool may_evict(void *userdata, uint32_t chunk)
 {
@@ -23,24 +27,48 @@ static bool may_evict(void *userdata, uint32_t chunk)
         return false;
 }
 
-/* The coldest unpinned chunk of the class. What is leased grows cold like everything else: where
- * there is much of it, it is made young again, in the same order, so that the next search does not
- * find it in its way. */
+static void set_aside_passed(struct pool *p)
+{
+        for (uint32_t i = 0; i < p->n_passed; i++) {
+                struct pool_chunk *c = &p->chunks[p->passed[i]];
+
+                evict_set_aside(p->evict, p->passed[i],
+                                c->pins > 0 ? POOL_LOT_PINNED : POOL_LOT_HELD);
+                if (c->pins > 0)
+                        c->flags |= POOL_ASIDE;
+        }
+}
+
+void pool_end_aside(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = &p->chunks[chunk];
+
+        c->flags &= ~(uint32_t)POOL_ASIDE;
+        if (evict_contains(p->evict, chunk))
+                evict_bring_back(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+bool pool_has_given_up(struct pool *p)
+{
+        bool has = p->has_given_up;
+
+        p->has_given_up = false;
+        return has;
+}
+
+/* Returns the coldest unpinned chunk of the class, or EVICT_NONE. */
 static uint32_t find_victim(struct pool *p, unsigned class)
 {
-        pool_look_at_clients(p);
-        for (uint64_t stretches = p->stats.chunks / POOL_MAX_PASSED + 1; stretches > 0;
-             stretches--) {
-                uint32_t victim;
+        uint32_t most = MAX(p->passes_left, (uint32_t)PASSES_LEAST), victim;
 
-                p->n_passed = 0;
-                victim = evict_victim(p->evict, class, may_evict, p, POOL_MAX_PASSED);
-                if (victim != EVICT_NONE || p->n_passed <= POOL_MAX_PASSED)
-                        return victim;
-                for (uint32_t i = 0; i < p->n_passed; i++)
-                        evict_refresh(p->evict, p->passed[i], class);
-        }
-        return EVICT_NONE;
+        pool_look_at_clients(p);
+        p->n_passed = 0;
+        victim = evict_victim(p->evict, class, may_evict, p, most);
+        set_aside_passed(p);
+        p->passes_left -= MIN(p->passes_left, p->n_passed);
+        p->gives_up = victim == EVICT_NONE && p->n_passed > most;
+        p->has_given_up |= p->gives_up;
+        return victim;
 }
 
 static void chunk_evict(void *userdata, uint32_t chunk)
@@ -60,17 +88,15 @@ static void chunk_evict(void *userdata, uint32_t chunk)
 
 static bool is_movable(struct pool *p, uint32_t slab)
 {
-        for (uint32_t i = 0; i < slabs_slab_slots(p->slabs, slab); i++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+        bool is_held = pool_slab_is_held(p, slab);
 
-                if (chunk != SLAB_NOBODY &&
-                    (p->chunks[chunk].pins > 0 || pool_is_known_held(p, chunk)))
-                        return false;
-        }
-        return true;
+        if (p->slab_state[slab].pinned > 0)
+                return false;
+        p->met_held |= is_held;
+        return !is_held;
 }
 
-/* What the chunks of the slab are worth together, estimated from some of them, others each time. */
+/* Estimates the worth of a slab's chunks together from a sample, another one each time. */
 static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
 {
         uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
@@ -96,10 +122,10 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
                 int other = slabs_slab_class(p->slabs, s);
                 double worth;
 
-                if (other < 0 || (unsigned)other == class)
+                if (other < 0 || (unsigned)other == class || !is_movable(p, s))
                         continue;
                 worth = slab_worth(p, s, by_recency);
-                if (worth < most && is_movable(p, s)) {
+                if (worth < most) {
                         most = worth;
                         least = s;
                 }
@@ -117,7 +143,7 @@ static bool make_room(struct pool *p, unsigned class)
         uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
 
         if (victim == EVICT_NONE)
-                return take_slab(p, class, INFINITY, true);
+                return !p->gives_up && take_slab(p, class, INFINITY, true);
         /* One look at the other classes for each slab's worth of evictions: with a slab more, so
          * many chunks that are worth as much as the victim would stay. */
         if (++p->evicted_since_look[class] >= slots) {
@@ -141,31 +167,37 @@ static bool acquire_of(struct pool *p, unsigned class, struct slab_slot *ret)
         return r == 0;
 }
 
-/* The class with the next larger slots, up to `most`, or -1. */
-static int class_above(const struct pool *p, unsigned class, uint64_t most)
+/* Finds a slot of a class that is larger than needed, if the class has a slab. */
+static bool acquire_larger(struct pool *p, unsigned class, struct slab_slot *ret)
 {
-        uint64_t bytes = slabs_class_bytes(p->slabs, class);
-        int above = -1;
+        uint64_t slots, used;
+        uint32_t n_slabs, victim;
 
-        for (unsigned i = 0; i < slabs_class_count(p->slabs); i++) {
-                uint64_t b = slabs_class_bytes(p->slabs, i);
-
-                if (b > bytes && b <= most) {
-                        above = (int)i;
-                        most = b;
-                }
+        slabs_class_usage(p->slabs, class, &n_slabs, &slots, &used);
+        if (n_slabs == 0)
+                return false;
+        if (used == slots) {
+                victim = find_victim(p, class);
+                if (victim == EVICT_NONE)
+                        return false;
+                chunk_evict(p, victim);
         }
-        return above;
+        return slabs_acquire(p->slabs, class, 0, ret) == 0;
 }
 
-/* A slot of the class, or, where every slab that could be given to it has a pinned chunk in it, a
- * larger one: a few small leases must not keep all other sizes out. */
 bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
 {
         uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
 
-        for (int c = (int)class; c >= 0; c = class_above(p, (unsigned)c, most))
-                if (acquire_of(p, (unsigned)c, ret))
+        p->gives_up = false;
+        if (acquire_of(p, class, ret))
+                return true;
+        /* Every slab that could be given to the class has a pinned chunk in it: a few small leases
+         * must not keep all other sizes out. */
+        for (int c = slabs_class_above(p->slabs, class);
+             c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up;
+             c = slabs_class_above(p->slabs, (unsigned)c))
+                if (acquire_larger(p, (unsigned)c, ret))
                         return true;
         return false;
 }

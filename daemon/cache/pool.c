@@ -69,6 +69,9 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         if (bytes == 0 || pool_whole_bytes(bytes, &p->slab_bytes) != bytes)
                 return -EINVAL;
         p->n_slabs = (uint32_t)(bytes / p->slab_bytes);
+        p->slab_state = calloc(p->n_slabs, sizeof(*p->slab_state));
+        if (!p->slab_state)
+                return -ENOMEM;
         r = slabs_new(&p->slabs, p->n_slabs, p->slab_bytes);
         if (r < 0)
                 return r;
@@ -87,6 +90,8 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
                 return -ENOMEM;
         p->free_chunk = p->first_held = POOL_NONE;
         p->stats.bytes = bytes;
+        p->passes_left = POOL_MAX_PASSED;
+        p->held_look = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
         return 0;
@@ -102,6 +107,7 @@ struct pool *pool_free(struct pool *p)
                 munmap(p->buckets, ((size_t)p->bucket_mask + 1) * sizeof(*p->buckets));
         evict_free(p->evict);
         slabs_free(p->slabs);
+        free(p->slab_state);
         backing_close(&p->backing);
         free(p);
         return NULL;
@@ -328,7 +334,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
         }
         p->met_held = false;
         if (!pool_acquire_slot(p, (unsigned)class, &slot)) {
-                p->held_up |= p->met_held || p->n_held > 0;
+                p->held_up |= p->met_held || p->n_held > 0 ||
+                              !evict_lot_is_empty(p->evict, POOL_LOT_HELD);
                 if (p->n_held == 0)
                         return POOL_FULL;
                 (void)pool_release_held(p);
@@ -355,7 +362,7 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
         list_init(&c->waiters);
         pool_table_insert(p, chunk);
         p->stats.used_bytes += slabs_slot_bytes(p->slabs, slot);
-        p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, slot);
+        pool_count_pinned(p, c, true);
         *ret = chunk;
         return 0;
 }
@@ -398,7 +405,7 @@ void pool_pin(struct pool *p, uint32_t chunk)
         struct pool_chunk *c = pool_chunk(p, chunk);
 
         if (c->pins++ == 0)
-                p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, pool_slot_of(c));
+                pool_count_pinned(p, c, true);
 }
 
 bool pool_unpin(struct pool *p, uint32_t chunk)
@@ -408,7 +415,9 @@ bool pool_unpin(struct pool *p, uint32_t chunk)
         assert(c->pins > 0);
         if (--c->pins > 0)
                 return false;
-        p->stats.pinned_bytes -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
+        pool_count_pinned(p, c, false);
+        if (c->flags & POOL_ASIDE)
+                pool_end_aside(p, chunk);
         if ((c->flags & POOL_DROPPED) && !pool_keep_for_clients(p, chunk))
                 pool_free_chunk(p, chunk);
         return true;
@@ -464,15 +473,10 @@ static bool is_at(const struct pool *p, uint32_t chunk, uint32_t generation)
                evict_contains(p->evict, chunk);
 }
 
-static uint32_t group_of(const struct pool *p, uint32_t chunk)
-{
-        return (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab);
-}
-
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
 {
         if (is_at(p, chunk, generation))
-                evict_touch(p->evict, chunk, group_of(p, chunk), use);
+                evict_touch(p->evict, chunk, pool_group_of(p, chunk), use);
 }
 
 bool pool_wants_chains(const struct pool *p)
@@ -488,7 +492,7 @@ int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
                 uint32_t use, unsigned turn, bool is_end)
 {
-        evict_set_turn(p->evict, chunk, group_of(p, chunk), use, turn, is_end);
+        evict_set_turn(p->evict, chunk, pool_group_of(p, chunk), use, turn, is_end);
         if (parent != chunk && is_at(p, parent, parent_generation))
                 evict_link(p->evict, chunk, parent);
 }
@@ -502,7 +506,7 @@ void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *r
 {
         *ret = (struct evict_standing){ 0 };
         if (evict_contains(p->evict, chunk))
-                evict_explain(p->evict, chunk, group_of(p, chunk), ret);
+                evict_explain(p->evict, chunk, pool_group_of(p, chunk), ret);
 }
 
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
@@ -564,6 +568,7 @@ const struct histogram *pool_evicted_ages(const struct pool *p)
 void pool_note_time(struct pool *p, uint64_t now_ns)
 {
         evict_note_time(p->evict, now_ns);
+        p->passes_left = POOL_MAX_PASSED;
 }
 
 const struct evict *pool_eviction(const struct pool *p)

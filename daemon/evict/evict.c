@@ -46,6 +46,11 @@ const char *evict_policy_name(const char *policy)
         return policy_find(policy)->name;
 }
 
+uint32_t evict_policy_groups(uint32_t max_groups)
+{
+        return 2 * max_groups + EVICT_LOTS;
+}
+
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups)
 {
         const struct evict_policy *p = policy_find(policy);
@@ -234,6 +239,17 @@ uint32_t evict_each_aside(struct evict *e, unsigned lot,
                 }
         }
         return visited;
+}
+
+bool evict_lot_is_empty(const struct evict *e, unsigned lot)
+{
+        uint32_t lists = e->policy->lists;
+
+        assert(lot < EVICT_LOTS);
+        for (uint32_t i = 0; e->n_aside > 0 && i < lists; i++)
+                if (e->policy->first(e, (2 * e->max_groups + lot) * lists + i) != EVICT_NONE)
+                        return false;
+        return true;
 }
 
 void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,

@@ -127,6 +127,7 @@ void evict_bring_back(struct evict *e, uint32_t item, uint32_t group);
 /* Visits the items of a lot; each() may bring its item back. Returns how many there were. */
 uint32_t evict_each_aside(struct evict *e, unsigned lot,
                           void (*each)(void *userdata, uint32_t item), void *userdata);
+bool evict_lot_is_empty(const struct evict *e, unsigned lot);
 bool evict_is_aside(const struct evict *e, uint32_t item);
 
 /* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.

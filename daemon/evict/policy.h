@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #include "evict/ages.h"
-#include "evict/evict.h"
 
 struct evict;
 struct evict_stats;
@@ -84,9 +83,6 @@ struct evict {
 
 /* Returns the number of groups that a policy is made with: each of the owner's, one for the
  * retained items of each, and the lots. */
-static inline uint32_t evict_policy_groups(uint32_t max_groups)
-{
-        return 2 * max_groups + EVICT_LOTS;
-}
+uint32_t evict_policy_groups(uint32_t max_groups);
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;

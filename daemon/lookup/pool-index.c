@@ -356,6 +356,12 @@ static bool on_has_clients(void *userdata)
         return !list_empty(&((struct pool_index *)userdata)->clients);
 }
 
+static void note_held(struct pool_index *pi, uint32_t chunk)
+{
+        pi->looks[chunk] = pi->look;
+        pool_note_held(pi->pool, chunk);
+}
+
 static bool on_is_held(void *userdata, uint32_t chunk)
 {
         struct pool_index *pi = userdata;
@@ -370,7 +376,7 @@ static bool on_is_held(void *userdata, uint32_t chunk)
                            client_holds(client, chunk, hold);
         }
         if (is_held)
-                pi->looks[chunk] = pi->look;
+                note_held(pi, chunk);
         return is_held;
 }
 
@@ -388,7 +394,7 @@ static void mark(void *userdata, uint64_t hold)
         s->bytes += pool_page_held((uint32_t)hold);
         s->holds++;
         if (hold_is_of(s->pi, hold, &record))
-                s->pi->looks[record] = s->pi->look;
+                note_held(s->pi, record);
 }
 
 static void note_revoked(struct pool_index *pi, struct pool_client *client, uint64_t now_ns)
@@ -430,14 +436,15 @@ static uint64_t on_next_look_ns(void *userdata)
         return pi->look_ns + rest_ns(pi);
 }
 
-static void on_look(void *userdata, uint64_t max_age_ns)
+static bool on_look(void *userdata, uint64_t max_age_ns)
 {
         struct pool_index *pi = userdata;
         uint64_t now_ns = clock_mono_ns();
 
         if (max_age_ns > 0 && pi->look_ns != 0 &&
             now_ns - pi->look_ns <= MAX(max_age_ns, rest_ns(pi)))
-                return;
+                return false;
+        pool_forget_held_slabs(pi->pool);
         pi->look++;
         pi->look_ns = now_ns;
         pi->scan_cost_ns = 0;
@@ -452,6 +459,7 @@ static void on_look(void *userdata, uint64_t max_age_ns)
                 pi->scan_cost_ns += SCAN_CLIENT_NS + (uint64_t)s.holds * SCAN_HOLD_NS;
                 judge(pi, client, s.bytes, now_ns);
         }
+        return true;
 }
 
 static bool on_was_held(void *userdata, uint32_t chunk)

@@ -279,6 +279,15 @@ int slabs_class_for(const struct slabs *s, uint64_t bytes)
         return s->by_size[class_position(s, bytes)];
 }
 
+int slabs_class_above(const struct slabs *s, unsigned class)
+{
+        unsigned at;
+
+        assert(class < s->n_classes);
+        at = class_position(s, s->classes[class].bytes + 1);
+        return at < s->n_sizes ? s->by_size[at] : -1;
+}
+
 uint64_t slabs_class_bytes(const struct slabs *s, unsigned class)
 {
         assert(class < s->n_classes);

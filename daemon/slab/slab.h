@@ -59,6 +59,8 @@ int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes);
  * -ENOSPC.
  */
 int slabs_class_restore(struct slabs *s, uint16_t group, uint64_t bytes);
+/* Returns group 0's class with the next larger slots, or -1. */
+int slabs_class_above(const struct slabs *s, unsigned class);
 uint16_t slabs_class_group(const struct slabs *s, unsigned class);
 /* The classes of a group: the first, and the one after; -1 past the end. */
 int slabs_group_first(const struct slabs *s, uint16_t group);
