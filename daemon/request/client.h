@@ -67,6 +67,7 @@ struct client {
         struct audit audit;                         /* evicted or pinned keys not logged yet */
         struct tally_page page;                     /* what it has looked up by itself */
         struct pool_client hits;                    /* what it gets by itself */
+        uint32_t hits_left;                         /* words of its ring to read, as it has ended */
         struct bench_page *transfers;               /* what it has moved; NULL: there is no page */
         uint64_t since_ns;                          /* when it connected */
         bool looks_up;                              /* it may: the lookup index was handed to it */

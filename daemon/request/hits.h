@@ -13,7 +13,10 @@
 void hits_join(struct request req);
 /* Its session ends: it gets nothing by itself any more. */
 void hits_end(struct client *client);
-/* Before the client is closed. */
+/* Continues with what the client used before it ended: touches some of it, and takes the words that
+ * were read off *steps, which may be overdrawn by one request. Returns whether there is more. */
+bool hits_settle_some(struct client *client, uint32_t *steps);
+/* Before the client is closed. Touches nothing more. */
 void hits_leave(struct client *client);
 /* It has opened the namespace, or the lifetime of that has changed. */
 void hits_allow(struct client *client, uint32_t id);
