@@ -19,15 +19,14 @@
 #include "cache/backing.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "lookup/pool-judge.h"
 
 enum {
         RECORDS_PER_BUCKET = 6, /* of eight words, were the pool full of the smallest chunks */
         FILL_STEP = 128,        /* records visited in an iteration */
         POPULATE_BYTES = 4 << 20,
         ALLOWANCE_PART = 8, /* of what is left */
-        REVOKE_AFTER = 64,  /* findings, */
-        REVOKE_FACTOR = 2,  /* of so many times the allowance */
-        REVOKED_USERS = 16, /* that are remembered */
+        REVOKE_FACTOR = 2,  /* times the allowance is too much */
 
         /* What a scan of all holds costs, about: each hold is memory that is in no cache. */
         SCAN_CLIENT_NS = 256,
@@ -37,8 +36,6 @@ enum {
 };
 #define ALLOWANCE_MOST  (UINT64_C(1) << 30)
 #define ALLOWANCE_LEAST (UINT64_C(64) << 10)
-#define REVOKE_AFTER_NS UINT64_C(1000000000)
-#define REVOKED_NS      (60 * UINT64_C(1000000000))
 
 struct pool_index {
         struct pool *pool;
@@ -60,11 +57,7 @@ struct pool_index {
         uint64_t look_ns;      /* when it was, */
         uint64_t scan_cost_ns; /* and what it cost */
         struct list_node clients;
-        struct {
-                uid_t uid;
-                uint64_t until_ns;
-        } revoked[REVOKED_USERS];
-        unsigned n_revoked;
+        struct pool_judge judge;
         struct pool_index_stats stats;
 };
 
@@ -397,30 +390,30 @@ static void mark(void *userdata, uint64_t hold)
                 note_held(s->pi, record);
 }
 
-static void note_revoked(struct pool_index *pi, struct pool_client *client, uint64_t now_ns)
-{
-        unsigned i = pi->n_revoked++ % REVOKED_USERS;
-
-        pool_index_close(client);
-        client->revoked = true;
-        pi->stats.revoked++;
-        pi->revoked[i].uid = client->uid;
-        pi->revoked[i].until_ns = now_ns + REVOKED_NS;
-}
-
 /* A client of the library's never holds more than its allowance. What is read here while it holds
  * and releases is of no one moment, so more than that is asked for, and more than once. */
-static void judge(struct pool_index *pi, struct pool_client *client, uint64_t bytes,
-                  uint64_t now_ns)
+static bool is_too_much(const struct pool_client *client, uint64_t bytes)
 {
-        if (bytes <= client->allowance * REVOKE_FACTOR) {
-                client->over -= client->over > 0;
-                return;
+        return bytes > client->allowance * REVOKE_FACTOR;
+}
+
+static void revoke_client(struct pool_client *client)
+{
+        pool_index_close(client);
+        client->revoked = true;
+        client->index->stats.revoked++;
+}
+
+/* Revokes the clients that the last look has seen hold too much, if their users are barred. */
+static void revoke_barred(struct pool_index *pi, uint64_t now_ns)
+{
+        list_for_each (&pi->clients, n) {
+                struct pool_client *client = container_of(n, struct pool_client, node);
+
+                if (client->is_over && !client->revoked &&
+                    pool_judge_is_barred(&pi->judge, client->uid, now_ns))
+                        revoke_client(client);
         }
-        if (client->over++ == 0)
-                client->over_ns = now_ns;
-        if (client->over >= REVOKE_AFTER && now_ns - client->over_ns >= REVOKE_AFTER_NS)
-                note_revoked(pi, client, now_ns);
 }
 
 /* How long after a scan the next one may be. */
@@ -440,6 +433,7 @@ static bool on_look(void *userdata, uint64_t max_age_ns)
 {
         struct pool_index *pi = userdata;
         uint64_t now_ns = clock_mono_ns();
+        bool is_over = false;
 
         if (max_age_ns > 0 && pi->look_ns != 0 &&
             now_ns - pi->look_ns <= MAX(max_age_ns, rest_ns(pi)))
@@ -457,8 +451,14 @@ static bool on_look(void *userdata, uint64_t max_age_ns)
                         continue;
                 each_hold(client, mark, &s);
                 pi->scan_cost_ns += SCAN_CLIENT_NS + (uint64_t)s.holds * SCAN_HOLD_NS;
-                judge(pi, client, s.bytes, now_ns);
+                client->is_over = is_too_much(client, s.bytes);
+                if (client->is_over)
+                        pool_judge_note_over(&pi->judge, client->uid);
+                is_over |= client->is_over;
         }
+        pool_judge_end_look(&pi->judge, now_ns);
+        if (is_over)
+                revoke_barred(pi, now_ns);
         return true;
 }
 
@@ -510,7 +510,7 @@ void pool_index_each_hold(const struct pool_client *client,
                 return;
         fence();
         each_hold(client, add_hold, &h);
-        if (h.bytes > client->allowance * REVOKE_FACTOR)
+        if (is_too_much(client, h.bytes))
                 return;
         h.each = each;
         h.userdata = userdata;
@@ -557,16 +557,6 @@ struct pool_index *pool_index_free(struct pool_index *pi)
         return NULL;
 }
 
-static bool was_revoked(const struct pool_index *pi, uid_t uid)
-{
-        uint64_t now_ns = clock_mono_ns();
-
-        for (unsigned i = 0; i < MIN(pi->n_revoked, (unsigned)REVOKED_USERS); i++)
-                if (pi->revoked[i].uid == uid && now_ns < pi->revoked[i].until_ns)
-                        return true;
-        return false;
-}
-
 /* A user has at most three quarters of it, whatever number of sessions it opens. */
 static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t most)
 {
@@ -609,7 +599,7 @@ int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid
 
         if (!seen)
                 return -ENOMEM;
-        if (was_revoked(pi, uid))
+        if (pool_judge_is_barred(&pi->judge, uid, clock_mono_ns()))
                 return -EACCES;
         if (allowance < ALLOWANCE_LEAST)
                 return -EDQUOT;

@@ -4,9 +4,10 @@
  * iterations: what it does not have yet, clients ask the daemon for.
  *
  * Here it is decided how much a client may hold: its allowance, a part of what is left of what all
- * may hold. A client that is seen to hold more than twice as much, time and again, when something
- * else needs the room, is not one of the library's: it is revoked, the session is to be ended, and
- * its user joins no more for a while. Loop thread. */
+ * may hold. A client that is seen to hold more than twice as much is not one of the library's. A
+ * user of which that is seen time and again, when something else needs the room, of whichever of
+ * its clients, joins no more for a while; each of its clients that holds too much then is revoked,
+ * and the session is to be ended. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -37,8 +38,7 @@ struct pool_client {
         uint64_t taken;                /* words of its ring */
         struct pool_index_seen *seen;  /* of its counts, by namespace */
         uint64_t joined_ns, keys_seen; /* for what is possible */
-        uint32_t over;                 /* how often it was seen to hold too much, and */
-        uint64_t over_ns;              /* when first */
+        bool is_over;                  /* the last look has seen it hold too much */
         bool revoked;                  /* it holds nothing any more, whatever it believes */
 };
 

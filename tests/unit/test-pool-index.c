@@ -21,6 +21,7 @@
 #include "cache/pool.h"
 #include "checked.h"
 #include "lookup/pool-index.h"
+#include "lookup/pool-judge.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -1643,6 +1644,81 @@ static void who_holds_too_much_less_often_than_not_is_not_revoked(void **state)
         assert_false(clients[0].revoked);
 }
 
+/* Lets another of the user's clients hold too much, and the daemon read the holds again. */
+static void look_at_turn(unsigned client, unsigned n_clients, uint64_t passed_ns)
+{
+        static uint32_t n = 5000;
+
+        for (unsigned i = 0; i < n_clients; i++)
+                hold_bytes(i, 6, 0);
+        hold_bytes(client, 6, 4 * MIB);
+        now_ns += passed_ns;
+        add(n++, MIB);
+}
+
+static void clients_of_a_user_that_take_turns_are_revoked(void **state)
+{
+        enum { N = 3 };
+        unsigned looks = 0;
+
+        for (unsigned i = 0; i < N; i++)
+                assert_int_equal(join_as(i, UID, POOL), 0);
+        assert_int_equal(join_as(N, OTHER_UID, POOL), 0);
+        fill(0);
+        while (stats().revoked == 0 && looks < 1000) {
+                look_at_turn(looks / 10 % N, N, 20 * MILLISECOND);
+                looks++;
+        }
+        assert_int_equal(looks, 64);
+        /* Each other client is revoked by the first look that finds it so; another user's is not.
+         */
+        for (unsigned i = 0; i < N; i++)
+                look_at_turn(i, N, 20 * MILLISECOND);
+        for (unsigned i = 0; i < N; i++)
+                assert_true(clients[i].revoked);
+        assert_false(clients[N].revoked);
+        assert_int_equal(stats().revoked, N);
+}
+
+static void findings_outlive_the_session(void **state)
+{
+        unsigned looks = 0;
+
+        fill(0);
+        for (int r; (r = join_as(0, UID, POOL)) == 0 && looks < 1000; looks += 8) {
+                for (unsigned i = 0; i < 8; i++)
+                        look_at_turn(0, 1, 20 * MILLISECOND);
+                leave(0);
+        }
+        assert_int_equal(looks, 64);
+        assert_int_equal(join_as(0, UID, POOL), -EACCES);
+        assert_int_equal(stats().revoked, 1);
+}
+
+static void a_barred_user_is_not_forgotten_for_others(void **state)
+{
+        struct pool_judge j = { 0 };
+        uint64_t ns = 1;
+
+        for (unsigned i = 0; i < 64; i++) {
+                pool_judge_note_over(&j, UID);
+                pool_judge_end_look(&j, ns += 20 * MILLISECOND);
+        }
+        assert_true(pool_judge_is_barred(&j, UID, ns));
+        for (unsigned i = 0; i < 10 * POOL_JUDGE_USERS; i++) {
+                pool_judge_note_over(&j, 100000 + i);
+                if (i % 7 == 0)
+                        pool_judge_end_look(&j, ns += MILLISECOND);
+        }
+        assert_true(pool_judge_is_barred(&j, UID, ns));
+        /* Looks that find nothing forget the others, and time the first. */
+        for (unsigned i = 0; i < 64; i++)
+                pool_judge_end_look(&j, ns += MILLISECOND);
+        assert_int_equal(j.n, 1);
+        pool_judge_end_look(&j, ns + 60 * SECOND);
+        assert_int_equal(j.n, 0);
+}
+
 /* A client that looks, holds, and looks again, while the daemon ends its session: whatever comes
  * first, it sees that, or what it holds is seen. */
 static void a_session_that_ended_gives_out_nothing_more(void **state)
@@ -2084,6 +2160,9 @@ int main(void)
                 TEST(a_client_is_revoked_that_holds_too_much_for_long),
                 TEST(who_lets_go_now_and_then_is_revoked_all_the_same),
                 TEST(who_holds_too_much_less_often_than_not_is_not_revoked),
+                TEST(clients_of_a_user_that_take_turns_are_revoked),
+                TEST(findings_outlive_the_session),
+                TEST(a_barred_user_is_not_forgotten_for_others),
                 TEST(one_that_is_revoked_is_no_longer_waited_for),
                 TEST(a_session_that_ended_gives_out_nothing_more),
                 TEST(short_chunks_count_as_whole_pages),

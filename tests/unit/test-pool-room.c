@@ -109,12 +109,12 @@ static uint32_t acquire_in_time(int *ret, uint32_t *ret_chunk)
         }
 }
 
-static void a_pinned_chunk_costs_all_searches_one_step(const char *policy)
+static void a_pinned_chunk_costs_all_searches_one_step(void **state)
 {
         uint32_t chunk;
         int r;
 
-        fill(policy);
+        fill(*state);
         (void)acquire_in_time(&r, &chunk);
         assert_int_equal(r, POOL_FULL);
         assert_int_equal(visits, CHUNKS);
@@ -130,12 +130,12 @@ static void a_pinned_chunk_costs_all_searches_one_step(const char *policy)
         pool = pool_free(pool);
 }
 
-static void searches_of_an_iteration_take_a_bounded_number_of_steps(const char *policy)
+static void searches_of_an_iteration_take_a_bounded_number_of_steps(void **state)
 {
         enum { KEYS = 64 };
         uint32_t chunk;
 
-        fill(policy);
+        fill(*state);
         next_iteration();
         for (unsigned i = 0; i < KEYS; i++)
                 assert_int_equal(acquire(SMALL, &chunk), POOL_FULL);
@@ -145,12 +145,12 @@ static void searches_of_an_iteration_take_a_bounded_number_of_steps(const char *
         pool = pool_free(pool);
 }
 
-static void a_victim_behind_pinned_chunks_is_found_in_time(const char *policy)
+static void a_victim_behind_pinned_chunks_is_found_in_time(void **state)
 {
         uint32_t chunk;
         int r;
 
-        fill(policy);
+        fill(*state);
         pool_unpin(pool, chunks[CHUNKS - 1]);
         assert_int_equal(acquire_in_time(&r, &chunk), CHUNKS / POOL_MAX_PASSED);
         assert_int_equal(r, 0);
@@ -158,12 +158,12 @@ static void a_victim_behind_pinned_chunks_is_found_in_time(const char *policy)
         pool = pool_free(pool);
 }
 
-static void a_released_chunk_is_as_old_as_before(const char *policy)
+static void a_released_chunk_is_as_old_as_before(void **state)
 {
         uint32_t chunk;
         int r;
 
-        fill(policy);
+        fill(*state);
         (void)acquire_in_time(&r, &chunk);
         /* Released in another order, and one of them was used meanwhile. */
         pool_touch(pool, chunks[0], pool_chunk(pool, chunks[0])->generation, EVICT_NO_USE);
@@ -179,11 +179,11 @@ static void a_released_chunk_is_as_old_as_before(const char *policy)
         pool = pool_free(pool);
 }
 
-static void a_slab_is_chosen_without_a_walk_of_its_chunks(const char *policy)
+static void a_slab_is_chosen_without_a_walk_of_its_chunks(void **state)
 {
         uint32_t per_slab, chunk;
 
-        fill(policy);
+        fill(*state);
         per_slab = (uint32_t)(pool_slab_bytes(pool) / SMALL);
         for (uint32_t i = 0; i < CHUNKS; i++)
                 if (i % per_slab != per_slab - 1)
@@ -196,27 +196,17 @@ static void a_slab_is_chosen_without_a_walk_of_its_chunks(const char *policy)
         pool = pool_free(pool);
 }
 
-#define BY_POLICY(name)                                                                            \
-        static void test_##name(void **state)                                                      \
-        {                                                                                          \
-                name("lru");                                                                       \
-                name("cq");                                                                        \
-        }
-
-BY_POLICY(a_pinned_chunk_costs_all_searches_one_step)
-BY_POLICY(searches_of_an_iteration_take_a_bounded_number_of_steps)
-BY_POLICY(a_victim_behind_pinned_chunks_is_found_in_time)
-BY_POLICY(a_released_chunk_is_as_old_as_before)
-BY_POLICY(a_slab_is_chosen_without_a_walk_of_its_chunks)
+static char lru[] = "lru", cq[] = "cq";
+#define TESTS(name) cmocka_unit_test_prestate(name, lru), cmocka_unit_test_prestate(name, cq)
 
 int main(void)
 {
         const struct CMUnitTest tests[] = {
-                cmocka_unit_test(test_a_pinned_chunk_costs_all_searches_one_step),
-                cmocka_unit_test(test_searches_of_an_iteration_take_a_bounded_number_of_steps),
-                cmocka_unit_test(test_a_victim_behind_pinned_chunks_is_found_in_time),
-                cmocka_unit_test(test_a_released_chunk_is_as_old_as_before),
-                cmocka_unit_test(test_a_slab_is_chosen_without_a_walk_of_its_chunks),
+                TESTS(a_pinned_chunk_costs_all_searches_one_step),
+                TESTS(searches_of_an_iteration_take_a_bounded_number_of_steps),
+                TESTS(a_victim_behind_pinned_chunks_is_found_in_time),
+                TESTS(a_released_chunk_is_as_old_as_before),
+                TESTS(a_slab_is_chosen_without_a_walk_of_its_chunks),
         };
 
         return cmocka_run_group_tests(tests, NULL, NULL);

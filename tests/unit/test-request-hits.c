@@ -17,7 +17,7 @@
 
 enum {
         SESSIONS = 8,
-        KEYS = 127, /* of a request: with its head it is an even part of the ring */
+        KEYS = 127, /* an even part of the ring, with the request's head */
         /* The most that an iteration reads: steps of sessions that last and of such that have
          * ended, each overdrawn by a request. */
         MOST_WORDS = 512 + 256 + 2 * (1 + KEYS),
@@ -66,7 +66,7 @@ static struct pool_page *join(struct peer_end *c)
         assert_ptr_not_equal(page, MAP_FAILED);
         close(fds[0]);
         close(fds[1]);
-        rig.fds += !has_index; /* which stays */
+        rig.fds += !has_index; /* the index stays */
         has_index = true;
         return page;
 }
