@@ -11,6 +11,7 @@
 enum {
         POOL_MAX_PASSED =
                 4096, /* pinned and held chunks that the searches of an iteration pass over */
+        POOL_MAX_MOVED = 2 << 20, /* bytes that an iteration moves between slabs */
         /* Twice as many as there may be namespaces, whose ids ascend. */
         POOL_NAMESPACE_COUNTS = 8192,
         POOL_PURGE_BUCKETS = 1024,
@@ -21,6 +22,7 @@ enum { POOL_LOT_PINNED, POOL_LOT_HELD };
 
 struct pool_slab {
         uint32_t pinned;    /* chunks with a pin */
+        uint32_t leased;    /* chunks with a lease */
         uint32_t held_look; /* the last look that found a chunk held; see pool.held_look */
 };
 
@@ -48,6 +50,8 @@ struct pool {
         uint32_t passes_left;                /* left to this iteration */
         bool gives_up, has_given_up;         /* this search; one since it was asked */
         struct pool_slab *slab_state;
+        uint64_t moves_left; /* bytes that this iteration may still move */
+        uint32_t move_from;  /* the slab that a search for a place begins at */
         struct pool_stats stats;
         struct histogram evicted_ages;
         const struct pool_watch *watch; /* NULL: none */
@@ -108,8 +112,20 @@ void pool_leave(struct pool *p, uint32_t chunk);
 /* Finds a slot of the class, or of a larger one, and evicts for it. Returns whether there is one.
  */
 bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret);
+/* Evicts a chunk that can leave. */
+void pool_evict(struct pool *p, uint32_t chunk);
 /* Puts a chunk back where the next search finds it first, as its last pin has ended. */
 void pool_end_aside(struct pool *p, uint32_t chunk);
+
+/* --- pool-slabs.c --- */
+
+/* Counts a chunk that gets its first lease, or loses its last one. */
+void pool_count_leased(struct pool *p, const struct pool_chunk *c, bool is_leased);
+/* Finds a slot of the class in a slab that has leased chunks, evicting another chunk for it if it
+ * must. Returns whether there is one. */
+bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);
+/* Returns whether no more slabs are without leased chunks than are reserved. */
+bool pool_is_short_of_slabs(const struct pool *p);
 
 /* --- pool-held.c --- */
 

@@ -71,10 +71,8 @@ static uint32_t find_victim(struct pool *p, unsigned class)
         return victim;
 }
 
-static void chunk_evict(void *userdata, uint32_t chunk)
+void pool_evict(struct pool *p, uint32_t chunk)
 {
-        struct pool *p = userdata;
-
         pool_leave(p, chunk);
         p->stats.evictions++;
         p->stats.evicted_bytes += p->chunks[chunk].length;
@@ -84,6 +82,11 @@ static void chunk_evict(void *userdata, uint32_t chunk)
         evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
         pool_table_remove(p, chunk);
         pool_free_chunk(p, chunk);
+}
+
+static void evict_of_slab(void *userdata, uint32_t chunk)
+{
+        pool_evict(userdata, chunk);
 }
 
 static bool is_movable(struct pool *p, uint32_t slab)
@@ -132,7 +135,7 @@ static bool take_slab(struct pool *p, unsigned class, double most, bool by_recen
         }
         if (least == UINT32_MAX || !pool_take_slab_from_clients(p, least))
                 return false;
-        slabs_reclaim(p->slabs, least, chunk_evict, p);
+        slabs_reclaim(p->slabs, least, evict_of_slab, p);
         p->stats.slab_moves++;
         return true;
 }
@@ -153,7 +156,7 @@ static bool make_room(struct pool *p, unsigned class)
                         return true;
                 }
         }
-        chunk_evict(p, victim);
+        pool_evict(p, victim);
         return true;
 }
 
@@ -180,7 +183,7 @@ static bool acquire_larger(struct pool *p, unsigned class, struct slab_slot *ret
                 victim = find_victim(p, class);
                 if (victim == EVICT_NONE)
                         return false;
-                chunk_evict(p, victim);
+                pool_evict(p, victim);
         }
         return slabs_acquire(p->slabs, class, 0, ret) == 0;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its slots; pool-room.c finds a slot for a chunk, pool-purge.c drops what is
+/* The pool's table and its slots; pool-room.c finds a slot for a chunk, pool-slabs.c keeps slabs
+ * without leased chunks, pool-purge.c drops what is
  * purged, pool-keep.c takes over what an earlier process has left.
  *
  * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
@@ -91,6 +92,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->free_chunk = p->first_held = POOL_NONE;
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
+        p->moves_left = POOL_MAX_MOVED;
         p->held_look = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
@@ -263,8 +265,7 @@ void pool_table_remove(struct pool *p, uint32_t chunk)
         p->stats.payload_bytes -= p->chunks[chunk].length;
 }
 
-/* It is dropped, its last pin has ended and no client holds it, or it is evicted: slot and record
- * are free. */
+/* Frees slot and record of a chunk that is evicted, or dropped, unpinned and held by no client. */
 void pool_free_chunk(struct pool *p, uint32_t chunk)
 {
         struct pool_chunk *c = &p->chunks[chunk];
@@ -314,8 +315,26 @@ uint32_t pool_take_record(struct pool *p)
         return p->high_water++;
 }
 
-int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
-                 uint32_t length, uint32_t use, uint32_t *ret)
+/* Finds a slot, and once more when chunks were freed that clients no longer hold. */
+static bool find_slot(struct pool *p, unsigned class, bool to_lease, struct slab_slot *ret)
+{
+        p->met_held = false;
+        if (to_lease && pool_is_short_of_slabs(p)) {
+                pool_look_at_clients(p);
+                if (pool_acquire_in_leased_slab(p, class, ret))
+                        return true;
+        }
+        if (pool_acquire_slot(p, class, ret))
+                return true;
+        p->held_up |= p->met_held || p->n_held > 0 || !evict_lot_is_empty(p->evict, POOL_LOT_HELD);
+        if (p->n_held == 0)
+                return false;
+        (void)pool_release_held(p);
+        return pool_acquire_slot(p, class, ret);
+}
+
+static int acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                   uint32_t length, uint32_t use, bool to_lease, uint32_t *ret)
 {
         int class = length == 0 ? -E2BIG : slabs_class_for(p->slabs, length);
         struct slab_slot slot;
@@ -332,16 +351,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                        p->chunks[chunk].flags & POOL_UNVERIFIED);
                 pool_drop(p, chunk);
         }
-        p->met_held = false;
-        if (!pool_acquire_slot(p, (unsigned)class, &slot)) {
-                p->held_up |= p->met_held || p->n_held > 0 ||
-                              !evict_lot_is_empty(p->evict, POOL_LOT_HELD);
-                if (p->n_held == 0)
-                        return POOL_FULL;
-                (void)pool_release_held(p);
-                if (!pool_acquire_slot(p, (unsigned)class, &slot))
-                        return POOL_FULL;
-        }
+        if (!find_slot(p, (unsigned)class, to_lease, &slot))
+                return POOL_FULL;
         chunk = pool_take_record(p);
         slabs_set_owner(p->slabs, slot, chunk);
 
@@ -365,6 +376,18 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
         pool_count_pinned(p, c, true);
         *ret = chunk;
         return 0;
+}
+
+int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                 uint32_t length, uint32_t use, uint32_t *ret)
+{
+        return acquire(p, namespace_id, key, hash, length, use, false, ret);
+}
+
+int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret)
+{
+        return acquire(p, namespace_id, key, hash, length, use, true, ret);
 }
 
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
@@ -429,7 +452,7 @@ void pool_lease(struct pool *p, uint32_t chunk)
 
         pool_pin(p, chunk);
         if (c->leases++ == 0)
-                p->stats.leased_bytes += slabs_slot_bytes(p->slabs, pool_slot_of(c));
+                pool_count_leased(p, c, true);
 }
 
 bool pool_unlease(struct pool *p, uint32_t chunk)
@@ -438,7 +461,7 @@ bool pool_unlease(struct pool *p, uint32_t chunk)
 
         assert(c->leases > 0);
         if (--c->leases == 0)
-                p->stats.leased_bytes -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
+                pool_count_leased(p, c, false);
         return pool_unpin(p, chunk);
 }
 
@@ -569,6 +592,7 @@ void pool_note_time(struct pool *p, uint64_t now_ns)
 {
         evict_note_time(p->evict, now_ns);
         p->passes_left = POOL_MAX_PASSED;
+        p->moves_left = POOL_MAX_MOVED;
 }
 
 const struct evict *pool_eviction(const struct pool *p)

@@ -69,6 +69,8 @@ struct pool_stats {
         uint64_t payload_bytes; /* sum of the lengths of the chunks */
         uint64_t pinned_bytes;  /* slots that cannot be evicted now */
         uint64_t leased_bytes;  /* slots with at least one lease */
+        uint64_t leased_slabs;  /* with leased chunks */
+        uint64_t moved_chunks;  /* to such slabs */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
         uint64_t unverified; /* of the chunks: those that are not found yet */
         struct evict_stats evict;
@@ -169,6 +171,10 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
 /* Returns whether a search for room has given up since the last call. A request that found no room
  * then tries again in the next iteration, after pool_note_time(). */
 bool pool_has_given_up(struct pool *p);
+/* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
+ * leased chunks, its slot is in a slab that has some, if possible. */
+int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret);
 /* The bytes are there: resident, if it was not dropped meanwhile. */
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
 /* Unfindable at once; its slot is free with the last pin. */
@@ -179,6 +185,12 @@ void pool_pin(struct pool *p, uint32_t chunk);
 bool pool_unpin(struct pool *p, uint32_t chunk);
 void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
+/* Returns whether a lease on the chunk keeps enough slabs without a leased chunk, so that other
+ * sizes find room. A few of these are left to users that have no lease yet. */
+bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user);
+/* Moves a chunk that is not pinned to a slab that has leased chunks already. Returns whether it
+ * could: the chunk keeps its number, and its offset changes. */
+bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk);
 uint64_t pool_leased_bytes(const struct pool *p); /* as of its stats */
 
 /* Recency. A chunk of another generation is left alone. `use`: as of evict.h. */

@@ -74,6 +74,8 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
 /* A free slot of the class, from a slab it has, a free slab, or an empty slab of another class,
  * which changes its class by that. 0, SLAB_FULL, -ENOMEM. */
 int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret);
+/* Acquires a free slot of this slab, which has a class. 0, SLAB_FULL. */
+int slabs_acquire_in(struct slabs *s, uint32_t slab, uint32_t owner, struct slab_slot *ret);
 void slabs_release(struct slabs *s, struct slab_slot slot);
 
 /* SLAB_NOBODY if the slot is free. */

@@ -1074,6 +1074,41 @@ static void assert_bytes(uint64_t offset, uint8_t value)
                 assert_int_equal(at[i], value);
 }
 
+/* Adds chunks until the next one of their size is in another slab. */
+static void fill_slab_beside(uint32_t chunk)
+{
+        uint64_t left = pool_slab_bytes(pool) / (64 * KIB) - 1;
+
+        while (left > 0)
+                assert_int_equal(pool_chunk(pool, add(0x10000 + (uint32_t)left--, 64 * KIB))->slab,
+                                 pool_chunk(pool, chunk)->slab);
+}
+
+static void a_chunk_moves_only_if_no_client_holds_it(void **state)
+{
+        uint32_t leased, chunk;
+        uint64_t offset;
+
+        join(0);
+        leased = add(0x61, 64 * KIB);
+        pool_lease(pool, leased);
+        fill_slab_beside(leased);
+        chunk = add(0x62, 64 * KIB);
+        assert_true(pool_chunk(pool, chunk)->slab != pool_chunk(pool, leased)->slab);
+        offset = pool_offset(pool, chunk);
+        hold(0, chunk);
+        assert_false(pool_move_to_leased_slab(pool, chunk));
+        assert_true(find(0x62) && find(0x62)->offset == offset);
+        let_go(0, chunk);
+        pass_time();
+        assert_true(pool_move_to_leased_slab(pool, chunk));
+        /* Clients find it where it is now. */
+        assert_int_equal(pool_chunk(pool, chunk)->slab, pool_chunk(pool, leased)->slab);
+        assert_true(find(0x62) && find(0x62)->offset == pool_offset(pool, chunk));
+        assert_true(pool_offset(pool, chunk) != offset);
+        pool_unlease(pool, leased);
+}
+
 static void what_is_dropped_keeps_its_slot_while_it_is_held(void **state)
 {
         uint32_t chunk, other;
@@ -2148,6 +2183,7 @@ int main(void)
                 TEST(what_was_let_go_meanwhile_leaves_a_moment_later),
                 TEST(holds_are_read_the_less_often_the_more_there_are),
                 TEST(a_slab_that_may_be_held_stays_until_that_can_be_seen),
+                TEST(a_chunk_moves_only_if_no_client_holds_it),
                 TEST(what_is_dropped_keeps_its_slot_while_it_is_held),
                 TEST(however_it_was_dropped),
                 TEST(a_slab_is_moved_that_nobody_holds_a_chunk_of),
