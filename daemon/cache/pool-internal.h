@@ -50,8 +50,9 @@ struct pool {
         uint32_t passes_left;                /* left to this iteration */
         bool gives_up, has_given_up;         /* this search; one since it was asked */
         struct pool_slab *slab_state;
-        uint64_t moves_left; /* bytes that this iteration may still move */
-        uint32_t move_from;  /* the slab that a search for a place begins at */
+        uint32_t reserved_slabs; /* that stay without leased chunks */
+        uint64_t moves_left;     /* bytes that this iteration may still move */
+        uint32_t move_from;      /* the slab that a search for a place begins at */
         struct pool_stats stats;
         struct histogram evicted_ages;
         const struct pool_watch *watch; /* NULL: none */
@@ -93,6 +94,21 @@ static inline void pool_count_pinned(struct pool *p, const struct pool_chunk *c,
         p->slab_state[c->slab].pinned += is_pinned ? 1 : UINT32_MAX;
 }
 
+/* Counts a chunk that gets its first lease, or loses its last one. */
+static inline void pool_count_leased(struct pool *p, const struct pool_chunk *c, bool is_leased)
+{
+        struct pool_slab *slab = &p->slab_state[c->slab];
+        uint64_t bytes = slabs_slot_bytes(p->slabs, pool_slot_of(c));
+
+        if (is_leased) {
+                p->stats.leased_bytes += bytes;
+                p->stats.leased_slabs += slab->leased++ == 0;
+        } else {
+                p->stats.leased_bytes -= bytes;
+                p->stats.leased_slabs -= --slab->leased == 0;
+        }
+}
+
 /* --- pool.c --- */
 
 /* The record that has the key, whatever it is. */
@@ -119,8 +135,8 @@ void pool_end_aside(struct pool *p, uint32_t chunk);
 
 /* --- pool-slabs.c --- */
 
-/* Counts a chunk that gets its first lease, or loses its last one. */
-void pool_count_leased(struct pool *p, const struct pool_chunk *c, bool is_leased);
+/* Returns the number of slabs that stay without leased chunks. */
+uint32_t pool_reserved_slabs(uint32_t n_slabs);
 /* Finds a slot of the class in a slab that has leased chunks, evicting another chunk for it if it
  * must. Returns whether there is one. */
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);

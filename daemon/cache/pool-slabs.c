@@ -16,39 +16,24 @@
 
 enum {
         SLABS_RESERVE_FROM = 4, /* smaller pools reserve nothing */
-        MOVED_MOST = 1 << 20,   /* of one chunk */
+        MOVED_MOST = 1 << 20,   /* bytes of a chunk */
 };
 
-/* Returns the number of slabs that stay without leased chunks. */
-static uint32_t reserved(const struct pool *p)
+uint32_t pool_reserved_slabs(uint32_t n_slabs)
 {
-        if (p->n_slabs < SLABS_RESERVE_FROM)
+        if (n_slabs < SLABS_RESERVE_FROM)
                 return 0;
-        return p->n_slabs < 8 ? 1 : MAX(p->n_slabs / 32, 2u);
-}
-
-void pool_count_leased(struct pool *p, const struct pool_chunk *c, bool is_leased)
-{
-        struct pool_slab *slab = &p->slab_state[c->slab];
-        uint64_t bytes = slabs_slot_bytes(p->slabs, pool_slot_of(c));
-
-        if (is_leased) {
-                p->stats.leased_bytes += bytes;
-                p->stats.leased_slabs += slab->leased++ == 0;
-        } else {
-                p->stats.leased_bytes -= bytes;
-                p->stats.leased_slabs -= --slab->leased == 0;
-        }
+        return n_slabs < 8 ? 1 : MAX(n_slabs / 32, 2u);
 }
 
 bool pool_is_short_of_slabs(const struct pool *p)
 {
-        return p->stats.leased_slabs + reserved(p) >= p->n_slabs;
+        return p->stats.leased_slabs + p->reserved_slabs >= p->n_slabs;
 }
 
 bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user)
 {
-        uint32_t least = reserved(p);
+        uint32_t least = p->reserved_slabs;
 
         if (is_first_of_user && least > 1)
                 least = 1;

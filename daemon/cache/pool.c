@@ -70,6 +70,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         if (bytes == 0 || pool_whole_bytes(bytes, &p->slab_bytes) != bytes)
                 return -EINVAL;
         p->n_slabs = (uint32_t)(bytes / p->slab_bytes);
+        p->reserved_slabs = pool_reserved_slabs(p->n_slabs);
         p->slab_state = calloc(p->n_slabs, sizeof(*p->slab_state));
         if (!p->slab_state)
                 return -ENOMEM;

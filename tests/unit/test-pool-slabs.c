@@ -178,7 +178,7 @@ static void a_pinned_chunk_does_not_move(void **state)
         assert_int_equal(lease(&user, 6 * per_slab), 0);
         assert_true(pool_offset(pool, chunk) != offset);
         assert_int_equal(find(6 * per_slab), chunk);
-        /* Its former slot is free: the next chunk of the size evicts none. */
+        /* The former slot is free: the next chunk of the size evicts none. */
         assert_int_equal(acquire(POOL, SMALL, &chunk), 0);
         assert_int_equal(pool_offset(pool, chunk), offset);
         commit(chunk, POOL);
