@@ -174,7 +174,8 @@ struct wanted {
         uint64_t created_ms;
         uint32_t use;
         bool ahead;
-        bool in_turn; /* the user has waited for it */
+        bool in_turn;  /* the user has waited for it */
+        bool to_lease; /* its client maps it */
 };
 
 /* CACHE_OK: the chunk is the pool's, FILLING and READING. CACHE_BUSY: there is no room now. */
@@ -182,8 +183,8 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
 {
         uint32_t chunk;
         struct fill *f;
-        int r = pool_acquire(c->params.pool, w->namespace_id, w->key, w->hash, w->length, w->use,
-                             &chunk);
+        int r = (w->to_lease ? pool_acquire_to_lease : pool_acquire)(
+                c->params.pool, w->namespace_id, w->key, w->hash, w->length, w->use, &chunk);
 
         if (r != 0)
                 return r == POOL_TOO_LARGE ? CACHE_TOO_LARGE : CACHE_BUSY;
@@ -385,6 +386,7 @@ static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
                                     .created_ms = info.created_ms,
                                     .use = req->use,
                                     .in_turn = in_turn,
+                                    .to_lease = !req->memory && !req->pieces,
                             },
                             &chunk);
         if (status == CACHE_BUSY)

@@ -34,10 +34,40 @@ static bool has_clients(const struct pool *p)
         return p->guard && p->guard->has_clients(p->guard->userdata);
 }
 
+static void bring_back_released(void *userdata, uint32_t chunk)
+{
+        struct pool *p = userdata;
+
+        if (!has_clients(p) || !p->guard->was_held(p->guard->userdata, chunk))
+                evict_bring_back(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+/* Looks, if that is due, and returns what is no longer held to where searches find it. */
+static void look(struct pool *p, uint64_t max_age_ns)
+{
+        if (!has_clients(p) || p->guard->look(p->guard->userdata, max_age_ns))
+                (void)evict_each_aside(p->evict, POOL_LOT_HELD, bring_back_released, p);
+}
+
 void pool_look_at_clients(struct pool *p)
 {
-        if (has_clients(p))
-                p->guard->look(p->guard->userdata, KNOWN_NS);
+        look(p, KNOWN_NS);
+}
+
+void pool_forget_held_slabs(struct pool *p)
+{
+        if (++p->held_look == 0)
+                p->held_look = 1;
+}
+
+void pool_note_held(struct pool *p, uint32_t chunk)
+{
+        p->slab_state[pool_chunk(p, chunk)->slab].held_look = p->held_look;
+}
+
+bool pool_slab_is_held(const struct pool *p, uint32_t slab)
+{
+        return has_clients(p) && p->slab_state[slab].held_look == p->held_look;
 }
 
 uint64_t pool_next_look_ns(const struct pool *p)
@@ -98,7 +128,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
                 if (chunk != SLAB_NOBODY)
                         g->changed(g->userdata, chunk, false);
         }
-        g->look(g->userdata, 0);
+        look(p, 0);
         for (uint32_t i = 0; i < n && !is_held; i++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
@@ -156,8 +186,7 @@ uint32_t pool_release_held(struct pool *p)
         p->holds_more = chunk != POOL_NONE && !may_look(p);
         if (chunk == POOL_NONE || p->holds_more)
                 return 0;
-        if (g)
-                g->look(g->userdata, 0);
+        look(p, 0);
         p->first_held = POOL_NONE;
         p->n_held = 0;
         while (chunk != POOL_NONE) {
@@ -166,7 +195,7 @@ uint32_t pool_release_held(struct pool *p)
                 if (g && g->was_held(g->userdata, chunk)) {
                         hold(p, chunk);
                 } else if (--p->chunks[chunk].pins == 0) {
-                        p->stats.pinned_bytes -= pool_slot_bytes(p, chunk);
+                        pool_count_pinned(p, &p->chunks[chunk], false);
                         pool_free_chunk(p, chunk);
                 }
                 chunk = next;

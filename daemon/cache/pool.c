@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its slots; pool-purge.c drops what is purged, pool-keep.c takes over what an
- * earlier process has left.
+/* The pool's table and its slots; pool-room.c finds a slot for a chunk, pool-slabs.c keeps slabs
+ * without leased chunks, pool-purge.c drops what is
+ * purged, pool-keep.c takes over what an earlier process has left.
  *
  * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
  * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
- * their array is touched only as it fills.
- *
- * Acquire: a free slot of the class; else the class's coldest unpinned chunk leaves; else,
- * and when another class has a slab that was not touched for longer than that, a whole slab changes
- * its class. Failure: POOL_FULL, and the caller waits or says "busy". */
+ * their array is touched only as it fills. Failure: POOL_FULL, and the caller waits or says "busy".
+ */
 #include "cache/pool-internal.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -25,7 +22,6 @@
 enum {
         SLAB_STEP = 2 << 20,
         SLAB_MAX = 64 << 20,
-        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
 };
 
 static_assert(SLAB_MAX_SLABS <= UINT16_MAX && SLAB_MAX / SLAB_GRAIN <= UINT16_MAX,
@@ -74,6 +70,10 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         if (bytes == 0 || pool_whole_bytes(bytes, &p->slab_bytes) != bytes)
                 return -EINVAL;
         p->n_slabs = (uint32_t)(bytes / p->slab_bytes);
+        p->reserved_slabs = pool_reserved_slabs(p->n_slabs);
+        p->slab_state = calloc(p->n_slabs, sizeof(*p->slab_state));
+        if (!p->slab_state)
+                return -ENOMEM;
         r = slabs_new(&p->slabs, p->n_slabs, p->slab_bytes);
         if (r < 0)
                 return r;
@@ -92,6 +92,9 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
                 return -ENOMEM;
         p->free_chunk = p->first_held = POOL_NONE;
         p->stats.bytes = bytes;
+        p->passes_left = POOL_MAX_PASSED;
+        p->moves_left = POOL_MAX_MOVED;
+        p->held_look = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
         return 0;
@@ -107,6 +110,7 @@ struct pool *pool_free(struct pool *p)
                 munmap(p->buckets, ((size_t)p->bucket_mask + 1) * sizeof(*p->buckets));
         evict_free(p->evict);
         slabs_free(p->slabs);
+        free(p->slab_state);
         backing_close(&p->backing);
         free(p);
         return NULL;
@@ -196,16 +200,11 @@ struct pool_chunk *pool_chunk(const struct pool *p, uint32_t chunk)
         return &p->chunks[chunk];
 }
 
-static struct slab_slot slot_of(const struct pool_chunk *c)
-{
-        return (struct slab_slot){ .slab = c->slab, .slot = c->slot };
-}
-
 uint64_t pool_offset(const struct pool *p, uint32_t chunk)
 {
         const struct pool_chunk *c = pool_chunk(p, chunk);
 
-        return c->slab * p->slab_bytes + slabs_offset(p->slabs, slot_of(c));
+        return c->slab * p->slab_bytes + slabs_offset(p->slabs, pool_slot_of(c));
 }
 
 void *pool_at(const struct pool *p, uint32_t chunk)
@@ -215,7 +214,7 @@ void *pool_at(const struct pool *p, uint32_t chunk)
 
 uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk)
 {
-        return slabs_slot_bytes(p->slabs, slot_of(pool_chunk(p, chunk)));
+        return slabs_slot_bytes(p->slabs, pool_slot_of(pool_chunk(p, chunk)));
 }
 
 uint32_t pool_table_find(const struct pool *p, uint32_t namespace_id, const struct key *key,
@@ -253,7 +252,7 @@ void pool_table_insert(struct pool *p, uint32_t chunk)
         p->stats.payload_bytes += p->chunks[chunk].length;
 }
 
-static void table_remove(struct pool *p, uint32_t chunk)
+void pool_table_remove(struct pool *p, uint32_t chunk)
 {
         uint32_t *at = &p->buckets[p->chunks[chunk].hash & p->bucket_mask];
 
@@ -267,48 +266,14 @@ static void table_remove(struct pool *p, uint32_t chunk)
         p->stats.payload_bytes -= p->chunks[chunk].length;
 }
 
-/* --- who must leave --- */
-
-static bool may_evict(void *userdata, uint32_t chunk)
-{
-        struct pool *p = userdata;
-
-        if (p->chunks[chunk].pins == 0 && pool_take_from_clients(p, chunk))
-                return true;
-        if (p->n_passed < ARRAY_SIZE(p->passed))
-                p->passed[p->n_passed++] = chunk;
-        return false;
-}
-
-/* The coldest unpinned chunk of the class. What is leased grows cold like everything else: where
- * there is much of it, it is made young again, in the same order, so that the next search does not
- * find it in its way. */
-static uint32_t find_victim(struct pool *p, unsigned class)
-{
-        pool_look_at_clients(p);
-        for (uint64_t stretches = p->stats.chunks / POOL_MAX_PASSED + 1; stretches > 0;
-             stretches--) {
-                uint32_t victim;
-
-                p->n_passed = 0;
-                victim = evict_victim(p->evict, class, may_evict, p, POOL_MAX_PASSED);
-                if (victim != EVICT_NONE || p->n_passed <= POOL_MAX_PASSED)
-                        return victim;
-                for (uint32_t i = 0; i < p->n_passed; i++)
-                        evict_refresh(p->evict, p->passed[i], class);
-        }
-        return EVICT_NONE;
-}
-
-/* It is dropped, its last pin has ended and no client holds it, or it is evicted: slot and record
- * are free. */
+/* Frees slot and record of a chunk that is evicted, or dropped, unpinned and held by no client. */
 void pool_free_chunk(struct pool *p, uint32_t chunk)
 {
         struct pool_chunk *c = &p->chunks[chunk];
 
         assert(c->pins == 0 && list_empty(&c->waiters));
-        p->stats.used_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
-        slabs_release(p->slabs, slot_of(c));
+        p->stats.used_bytes -= slabs_slot_bytes(p->slabs, pool_slot_of(c));
+        slabs_release(p->slabs, pool_slot_of(c));
         c->generation++;
         c->flags = POOL_DROPPED;
         c->next = p->free_chunk;
@@ -323,8 +288,7 @@ void pool_tell(const struct pool *p, uint32_t chunk, bool is_there)
                 p->guard->changed(p->guard->userdata, chunk, is_there);
 }
 
-/* Of a resident chunk. One that is unverified has never been there. */
-static void leave(struct pool *p, uint32_t chunk)
+void pool_leave(struct pool *p, uint32_t chunk)
 {
         struct pool_chunk *c = &p->chunks[chunk];
 
@@ -334,133 +298,6 @@ static void leave(struct pool *p, uint32_t chunk)
         }
         c->flags &= ~(uint32_t)POOL_UNVERIFIED;
         p->stats.unverified--;
-}
-
-static void chunk_evict(void *userdata, uint32_t chunk)
-{
-        struct pool *p = userdata;
-
-        leave(p, chunk);
-        p->stats.evictions++;
-        p->stats.evicted_bytes += p->chunks[chunk].length;
-        histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
-        evict_note_leaving(p->evict,
-                           (unsigned)slabs_slab_class(p->slabs, slot_of(&p->chunks[chunk]).slab));
-        evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
-        table_remove(p, chunk);
-        pool_free_chunk(p, chunk);
-}
-
-static bool is_movable(struct pool *p, uint32_t slab)
-{
-        for (uint32_t i = 0; i < slabs_slab_slots(p->slabs, slab); i++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
-
-                if (chunk != SLAB_NOBODY &&
-                    (p->chunks[chunk].pins > 0 || pool_is_known_held(p, chunk)))
-                        return false;
-        }
-        return true;
-}
-
-/* What the chunks of the slab are worth together, estimated from some of them, others each time. */
-static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
-{
-        uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
-        uint32_t looked = 0;
-        double worth = 0;
-
-        for (uint32_t i = p->sample_phase++ % step; i < slots; i += step, looked++) {
-                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
-
-                if (chunk != SLAB_NOBODY && evict_contains(p->evict, chunk))
-                        worth += evict_worth(p->evict, chunk, by_recency);
-        }
-        return looked > 0 ? worth * slots / looked : 0;
-}
-
-/* Empties the slab of another class that is worth least, if that is less than `most`. */
-static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
-{
-        uint32_t least = UINT32_MAX;
-
-        pool_look_at_clients(p);
-        for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
-                int other = slabs_slab_class(p->slabs, s);
-                double worth;
-
-                if (other < 0 || (unsigned)other == class)
-                        continue;
-                worth = slab_worth(p, s, by_recency);
-                if (worth < most && is_movable(p, s)) {
-                        most = worth;
-                        least = s;
-                }
-        }
-        if (least == UINT32_MAX || !pool_take_slab_from_clients(p, least))
-                return false;
-        slabs_reclaim(p->slabs, least, chunk_evict, p);
-        p->stats.slab_moves++;
-        return true;
-}
-
-static bool make_room(struct pool *p, unsigned class)
-{
-        uint32_t victim = find_victim(p, class);
-        uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
-
-        if (victim == EVICT_NONE)
-                return take_slab(p, class, INFINITY, true);
-        /* One look at the other classes for each slab's worth of evictions: with a slab more, so
-         * many chunks that are worth as much as the victim would stay. */
-        if (++p->evicted_since_look[class] >= slots) {
-                p->evicted_since_look[class] = 0;
-                if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
-                        pool_return_to_clients(p, victim);
-                        return true;
-                }
-        }
-        chunk_evict(p, victim);
-        return true;
-}
-
-static bool acquire_of(struct pool *p, unsigned class, struct slab_slot *ret)
-{
-        int r;
-
-        while ((r = slabs_acquire(p->slabs, class, 0, ret)) == SLAB_FULL)
-                if (!make_room(p, class))
-                        return false;
-        return r == 0;
-}
-
-/* The class with the next larger slots, up to `most`, or -1. */
-static int class_above(const struct pool *p, unsigned class, uint64_t most)
-{
-        uint64_t bytes = slabs_class_bytes(p->slabs, class);
-        int above = -1;
-
-        for (unsigned i = 0; i < slabs_class_count(p->slabs); i++) {
-                uint64_t b = slabs_class_bytes(p->slabs, i);
-
-                if (b > bytes && b <= most) {
-                        above = (int)i;
-                        most = b;
-                }
-        }
-        return above;
-}
-
-/* A slot of the class, or, where every slab that could be given to it has a pinned chunk in it, a
- * larger one: a few small leases must not keep all other sizes out. */
-static bool acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
-{
-        uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
-
-        for (int c = (int)class; c >= 0; c = class_above(p, (unsigned)c, most))
-                if (acquire_of(p, (unsigned)c, ret))
-                        return true;
-        return false;
 }
 
 /* --- a chunk's life --- */
@@ -479,8 +316,26 @@ uint32_t pool_take_record(struct pool *p)
         return p->high_water++;
 }
 
-int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
-                 uint32_t length, uint32_t use, uint32_t *ret)
+/* Finds a slot, and once more when chunks were freed that clients no longer hold. */
+static bool find_slot(struct pool *p, unsigned class, bool to_lease, struct slab_slot *ret)
+{
+        p->met_held = false;
+        if (to_lease && pool_is_short_of_slabs(p)) {
+                pool_look_at_clients(p);
+                if (pool_acquire_in_leased_slab(p, class, ret))
+                        return true;
+        }
+        if (pool_acquire_slot(p, class, ret))
+                return true;
+        p->held_up |= p->met_held || p->n_held > 0 || !evict_lot_is_empty(p->evict, POOL_LOT_HELD);
+        if (p->n_held == 0)
+                return false;
+        (void)pool_release_held(p);
+        return pool_acquire_slot(p, class, ret);
+}
+
+static int acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                   uint32_t length, uint32_t use, bool to_lease, uint32_t *ret)
 {
         int class = length == 0 ? -E2BIG : slabs_class_for(p->slabs, length);
         struct slab_slot slot;
@@ -497,15 +352,8 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
                        p->chunks[chunk].flags & POOL_UNVERIFIED);
                 pool_drop(p, chunk);
         }
-        p->met_held = false;
-        if (!acquire_slot(p, (unsigned)class, &slot)) {
-                p->held_up |= p->met_held || p->n_held > 0;
-                if (p->n_held == 0)
-                        return POOL_FULL;
-                (void)pool_release_held(p);
-                if (!acquire_slot(p, (unsigned)class, &slot))
-                        return POOL_FULL;
-        }
+        if (!find_slot(p, (unsigned)class, to_lease, &slot))
+                return POOL_FULL;
         chunk = pool_take_record(p);
         slabs_set_owner(p->slabs, slot, chunk);
 
@@ -526,9 +374,21 @@ int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, u
         list_init(&c->waiters);
         pool_table_insert(p, chunk);
         p->stats.used_bytes += slabs_slot_bytes(p->slabs, slot);
-        p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, slot);
+        pool_count_pinned(p, c, true);
         *ret = chunk;
         return 0;
+}
+
+int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
+                 uint32_t length, uint32_t use, uint32_t *ret)
+{
+        return acquire(p, namespace_id, key, hash, length, use, false, ret);
+}
+
+int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret)
+{
+        return acquire(p, namespace_id, key, hash, length, use, true, ret);
 }
 
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
@@ -555,10 +415,10 @@ void pool_drop(struct pool *p, uint32_t chunk)
         if (c->flags & POOL_DROPPED)
                 return;
         c->flags |= POOL_DROPPED;
-        table_remove(p, chunk);
+        pool_table_remove(p, chunk);
         if (!(c->flags & POOL_FILLING)) {
                 evict_remove(p->evict, chunk);
-                leave(p, chunk);
+                pool_leave(p, chunk);
         }
         if (c->pins == 0 && !pool_keep_for_clients(p, chunk))
                 pool_free_chunk(p, chunk);
@@ -569,7 +429,7 @@ void pool_pin(struct pool *p, uint32_t chunk)
         struct pool_chunk *c = pool_chunk(p, chunk);
 
         if (c->pins++ == 0)
-                p->stats.pinned_bytes += slabs_slot_bytes(p->slabs, slot_of(c));
+                pool_count_pinned(p, c, true);
 }
 
 bool pool_unpin(struct pool *p, uint32_t chunk)
@@ -579,7 +439,9 @@ bool pool_unpin(struct pool *p, uint32_t chunk)
         assert(c->pins > 0);
         if (--c->pins > 0)
                 return false;
-        p->stats.pinned_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
+        pool_count_pinned(p, c, false);
+        if (c->flags & POOL_ASIDE)
+                pool_end_aside(p, chunk);
         if ((c->flags & POOL_DROPPED) && !pool_keep_for_clients(p, chunk))
                 pool_free_chunk(p, chunk);
         return true;
@@ -591,7 +453,7 @@ void pool_lease(struct pool *p, uint32_t chunk)
 
         pool_pin(p, chunk);
         if (c->leases++ == 0)
-                p->stats.leased_bytes += slabs_slot_bytes(p->slabs, slot_of(c));
+                pool_count_leased(p, c, true);
 }
 
 bool pool_unlease(struct pool *p, uint32_t chunk)
@@ -600,7 +462,7 @@ bool pool_unlease(struct pool *p, uint32_t chunk)
 
         assert(c->leases > 0);
         if (--c->leases == 0)
-                p->stats.leased_bytes -= slabs_slot_bytes(p->slabs, slot_of(c));
+                pool_count_leased(p, c, false);
         return pool_unpin(p, chunk);
 }
 
@@ -635,15 +497,10 @@ static bool is_at(const struct pool *p, uint32_t chunk, uint32_t generation)
                evict_contains(p->evict, chunk);
 }
 
-static uint32_t group_of(const struct pool *p, uint32_t chunk)
-{
-        return (uint32_t)slabs_slab_class(p->slabs, p->chunks[chunk].slab);
-}
-
 void pool_touch(struct pool *p, uint32_t chunk, uint32_t generation, uint32_t use)
 {
         if (is_at(p, chunk, generation))
-                evict_touch(p->evict, chunk, group_of(p, chunk), use);
+                evict_touch(p->evict, chunk, pool_group_of(p, chunk), use);
 }
 
 bool pool_wants_chains(const struct pool *p)
@@ -659,7 +516,7 @@ int pool_turn(const struct pool *p, uint32_t chunk, uint32_t generation, uint32_
 void pool_chain(struct pool *p, uint32_t chunk, uint32_t parent, uint32_t parent_generation,
                 uint32_t use, unsigned turn, bool is_end)
 {
-        evict_set_turn(p->evict, chunk, group_of(p, chunk), use, turn, is_end);
+        evict_set_turn(p->evict, chunk, pool_group_of(p, chunk), use, turn, is_end);
         if (parent != chunk && is_at(p, parent, parent_generation))
                 evict_link(p->evict, chunk, parent);
 }
@@ -673,7 +530,7 @@ void pool_explain(const struct pool *p, uint32_t chunk, struct evict_standing *r
 {
         *ret = (struct evict_standing){ 0 };
         if (evict_contains(p->evict, chunk))
-                evict_explain(p->evict, chunk, group_of(p, chunk), ret);
+                evict_explain(p->evict, chunk, pool_group_of(p, chunk), ret);
 }
 
 uint32_t pool_drop_namespace(struct pool *p, uint32_t namespace_id)
@@ -735,6 +592,8 @@ const struct histogram *pool_evicted_ages(const struct pool *p)
 void pool_note_time(struct pool *p, uint64_t now_ns)
 {
         evict_note_time(p->evict, now_ns);
+        p->passes_left = POOL_MAX_PASSED;
+        p->moves_left = POOL_MAX_MOVED;
 }
 
 const struct evict *pool_eviction(const struct pool *p)

@@ -34,6 +34,7 @@ enum pool_flag {
         POOL_REFUSED = 1 << 6,    /* the cache's: not written, for the budget of writes */
         POOL_UNVERIFIED = 1 << 7, /* left by an earlier process, and not compared with its checksum
                                      yet: not found. pool-keep.c */
+        POOL_ASIDE = 1 << 8,      /* pinned, and out of the searches' way: pool-room.c */
 };
 
 struct pool_chunk {
@@ -68,6 +69,8 @@ struct pool_stats {
         uint64_t payload_bytes; /* sum of the lengths of the chunks */
         uint64_t pinned_bytes;  /* slots that cannot be evicted now */
         uint64_t leased_bytes;  /* slots with at least one lease */
+        uint64_t leased_slabs;  /* with leased chunks */
+        uint64_t moved_chunks;  /* to such slabs */
         uint64_t chunks, evictions, evicted_bytes, slab_moves;
         uint64_t unverified; /* of the chunks: those that are not found yet */
         struct evict_stats evict;
@@ -161,10 +164,17 @@ uint64_t pool_offset(const struct pool *p, uint32_t chunk);
 uint64_t pool_slot_bytes(const struct pool *p, uint32_t chunk);
 
 /* A slot, evicting if it must; in the table as FILLING, with one pin, the caller's. The key must
- * not be there yet. 0, POOL_FULL (all that would help is pinned, or not populated), POOL_TOO_LARGE.
- */
+ * not be there yet. 0, POOL_FULL (all that would help is pinned, or not populated, or the search
+ * has given up), POOL_TOO_LARGE. */
 int pool_acquire(struct pool *p, uint32_t namespace_id, const struct key *key, uint64_t hash,
                  uint32_t length, uint32_t use, uint32_t *ret);
+/* Returns whether a search for room has given up since the last call. A request that found no room
+ * then tries again in the next iteration, after pool_note_time(). */
+bool pool_has_given_up(struct pool *p);
+/* Does what pool_acquire() does for a chunk that is to be leased: while few slabs are without
+ * leased chunks, its slot is in a slab that has some, if possible. */
+int pool_acquire_to_lease(struct pool *p, uint32_t namespace_id, const struct key *key,
+                          uint64_t hash, uint32_t length, uint32_t use, uint32_t *ret);
 /* The bytes are there: resident, if it was not dropped meanwhile. */
 void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc);
 /* Unfindable at once; its slot is free with the last pin. */
@@ -175,6 +185,12 @@ void pool_pin(struct pool *p, uint32_t chunk);
 bool pool_unpin(struct pool *p, uint32_t chunk);
 void pool_lease(struct pool *p, uint32_t chunk); /* a pin that counts as a lease */
 bool pool_unlease(struct pool *p, uint32_t chunk);
+/* Returns whether a lease on the chunk keeps enough slabs without a leased chunk, so that other
+ * sizes find room. A few of these are left to users that have no lease yet. */
+bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user);
+/* Moves a chunk that is not pinned to a slab that has leased chunks already. Returns whether it
+ * could: the chunk keeps its number, and its offset changes. */
+bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk);
 uint64_t pool_leased_bytes(const struct pool *p); /* as of its stats */
 
 /* Recency. A chunk of another generation is left alone. `use`: as of evict.h. */
@@ -221,8 +237,10 @@ struct pool_guard {
         /* Of a chunk that was taken back: does a client hold it? */
         bool (*is_held)(void *userdata, uint32_t chunk);
         /* Looks at all that is held, unless it has within so long, or it is too early for it; then
-         * was_held() of each is that, and what is_held() has found since. */
-        void (*look)(void *userdata, uint64_t max_age_ns);
+         * was_held() of each is that, and what is_held() has found since. Calls
+         * pool_forget_held_slabs() first, and pool_note_held() of each, as is_held() does. Did it?
+         */
+        bool (*look)(void *userdata, uint64_t max_age_ns);
         /* From when on, by clock_mono_ns(), it may be asked to look whatever the age: the more is
          * held the longer that takes, and the longer it may not be repeated. */
         uint64_t (*next_look_ns)(void *userdata);
@@ -233,6 +251,9 @@ struct pool_guard {
 };
 /* `guard` is kept, not copied; NULL: none, and none has announced anything. */
 void pool_set_guard(struct pool *p, const struct pool_guard *guard);
+/* The guard names the held chunks by these two: a slab in which a client holds one is not moved. */
+void pool_forget_held_slabs(struct pool *p);
+void pool_note_held(struct pool *p, uint32_t chunk);
 /* Dropped chunks whose slots wait: where there are clients, until it was looked whether they hold
  * them, and then for as long as they do. */
 uint32_t pool_held(const struct pool *p);
@@ -298,4 +319,5 @@ bool pool_restore_learned(struct pool *p, const char *policy, const struct evict
 /* How long ago what was evicted had last been used, in nanoseconds: by the times that
  * pool_note_time() was given, as of evict_note_time(). */
 const struct histogram *pool_evicted_ages(const struct pool *p);
+/* Once an iteration: the searches for room may pass over as many pinned chunks again. */
 void pool_note_time(struct pool *p, uint64_t now_ns);

@@ -329,11 +329,13 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
                 cache_submit_writes(c);
         }
         cache_submit_reads(c);
+        c->kicked |= pool_has_given_up(c->params.pool);
         if (c->kicked || (c->retry_ns != 0 && c->retry_ns <= now_ns)) {
                 c->kicked = false;
                 c->retry_ns = 0;
                 let_in(c, KIND_GET, now_ns);
                 let_in(c, KIND_PUT, now_ns);
+                c->kicked |= pool_has_given_up(c->params.pool);
         }
         if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)
                 expire(c, now_ns);

@@ -220,6 +220,21 @@ static void cq_append(struct cq *q, uint32_t item, uint32_t group)
         q->lists[list].youngest = item + 1;
 }
 
+static void cq_make_oldest(struct evict *e, uint32_t item, uint32_t group)
+{
+        struct cq *q = cq(e);
+        struct cq_item *i = &q->items[item];
+        uint32_t list = group * LISTS + list_of(i), younger;
+
+        cq_unlink(q, item);
+        younger = q->lists[list].oldest;
+        i->group = (uint16_t)group;
+        i->older = LINK_END | list;
+        i->younger = younger;
+        *older_of(q, younger) = item + 1;
+        q->lists[list].oldest = item + 1;
+}
+
 static uint32_t cq_time(const struct cq *q)
 {
         return (uint32_t)(q->now >> q->unit);
@@ -794,6 +809,7 @@ const struct evict_policy evict_policy_cq = {
         .insert = cq_insert,
         .touch = cq_touch,
         .refresh = cq_refresh,
+        .make_oldest = cq_make_oldest,
         .set_turn = cq_set_turn,
         .turn = cq_turn,
         .warm = cq_warm,

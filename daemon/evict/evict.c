@@ -2,9 +2,9 @@
 /* Dispatches evict.h to the chosen policy of a table. A new policy is one more source file and one
  * more row.
  *
- * Retained items are handled here for all policies: a policy has twice the groups of its owner.
- * Retained items are in the second half, in which a victim is searched for only if nothing else is
- * left.
+ * What is retained is kept from being a victim here, for all policies: a policy has a second group
+ * for each of its owner's, behind them, in which a victim is looked for only when nothing else is
+ * left, and retained items are in those. Behind all of these it has a group for each lot.
  *
  * Runs on the loop thread. An item or group out of range, and an item inserted or removed twice,
  * are bugs of the caller, and asserted here for all policies. */
@@ -46,27 +46,37 @@ const char *evict_policy_name(const char *policy)
         return policy_find(policy)->name;
 }
 
+uint32_t evict_policy_groups(uint32_t max_groups)
+{
+        return 2 * max_groups + EVICT_LOTS;
+}
+
 int evict_new(struct evict **ret, const char *policy, uint32_t max_items, uint32_t max_groups)
 {
         const struct evict_policy *p = policy_find(policy);
-        uint8_t *retained;
+        uint8_t *retained, *aside;
         uint32_t *until_report;
         struct evict *e;
         int r;
 
         if (!p || max_items == 0 || max_items == EVICT_NONE || max_groups == 0 ||
-            max_groups > UINT32_MAX / 2)
+            max_groups > UINT32_MAX / 2 - EVICT_LOTS)
                 return -EINVAL;
         retained = calloc(max_items / 8 + 1, 1);
+        aside = calloc(max_items / 8 + 1, 1);
         until_report = calloc(max_groups, sizeof(*until_report));
-        r = retained && until_report ? p->new (&e, max_items, 2 * max_groups) : -ENOMEM;
+        r = retained && aside && until_report
+                    ? p->new (&e, max_items, evict_policy_groups(max_groups))
+                    : -ENOMEM;
         if (r < 0) {
                 free(retained);
+                free(aside);
                 free(until_report);
                 return r;
         }
         e->policy = p;
         e->retained = retained;
+        e->aside = aside;
         e->until_report = until_report;
         e->max_items = max_items;
         e->max_groups = max_groups;
@@ -78,6 +88,7 @@ struct evict *evict_free(struct evict *e)
 {
         if (e) {
                 free(e->retained);
+                free(e->aside);
                 free(e->until_report);
                 e->policy->free(e);
         }
@@ -102,6 +113,19 @@ static void set_retained(struct evict *e, uint32_t item, bool retained)
                 return;
         e->retained[item / 8] ^= (uint8_t)(1u << item % 8);
         e->n_retained += retained ? 1 : UINT32_MAX;
+}
+
+bool evict_is_aside(const struct evict *e, uint32_t item)
+{
+        return e->n_aside > 0 && e->aside[item / 8] & 1u << item % 8;
+}
+
+static void set_aside(struct evict *e, uint32_t item, bool aside)
+{
+        if (evict_is_aside(e, item) == aside)
+                return;
+        e->aside[item / 8] ^= (uint8_t)(1u << item % 8);
+        e->n_aside += aside ? 1 : UINT32_MAX;
 }
 
 unsigned evict_cost_level(uint64_t ns, uint32_t bytes)
@@ -133,6 +157,7 @@ void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained)
         if (evict_is_retained(e, item) == retained)
                 return;
         set_retained(e, item, retained);
+        set_aside(e, item, false);
         e->policy->refresh(e, item, group_of(e, item, group));
 }
 
@@ -170,19 +195,68 @@ void evict_insert_known(struct evict *e, uint32_t item, uint32_t group, uint32_t
 void evict_touch(struct evict *e, uint32_t item, uint32_t group, uint32_t use)
 {
         assert(evict_contains(e, item));
+        set_aside(e, item, false);
         e->policy->touch(e, item, group_of(e, item, group), use);
 }
 
 void evict_refresh(struct evict *e, uint32_t item, uint32_t group)
 {
         assert(evict_contains(e, item));
+        set_aside(e, item, false);
         e->policy->refresh(e, item, group_of(e, item, group));
+}
+
+void evict_set_aside(struct evict *e, uint32_t item, unsigned lot)
+{
+        assert(evict_contains(e, item) && lot < EVICT_LOTS);
+        if (evict_is_aside(e, item))
+                return;
+        set_aside(e, item, true);
+        e->policy->make_oldest(e, item, 2 * e->max_groups + lot);
+}
+
+void evict_bring_back(struct evict *e, uint32_t item, uint32_t group)
+{
+        assert(evict_contains(e, item));
+        if (!evict_is_aside(e, item))
+                return;
+        set_aside(e, item, false);
+        e->policy->make_oldest(e, item, group_of(e, item, group));
+}
+
+uint32_t evict_each_aside(struct evict *e, unsigned lot,
+                          void (*each)(void *userdata, uint32_t item), void *userdata)
+{
+        uint32_t lists = e->policy->lists, visited = 0;
+
+        assert(lot < EVICT_LOTS);
+        for (uint32_t i = 0; e->n_aside > 0 && i < lists; i++) {
+                uint32_t item = e->policy->first(e, (2 * e->max_groups + lot) * lists + i);
+
+                for (uint32_t next; item != EVICT_NONE; item = next, visited++) {
+                        next = e->policy->after(e, item);
+                        each(userdata, item);
+                }
+        }
+        return visited;
+}
+
+bool evict_lot_is_empty(const struct evict *e, unsigned lot)
+{
+        uint32_t lists = e->policy->lists;
+
+        assert(lot < EVICT_LOTS);
+        for (uint32_t i = 0; e->n_aside > 0 && i < lists; i++)
+                if (e->policy->first(e, (2 * e->max_groups + lot) * lists + i) != EVICT_NONE)
+                        return false;
+        return true;
 }
 
 void evict_set_turn(struct evict *e, uint32_t item, uint32_t group, uint32_t use, unsigned turn,
                     bool is_end)
 {
         assert(evict_contains(e, item) && turn > 0);
+        evict_bring_back(e, item, group);
         if (e->policy->set_turn)
                 e->policy->set_turn(e, item, group_of(e, item, group), use,
                                     MIN(turn, (unsigned)EVICT_LAST_TURN), is_end);
@@ -235,6 +309,7 @@ void evict_remove(struct evict *e, uint32_t item)
 {
         assert(evict_contains(e, item));
         set_retained(e, item, false);
+        set_aside(e, item, false);
         e->policy->remove(e, item, 0);
 }
 
@@ -242,6 +317,7 @@ void evict_remove_victim(struct evict *e, uint32_t item, uint64_t id)
 {
         assert(evict_contains(e, item) && id != 0);
         set_retained(e, item, false);
+        set_aside(e, item, false);
         e->policy->remove(e, item, id);
 }
 
@@ -431,6 +507,7 @@ bool evict_restore_item(struct evict *e, uint32_t item, uint32_t group,
                         const struct evict_record *r)
 {
         assert(evict_contains(e, item));
+        evict_bring_back(e, item, group);
         if (r->id == 0 || !e->policy->restore_item(e, item, group_of(e, item, group), r))
                 return false;
         evict_set_cost(e, item, r->flags >> EVICT_RECORD_COST);

@@ -120,9 +120,21 @@ unsigned evict_cost(const struct evict *e, uint32_t item); /* unknown if the pol
 void evict_retain(struct evict *e, uint32_t item, uint32_t group, bool retained);
 bool evict_is_retained(const struct evict *e, uint32_t item);
 
-/* Returns the item of the group to evict next, of those that `may_evict` accepts (NULL: all), or
- * EVICT_NONE. Gives up after `max_passed` items that it rejects. The item stays until it is
- * removed. */
+/* Moves an item that cannot be a victim now out of its group, to a lot that no search visits: a
+ * search does not pass over it again. A lot is a number of the owner's. A touch puts the item back;
+ * so does evict_bring_back(), at the old end of its list, with the time of its last touch. Both
+ * calls are idempotent. */
+enum { EVICT_LOTS = 2 };
+void evict_set_aside(struct evict *e, uint32_t item, unsigned lot);
+void evict_bring_back(struct evict *e, uint32_t item, uint32_t group);
+/* Visits the items of a lot; each() may bring its item back. Returns how many there were. */
+uint32_t evict_each_aside(struct evict *e, unsigned lot,
+                          void (*each)(void *userdata, uint32_t item), void *userdata);
+bool evict_lot_is_empty(const struct evict *e, unsigned lot);
+bool evict_is_aside(const struct evict *e, uint32_t item);
+
+/* The item of the group to evict next among those `may_evict` agrees to (NULL: all), or EVICT_NONE.
+ * It stays in until evict_remove(). Passes over at most `max_passed` that may not. */
 uint32_t evict_victim(struct evict *e, uint32_t group,
                       bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
                       uint32_t max_passed);

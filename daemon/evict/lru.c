@@ -118,6 +118,19 @@ static void lru_put_youngest(struct lru *l, uint32_t item, uint32_t group, uint3
         l->groups[group].youngest = item + 1;
 }
 
+static void lru_make_oldest(struct evict *e, uint32_t item, uint32_t group)
+{
+        struct lru *l = lru(e);
+        uint32_t younger;
+
+        lru_unlink(l, item);
+        younger = l->groups[group].oldest;
+        l->items[item].older = LINK_END | group;
+        l->items[item].younger = younger;
+        *older_of(l, younger) = item + 1;
+        l->groups[group].oldest = item + 1;
+}
+
 static void lru_append(struct lru *l, uint32_t item, uint32_t group)
 {
         lru_put_youngest(l, item, group, lru_tick(l));
@@ -275,6 +288,7 @@ const struct evict_policy evict_policy_lru = {
         .insert = lru_insert,
         .touch = lru_touch,
         .refresh = lru_refresh,
+        .make_oldest = lru_make_oldest,
         .warm = lru_warm,
         .populate = lru_populate,
         .unpopulate = lru_unpopulate,

@@ -25,8 +25,10 @@ struct evict_policy {
         void (*insert)(struct evict *e, uint32_t item, uint32_t group, uint32_t bytes, uint64_t id,
                        uint32_t use, unsigned place); /* id 0: unknown; place: enum evict_place */
         void (*touch)(struct evict *e, uint32_t item, uint32_t group, uint32_t use);
-        void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* the group may change */
-        /* NULL if link is NULL; otherwise both are set. */
+        void (*refresh)(struct evict *e, uint32_t item, uint32_t group); /* may be another group */
+        /* Moves the item to the old end of its list in the group; its time stays. */
+        void (*make_oldest)(struct evict *e, uint32_t item, uint32_t group);
+        /* With link, or both NULL. */
         void (*set_turn)(struct evict *e, uint32_t item, uint32_t group, uint32_t use,
                          unsigned turn, bool is_end);
         unsigned (*turn)(const struct evict *e, uint32_t item, uint32_t use);
@@ -71,12 +73,18 @@ struct evict_policy {
 struct evict {
         const struct evict_policy *policy; /* this and the following are set by evict_new() */
         uint32_t max_items;
-        uint32_t max_groups; /* half the groups of the policy, see evict.c */
-        uint8_t *retained;   /* one bit per item */
+        uint32_t max_groups; /* the owner's: evict_policy_groups() */
+        uint8_t *retained;   /* a bit an item */
         uint32_t n_retained;
-        uint32_t *until_report; /* by group: evictions until the next report, or REPORT_DUE */
+        uint8_t *aside; /* likewise */
+        uint32_t n_aside;
+        uint32_t *until_report; /* by group: evictions; REPORT_DUE instead: now */
         uint32_t reports_due;
         struct ages ages; /* used by evict.c */
 };
+
+/* Returns the number of groups that a policy is made with: each of the owner's, one for the
+ * retained items of each, and the lots. */
+uint32_t evict_policy_groups(uint32_t max_groups);
 
 extern const struct evict_policy evict_policy_lru, evict_policy_cq;

@@ -70,20 +70,23 @@ static void hand_over(const struct evict *from, struct evict *to, struct heap *h
         evict_note_time(to, from->ages.now_ns);
 }
 
-/* Transfers the retention bits. The items are already in the groups of retained items. */
-static void swap_retained(struct evict *from, struct evict *to)
+/* Hands over which items are retained or aside: the items are in the groups for that. */
+static void swap_marks(struct evict *from, struct evict *to)
 {
-        uint8_t *none = to->retained;
+        uint8_t *retained = to->retained, *aside = to->aside;
 
         to->retained = from->retained;
         to->n_retained = from->n_retained;
-        from->retained = none;
+        to->aside = from->aside;
+        to->n_aside = from->n_aside;
+        from->retained = retained;
+        from->aside = aside;
 }
 
 int evict_switch(struct evict **e, const char *policy)
 {
         struct evict *from = *e;
-        uint32_t lists = from->policy->lists;
+        uint32_t lists = from->policy->lists, groups = evict_policy_groups(from->max_groups);
         _cleanup_(freep) struct head *heads = NULL;
         struct heap heap;
         struct evict *to;
@@ -91,14 +94,14 @@ int evict_switch(struct evict **e, const char *policy)
 
         if (strcmp(evict_policy(from), policy) == 0)
                 return 0;
-        heads = calloc((size_t)2 * from->max_groups * lists, sizeof(*heads));
+        heads = calloc((size_t)groups * lists, sizeof(*heads));
         if (!heads)
                 return -ENOMEM;
         r = evict_new(&to, policy, from->max_items, from->max_groups);
         if (r < 0)
                 return r;
         heap = (struct heap){ .heads = heads };
-        for (uint32_t i = 0; i < 2 * from->max_groups * lists; i++) {
+        for (uint32_t i = 0; i < groups * lists; i++) {
                 uint32_t item = from->policy->first(from, i);
 
                 if (item != EVICT_NONE)
@@ -109,7 +112,7 @@ int evict_switch(struct evict **e, const char *policy)
                         };
         }
         hand_over(from, to, &heap);
-        swap_retained(from, to);
+        swap_marks(from, to);
         evict_free(from);
         *e = to;
         return 1;

@@ -20,15 +20,14 @@
 #include "cache/backing.h"
 #include "checked.h"
 #include "cleanup.h"
+#include "lookup/pool-judge.h"
 
 enum {
         RECORDS_PER_BUCKET = 6, /* out of eight words, for a pool full of the smallest chunks */
         FILL_STEP = 128,        /* records visited in one iteration */
         POPULATE_BYTES = 4 << 20,
-        ALLOWANCE_PART = 8, /* an allowance is this fraction of the bytes left */
-        REVOKE_AFTER = 64,  /* consecutive findings that a client holds too much, */
-        REVOKE_FACTOR = 2,  /* where too much is this multiple of its allowance */
-        REVOKED_USERS = 16, /* most users remembered as revoked */
+        ALLOWANCE_PART = 8, /* share of the remaining words */
+        REVOKE_FACTOR = 2,  /* times the allowance is too much */
 
         /* Estimated cost of a scan of all holds, each of which is a cache miss. */
         SCAN_CLIENT_NS = 256,
@@ -38,8 +37,6 @@ enum {
 };
 #define ALLOWANCE_MOST  (UINT64_C(1) << 30)
 #define ALLOWANCE_LEAST (UINT64_C(64) << 10)
-#define REVOKE_AFTER_NS UINT64_C(1000000000)
-#define REVOKED_NS      (60 * UINT64_C(1000000000))
 
 struct pool_index {
         struct pool *pool;
@@ -61,11 +58,7 @@ struct pool_index {
         uint64_t look_ns;      /* time of the last scan */
         uint64_t scan_cost_ns; /* estimated cost of the last scan */
         struct list_node clients;
-        struct {
-                uid_t uid;
-                uint64_t until_ns;
-        } revoked[REVOKED_USERS];
-        unsigned n_revoked;
+        struct pool_judge judge;
         struct pool_index_stats stats;
 };
 
@@ -360,6 +353,12 @@ static bool on_has_clients(void *userdata)
         return !list_empty(&((struct pool_index *)userdata)->clients);
 }
 
+static void note_held(struct pool_index *pi, uint32_t chunk)
+{
+        pi->looks[chunk] = pi->look;
+        pool_note_held(pi->pool, chunk);
+}
+
 static bool on_is_held(void *userdata, uint32_t chunk)
 {
         struct pool_index *pi = userdata;
@@ -374,7 +373,7 @@ static bool on_is_held(void *userdata, uint32_t chunk)
                            client_holds(client, chunk, hold);
         }
         if (is_held)
-                pi->looks[chunk] = pi->look;
+                note_held(pi, chunk);
         return is_held;
 }
 
@@ -392,34 +391,33 @@ static void mark(void *userdata, uint64_t hold)
         s->bytes += pool_page_held((uint32_t)hold);
         s->holds++;
         if (hold_is_of(s->pi, hold, &record))
-                s->pi->looks[record] = s->pi->look;
+                note_held(s->pi, record);
 }
 
-static void note_revoked(struct pool_index *pi, struct pool_client *client, uint64_t now_ns)
+/* A client of the library's never holds more than its allowance. What is read here while it holds
+ * and releases is of no one moment, so more than that is asked for, and more than once. */
+static bool is_too_much(const struct pool_client *client, uint64_t bytes)
 {
-        unsigned i = pi->n_revoked++ % REVOKED_USERS;
+        return bytes > client->allowance * REVOKE_FACTOR;
+}
 
+static void revoke_client(struct pool_client *client)
+{
         pool_index_close(client);
         client->revoked = true;
-        pi->stats.revoked++;
-        pi->revoked[i].uid = client->uid;
-        pi->revoked[i].until_ns = now_ns + REVOKED_NS;
+        client->index->stats.revoked++;
 }
 
-/* Revokes a client that repeatedly holds far more than its allowance. The library never exceeds the
- * allowance, but a scan is not a snapshot while the client takes and releases holds, hence the
- * tolerance. */
-static void judge(struct pool_index *pi, struct pool_client *client, uint64_t bytes,
-                  uint64_t now_ns)
+/* Revokes the clients that the last look has seen hold too much, if their users are barred. */
+static void revoke_barred(struct pool_index *pi, uint64_t now_ns)
 {
-        if (bytes <= client->allowance * REVOKE_FACTOR) {
-                client->over -= client->over > 0;
-                return;
+        list_for_each (&pi->clients, n) {
+                struct pool_client *client = container_of(n, struct pool_client, node);
+
+                if (client->is_over && !client->revoked &&
+                    pool_judge_is_barred(&pi->judge, client->uid, now_ns))
+                        revoke_client(client);
         }
-        if (client->over++ == 0)
-                client->over_ns = now_ns;
-        if (client->over >= REVOKE_AFTER && now_ns - client->over_ns >= REVOKE_AFTER_NS)
-                note_revoked(pi, client, now_ns);
 }
 
 /* Returns the minimum interval after a scan. */
@@ -435,14 +433,16 @@ static uint64_t on_next_look_ns(void *userdata)
         return pi->look_ns + rest_ns(pi);
 }
 
-static void on_look(void *userdata, uint64_t max_age_ns)
+static bool on_look(void *userdata, uint64_t max_age_ns)
 {
         struct pool_index *pi = userdata;
         uint64_t now_ns = clock_mono_ns();
+        bool is_over = false;
 
         if (max_age_ns > 0 && pi->look_ns != 0 &&
             now_ns - pi->look_ns <= MAX(max_age_ns, rest_ns(pi)))
-                return;
+                return false;
+        pool_forget_held_slabs(pi->pool);
         pi->look++;
         pi->look_ns = now_ns;
         pi->scan_cost_ns = 0;
@@ -455,8 +455,15 @@ static void on_look(void *userdata, uint64_t max_age_ns)
                         continue;
                 each_hold(client, mark, &s);
                 pi->scan_cost_ns += SCAN_CLIENT_NS + (uint64_t)s.holds * SCAN_HOLD_NS;
-                judge(pi, client, s.bytes, now_ns);
+                client->is_over = is_too_much(client, s.bytes);
+                if (client->is_over)
+                        pool_judge_note_over(&pi->judge, client->uid);
+                is_over |= client->is_over;
         }
+        pool_judge_end_look(&pi->judge, now_ns);
+        if (is_over)
+                revoke_barred(pi, now_ns);
+        return true;
 }
 
 static bool on_was_held(void *userdata, uint32_t chunk)
@@ -507,7 +514,7 @@ void pool_index_each_hold(const struct pool_client *client,
                 return;
         fence();
         each_hold(client, add_hold, &h);
-        if (h.bytes > client->allowance * REVOKE_FACTOR)
+        if (is_too_much(client, h.bytes))
                 return;
         h.each = each;
         h.userdata = userdata;
@@ -554,18 +561,7 @@ struct pool_index *pool_index_free(struct pool_index *pi)
         return NULL;
 }
 
-static bool was_revoked(const struct pool_index *pi, uid_t uid)
-{
-        uint64_t now_ns = clock_mono_ns();
-
-        for (unsigned i = 0; i < MIN(pi->n_revoked, (unsigned)REVOKED_USERS); i++)
-                if (pi->revoked[i].uid == uid && now_ns < pi->revoked[i].until_ns)
-                        return true;
-        return false;
-}
-
-/* Returns the allowance for a new client. A user has at most three quarters of the total, however
- * many sessions it opens. */
+/* A user has at most three quarters of it, whatever number of sessions it opens. */
 static uint64_t allowance_of(const struct pool_index *pi, uid_t uid, uint64_t most)
 {
         uint64_t of_user = 0, left;
@@ -607,7 +603,7 @@ int pool_index_join(struct pool_index *pi, struct pool_client *client, uid_t uid
 
         if (!seen)
                 return -ENOMEM;
-        if (was_revoked(pi, uid))
+        if (pool_judge_is_barred(&pi->judge, uid, clock_mono_ns()))
                 return -EACCES;
         if (allowance < ALLOWANCE_LEAST)
                 return -EDQUOT;

@@ -3,10 +3,11 @@
  * proto/pool-index.h specifies both. The index is created when the first client joins, and is
  * filled over several iterations; clients ask the daemon for chunks that it does not have yet.
  *
- * This module also limits what a client may hold: its allowance is a part of the remaining bytes
- * that all clients may hold. A client that repeatedly holds more than twice its allowance, when the
- * room is needed, does not behave like the library. It is revoked: the session must be ended, and
- * its user cannot join for a while. Loop thread. */
+ * Here it is decided how much a client may hold: its allowance, a part of what is left of what all
+ * may hold. A client that is seen to hold more than twice as much is not one of the library's. A
+ * user of which that is seen time and again, when something else needs the room, of whichever of
+ * its clients, joins no more for a while; each of its clients that holds too much then is revoked,
+ * and the session is to be ended. Loop thread. */
 #pragma once
 
 #include <stdbool.h>
@@ -34,12 +35,11 @@ struct pool_client {
         struct pool_page *page;
         uid_t uid;
         uint64_t allowance;
-        uint64_t taken;                /* words of its ring that were read */
-        struct pool_index_seen *seen;  /* by namespace */
-        uint64_t joined_ns, keys_seen; /* limit the counts that are possible */
-        uint32_t over;                 /* findings that it holds too much */
-        uint64_t over_ns;              /* time of the first of them */
-        bool revoked;                  /* holds of this client no longer count */
+        uint64_t taken;                /* words of its ring */
+        struct pool_index_seen *seen;  /* its counts by namespace */
+        uint64_t joined_ns, keys_seen; /* for what is possible */
+        bool is_over;                  /* the last look has seen it hold too much */
+        bool revoked;                  /* its holds have been taken away */
 };
 
 /* Creates the index of a pool, as the pool's guard. `io` populates the memory in blocking calls; if

@@ -274,6 +274,8 @@ static void collect_pool(const struct service *service, struct metrics *s)
         s->pool_used_bytes = (double)p.used_bytes;
         s->pool_live_bytes = (double)p.payload_bytes;
         s->pool_leased_bytes = (double)p.leased_bytes;
+        s->pool_leased_slabs = (double)p.leased_slabs;
+        s->pool_moved_chunks = (double)p.moved_chunks;
         s->pool_chunks = (double)p.chunks;
         s->evicted_from_pool = (double)p.evictions;
         collect_evict(&p.evict, METRICS_TIER_MEMORY, s);

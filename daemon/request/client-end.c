@@ -18,6 +18,7 @@
 void client_abandon(struct client *client)
 {
         client->ended = client->abandoned = true;
+        client->hits_left = POOL_PAGE_RING;
         audit_flush(client);
         recorder_stop(client);
         chain_close(client);
@@ -36,6 +37,7 @@ bool client_settle(struct client *client, uint32_t *steps)
                 more |= client->leases.count > 0;
                 *steps -= loans_end_some(client, *steps);
                 more |= client->loans.count > 0;
+                more |= hits_settle_some(client, steps);
         }
         return more;
 }

@@ -59,17 +59,18 @@ struct client {
         struct store_borrower loans;
         struct staging staging;
         struct buffers buffers;
-        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* ids of the store, 0: removed; index is the
-                                                     * client's number minus one */
-        unsigned n_namespaces;                      /* entries used so far */
-        unsigned open_namespaces;                   /* entries in use */
-        unsigned opening;                           /* NAMESPACE messages in progress */
-        struct audit audit;                         /* evicted or pinned keys, not logged yet */
-        struct tally_page page;                     /* counts of its own lookups */
-        struct pool_client hits;                    /* membership in the pool index */
-        struct bench_page *transfers;               /* counts of its own transfers; NULL: none */
-        uint64_t since_ns;                          /* when it connected */
-        bool looks_up;                              /* the lookup index was sent to it */
+        uint32_t namespaces[CLIENT_MAX_NAMESPACES]; /* the store's, 0: removed; the client's number
+                                                       is one more than the place */
+        unsigned n_namespaces;                      /* places that are, or were, in use */
+        unsigned open_namespaces;                   /* that are */
+        unsigned opening;                           /* NAMESPACE messages that are not answered */
+        struct audit audit;                         /* evicted or pinned keys not logged yet */
+        struct tally_page page;                     /* lookups that the client answered itself */
+        struct pool_client hits;      /* chunks that the client gets without a message */
+        uint32_t hits_left;           /* words of its ring to read, as it has ended */
+        struct bench_page *transfers; /* transfers of the client; NULL: there is no page */
+        uint64_t since_ns;            /* when it connected */
+        bool looks_up;                /* the lookup index was sent to it */
 
         unsigned inflight;          /* messages not answered yet */
         uint32_t keys_inflight;     /* keys of these messages */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Implements hits.h. A hit that a client has served itself is counted like one that the daemon
- * served, except that it is no request and has no latency. The client reports it in its page
- * (lookup/pool-index.h), which is read for reports and at the end of the session. Its chunks are
- * touched soon, in bounded steps: each request's as one chain.
+/* See hits.h. A hit that the client has answered itself is counted as one that the daemon has
+ * answered, but that it is no request and has no latency; the client says so in its page
+ * (lookup/pool-index.h), which is read for reports and when the session ends. What it used is
+ * touched in time, a bounded number of chunks at a time: each request's, as one chain. That is so
+ * when the session has ended, too, whose page stays until its ring has been read; a process that
+ * still has the page cannot prolong that.
  *
  * Clients must ask the daemon for chunks of a namespace with a lifetime, since each may have
  * expired.
@@ -293,15 +295,28 @@ void hits_end(struct client *client)
         pool_index_close(&client->hits);
 }
 
+bool hits_settle_some(struct client *client, uint32_t *steps)
+{
+        if (!client->hits.index)
+                return false;
+        while (*steps > 0 && client->hits_left > 0) {
+                uint32_t left = client->hits_left;
+
+                if (!touch_some(client, &left)) {
+                        client->hits_left = 0;
+                        return false;
+                }
+                *steps -= MIN(*steps, client->hits_left - left);
+                client->hits_left = left;
+        }
+        return client->hits_left > 0;
+}
+
 void hits_leave(struct client *client)
 {
-        uint32_t most = POOL_PAGE_RING;
-
         if (!client->hits.index)
                 return;
         hits_count(client, clock_mono_ns());
-        while (most > 0 && touch_some(client, &most))
-                ;
         pool_index_leave(&client->hits);
         quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
         cache_kick(client->tenant->cache);

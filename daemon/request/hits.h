@@ -13,7 +13,10 @@
 void hits_join(struct request req);
 /* Ends the client's permission to get chunks itself, because its session ends. */
 void hits_end(struct client *client);
-/* Counts the last hits and ends the membership, before the client is freed. */
+/* Continues with what the client used before it ended: touches some of it, and takes the words that
+ * were read off *steps, which may be overdrawn by one request. Returns whether there is more. */
+bool hits_settle_some(struct client *client, uint32_t *steps);
+/* Before the client is closed. Touches nothing more. */
 void hits_leave(struct client *client);
 /* Permits the client to get chunks of a namespace that it has opened, or whose lifetime has
  * changed. */

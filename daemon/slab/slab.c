@@ -280,6 +280,15 @@ int slabs_class_for(const struct slabs *s, uint64_t bytes)
         return s->by_size[class_position(s, bytes)];
 }
 
+int slabs_class_above(const struct slabs *s, unsigned class)
+{
+        unsigned at;
+
+        assert(class < s->n_classes);
+        at = class_position(s, s->classes[class].bytes + 1);
+        return at < s->n_sizes ? s->by_size[at] : -1;
+}
+
 uint64_t slabs_class_bytes(const struct slabs *s, unsigned class)
 {
         assert(class < s->n_classes);
@@ -496,24 +505,12 @@ static void slab_count_used(struct slabs *s, uint32_t i)
                 list_unlink(s, &c->room, ROOM, i);
 }
 
-int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret)
+static uint32_t slot_take(struct slabs *s, uint32_t i, uint32_t owner)
 {
-        struct slab_class *c;
-        struct slab *slab;
+        struct slab *slab = &s->slabs[i];
         uint32_t slot;
-        int r;
 
-        assert(class < s->n_classes);
         assert(!(owner & SLOT_FREE));
-        c = &s->classes[class];
-
-        if (c->room.first == NONE) {
-                r = class_grow(s, class);
-                if (r != 0)
-                        return r;
-        }
-
-        slab = &s->slabs[c->room.first];
         if (slab->stale)
                 slab_relink(slab);
         if (slab->first_free != SLOT_END) {
@@ -524,9 +521,34 @@ int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_s
         }
         assert(slot < slab->slots);
         slab->words[slot] = owner;
+        slab_count_used(s, i);
+        return slot;
+}
 
-        *ret = (struct slab_slot){ .slab = c->room.first, .slot = slot };
-        slab_count_used(s, c->room.first);
+int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret)
+{
+        struct slab_class *c;
+        int r;
+
+        assert(class < s->n_classes);
+        c = &s->classes[class];
+
+        if (c->room.first == NONE) {
+                r = class_grow(s, class);
+                if (r != 0)
+                        return r;
+        }
+        ret->slab = c->room.first;
+        ret->slot = slot_take(s, ret->slab, owner);
+        return 0;
+}
+
+int slabs_acquire_in(struct slabs *s, uint32_t slab, uint32_t owner, struct slab_slot *ret)
+{
+        assert(slab < s->n_slabs && s->slabs[slab].class != NO_CLASS);
+        if (s->slabs[slab].used == s->slabs[slab].slots)
+                return SLAB_FULL;
+        *ret = (struct slab_slot){ .slab = slab, .slot = slot_take(s, slab, owner) };
         return 0;
 }
 

@@ -59,6 +59,8 @@ int slabs_class_of(struct slabs *s, uint16_t group, uint64_t bytes);
  * Declarations and requests leave room in the tables for every class into which a space can have
  * been divided. Returns -E2BIG or -ENOSPC on failure. */
 int slabs_class_restore(struct slabs *s, uint16_t group, uint64_t bytes);
+/* Returns group 0's class with the next larger slots, or -1. */
+int slabs_class_above(const struct slabs *s, unsigned class);
 uint16_t slabs_class_group(const struct slabs *s, unsigned class);
 /* Iterate over the classes of a group; return -1 after the last one. */
 int slabs_group_first(const struct slabs *s, uint16_t group);
@@ -72,7 +74,8 @@ void slabs_class_usage(const struct slabs *s, unsigned class, uint32_t *ret_slab
 /* Acquires a free slot of a class: from one of its slabs, a free slab, or an empty slab of another
  * class, which then changes its class. Returns 0, SLAB_FULL or -ENOMEM. */
 int slabs_acquire(struct slabs *s, unsigned class, uint32_t owner, struct slab_slot *ret);
-/* Releases a slot in use. */
+/* Acquires a free slot of this slab, which has a class. 0, SLAB_FULL. */
+int slabs_acquire_in(struct slabs *s, uint32_t slab, uint32_t owner, struct slab_slot *ret);
 void slabs_release(struct slabs *s, struct slab_slot slot);
 
 /* Returns SLAB_NOBODY if the slot is free. */

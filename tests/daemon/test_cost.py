@@ -14,7 +14,7 @@ import pytest
 
 import harness
 import kvwire
-from harness import MIB, PAGE, items, put_all, wait_until
+from harness import KIB, MIB, PAGE, items, put_all, wait_until
 from kvwire import Ack, Flag, Op, Status
 from buffers import sealed_memfd
 from left_out import first_of
@@ -242,6 +242,39 @@ def test_R10_leases_of_one_user_leave_room_for_another(make_daemon, size):
         result, = other.get(ns, [mine], timeout_ms=5000)
         assert result.status == Status.OK and result.data == b"y" * 1000
     close_all(greedy)
+    wait_until(lambda: daemon.metric("kvcache_pool_leased_bytes") == 0, "leases end with their sessions")
+
+
+@needs_root
+def test_R10_small_leases_of_one_user_leave_other_sizes_room(make_daemon):
+    """A leased chunk of 4 KiB in each slab would keep every slab from being cut for chunks of 64 KiB."""
+    daemon = make_daemon(settings={"listen.mode": "0666", "memory.pool": "16MiB", "store.limit": "128MiB", "memory.pool_index": "off"}).start()
+    small = items("small", 5000, 4 * KIB)
+    greedy, other = client_as(daemon, ALICE), client_as(daemon, BOB)
+    theirs, ns = greedy.namespace("small"), other.namespace("large")
+    greedy.staging(1 * MIB)
+    other.staging(1 * MIB)
+    put_all(greedy, theirs, small, ack=Ack.WRITTEN, batch=64)
+    slabs = set()
+    for k, v in reversed(small):
+        result, = greedy.get(theirs, [k], nowait=True)
+        if result.status == Status.MISS:
+            continue
+        assert result.status == Status.OK and result.data == v
+        if result.offset // (2 * MIB) in slabs:
+            greedy.release([result.lease])
+        else:
+            slabs.add(result.offset // (2 * MIB))
+    assert len(slabs) == daemon.metric("kvcache_pool_leased_slabs") == 6, "two of eight slabs stay without leases"
+    assert daemon.metric("kvcache_pool_moved_chunks_total") > 0
+    large = items("large", 8, 64 * KIB)
+    for k, v in large:
+        assert other.put(ns, [(k, v)], ack=Ack.WRITTEN, nowait=True)[0].status == Status.OK
+        other.evict(ns, [k], tiers=kvwire.Tier.MEMORY)
+        result, = other.get(ns, [k], timeout_ms=5000)
+        assert result.status == Status.OK and result.data == v
+        other.release([result.lease])
+    close_all([greedy, other])
     wait_until(lambda: daemon.metric("kvcache_pool_leased_bytes") == 0, "leases end with their sessions")
 
 

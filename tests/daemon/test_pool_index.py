@@ -290,6 +290,33 @@ def test_a_client_that_holds_everything_is_ended(small):
     assert small.metric('kvcache_sessions_ended_total{reason="bad_frame"}') == 1
 
 
+def test_sessions_that_hold_everything_in_turn_are_ended(small):
+    """The limit is the user's: no session of the two is seen to hold too much often enough by itself."""
+    small.populated_status()
+    with small.client() as c, small.client(name="hog") as one, small.client(name="hog") as two:
+        ns = c.namespace("n")
+        for client in (one, two):
+            client.namespace("n")
+        with index_of(one) as first, index_of(two) as second:
+            pairs = flood(c, ns, "all")
+            wait_until(lambda: c.exists(ns, [pairs[-1][0]])[0] & Tier.MEMORY, "the last ones are there")
+            turns = [first, second]
+
+            def refused():
+                """Returns whether there is no room while one of both holds everything."""
+                places = hold_everything(turns[0])
+                answers = [c.put(ns, items(os.urandom(4), 1, 256 * KIB), nowait=True)[0].status for _ in range(20)]
+                for place in places:
+                    turns[0].let_go(place)
+                turns.reverse()
+                return Status.BUSY in answers
+            assert refused() and refused(), "there is no room"
+            wait_until(lambda: not refused() and not refused(), "others get room", 20)
+            assert small.metric("kvcache_pool_index_revoked_clients_total") > 0
+            with small.client() as again:
+                assert again.pool_index(check=False).status == Status.QUOTA
+
+
 def test_a_session_that_ended_gives_out_nothing_more(small):
     """The daemon ended it; the client still has its page, and holds what it has found."""
     pairs = items("ended", 4, 4000)

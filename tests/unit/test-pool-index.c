@@ -21,6 +21,7 @@
 #include "cache/pool.h"
 #include "checked.h"
 #include "lookup/pool-index.h"
+#include "lookup/pool-judge.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -1073,6 +1074,41 @@ static void assert_bytes(uint64_t offset, uint8_t value)
                 assert_int_equal(at[i], value);
 }
 
+/* Adds chunks until the next one of their size is in another slab. */
+static void fill_slab_beside(uint32_t chunk)
+{
+        uint64_t left = pool_slab_bytes(pool) / (64 * KIB) - 1;
+
+        while (left > 0)
+                assert_int_equal(pool_chunk(pool, add(0x10000 + (uint32_t)left--, 64 * KIB))->slab,
+                                 pool_chunk(pool, chunk)->slab);
+}
+
+static void a_chunk_moves_only_if_no_client_holds_it(void **state)
+{
+        uint32_t leased, chunk;
+        uint64_t offset;
+
+        join(0);
+        leased = add(0x61, 64 * KIB);
+        pool_lease(pool, leased);
+        fill_slab_beside(leased);
+        chunk = add(0x62, 64 * KIB);
+        assert_true(pool_chunk(pool, chunk)->slab != pool_chunk(pool, leased)->slab);
+        offset = pool_offset(pool, chunk);
+        hold(0, chunk);
+        assert_false(pool_move_to_leased_slab(pool, chunk));
+        assert_true(find(0x62) && find(0x62)->offset == offset);
+        let_go(0, chunk);
+        pass_time();
+        assert_true(pool_move_to_leased_slab(pool, chunk));
+        /* Clients find it where it is now. */
+        assert_int_equal(pool_chunk(pool, chunk)->slab, pool_chunk(pool, leased)->slab);
+        assert_true(find(0x62) && find(0x62)->offset == pool_offset(pool, chunk));
+        assert_true(pool_offset(pool, chunk) != offset);
+        pool_unlease(pool, leased);
+}
+
 static void what_is_dropped_keeps_its_slot_while_it_is_held(void **state)
 {
         uint32_t chunk, other;
@@ -1643,6 +1679,81 @@ static void who_holds_too_much_less_often_than_not_is_not_revoked(void **state)
         assert_false(clients[0].revoked);
 }
 
+/* Lets another of the user's clients hold too much, and the daemon read the holds again. */
+static void look_at_turn(unsigned client, unsigned n_clients, uint64_t passed_ns)
+{
+        static uint32_t n = 5000;
+
+        for (unsigned i = 0; i < n_clients; i++)
+                hold_bytes(i, 6, 0);
+        hold_bytes(client, 6, 4 * MIB);
+        now_ns += passed_ns;
+        add(n++, MIB);
+}
+
+static void clients_of_a_user_that_take_turns_are_revoked(void **state)
+{
+        enum { N = 3 };
+        unsigned looks = 0;
+
+        for (unsigned i = 0; i < N; i++)
+                assert_int_equal(join_as(i, UID, POOL), 0);
+        assert_int_equal(join_as(N, OTHER_UID, POOL), 0);
+        fill(0);
+        while (stats().revoked == 0 && looks < 1000) {
+                look_at_turn(looks / 10 % N, N, 20 * MILLISECOND);
+                looks++;
+        }
+        assert_int_equal(looks, 64);
+        /* Each other client is revoked by the first look that finds it so; another user's is not.
+         */
+        for (unsigned i = 0; i < N; i++)
+                look_at_turn(i, N, 20 * MILLISECOND);
+        for (unsigned i = 0; i < N; i++)
+                assert_true(clients[i].revoked);
+        assert_false(clients[N].revoked);
+        assert_int_equal(stats().revoked, N);
+}
+
+static void findings_outlive_the_session(void **state)
+{
+        unsigned looks = 0;
+
+        fill(0);
+        for (int r; (r = join_as(0, UID, POOL)) == 0 && looks < 1000; looks += 8) {
+                for (unsigned i = 0; i < 8; i++)
+                        look_at_turn(0, 1, 20 * MILLISECOND);
+                leave(0);
+        }
+        assert_int_equal(looks, 64);
+        assert_int_equal(join_as(0, UID, POOL), -EACCES);
+        assert_int_equal(stats().revoked, 1);
+}
+
+static void a_barred_user_is_not_forgotten_for_others(void **state)
+{
+        struct pool_judge j = { 0 };
+        uint64_t ns = 1;
+
+        for (unsigned i = 0; i < 64; i++) {
+                pool_judge_note_over(&j, UID);
+                pool_judge_end_look(&j, ns += 20 * MILLISECOND);
+        }
+        assert_true(pool_judge_is_barred(&j, UID, ns));
+        for (unsigned i = 0; i < 10 * POOL_JUDGE_USERS; i++) {
+                pool_judge_note_over(&j, 100000 + i);
+                if (i % 7 == 0)
+                        pool_judge_end_look(&j, ns += MILLISECOND);
+        }
+        assert_true(pool_judge_is_barred(&j, UID, ns));
+        /* Looks that find nothing forget the others, and time the first. */
+        for (unsigned i = 0; i < 64; i++)
+                pool_judge_end_look(&j, ns += MILLISECOND);
+        assert_int_equal(j.n, 1);
+        pool_judge_end_look(&j, ns + 60 * SECOND);
+        assert_int_equal(j.n, 0);
+}
+
 /* A client that looks, holds, and looks again, while the daemon ends its session: whatever comes
  * first, it sees that, or what it holds is seen. */
 static void a_session_that_ended_gives_out_nothing_more(void **state)
@@ -2072,6 +2183,7 @@ int main(void)
                 TEST(what_was_let_go_meanwhile_leaves_a_moment_later),
                 TEST(holds_are_read_the_less_often_the_more_there_are),
                 TEST(a_slab_that_may_be_held_stays_until_that_can_be_seen),
+                TEST(a_chunk_moves_only_if_no_client_holds_it),
                 TEST(what_is_dropped_keeps_its_slot_while_it_is_held),
                 TEST(however_it_was_dropped),
                 TEST(a_slab_is_moved_that_nobody_holds_a_chunk_of),
@@ -2084,6 +2196,9 @@ int main(void)
                 TEST(a_client_is_revoked_that_holds_too_much_for_long),
                 TEST(who_lets_go_now_and_then_is_revoked_all_the_same),
                 TEST(who_holds_too_much_less_often_than_not_is_not_revoked),
+                TEST(clients_of_a_user_that_take_turns_are_revoked),
+                TEST(findings_outlive_the_session),
+                TEST(a_barred_user_is_not_forgotten_for_others),
                 TEST(one_that_is_revoked_is_no_longer_waited_for),
                 TEST(a_session_that_ended_gives_out_nothing_more),
                 TEST(short_chunks_count_as_whole_pages),

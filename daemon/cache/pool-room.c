@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool's search for room: a slot for a chunk.
+ *
+ * The search takes a free slot of the class; else the class's coldest unpinned chunk leaves; else,
+ * and when another class has a slab that was not touched for longer than that, a whole slab changes
+ * its class. Loop thread. */
+#include "cache/pool-internal.h"
+
+#include <math.h>
+
+#include "checked.h"
+
+enum {
+        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
+        /* A search passes over so many when the iteration's share is used up. */
+        PASSES_LEAST = 32,
+};
+
+static bool may_evict(void *userdata, uint32_t chunk)
+{
+        struct pool *p = userdata;
+
+        if (p->chunks[chunk].pins == 0 && pool_take_from_clients(p, chunk))
+                return true;
+        if (p->n_passed < ARRAY_SIZE(p->passed))
+                p->passed[p->n_passed++] = chunk;
+        return false;
+}
+
+static void set_aside_passed(struct pool *p)
+{
+        for (uint32_t i = 0; i < p->n_passed; i++) {
+                struct pool_chunk *c = &p->chunks[p->passed[i]];
+
+                evict_set_aside(p->evict, p->passed[i],
+                                c->pins > 0 ? POOL_LOT_PINNED : POOL_LOT_HELD);
+                if (c->pins > 0)
+                        c->flags |= POOL_ASIDE;
+        }
+}
+
+void pool_end_aside(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = &p->chunks[chunk];
+
+        c->flags &= ~(uint32_t)POOL_ASIDE;
+        if (evict_contains(p->evict, chunk))
+                evict_bring_back(p->evict, chunk, pool_group_of(p, chunk));
+}
+
+bool pool_has_given_up(struct pool *p)
+{
+        bool has = p->has_given_up;
+
+        p->has_given_up = false;
+        return has;
+}
+
+/* Returns the coldest unpinned chunk of the class, or EVICT_NONE. */
+static uint32_t find_victim(struct pool *p, unsigned class)
+{
+        uint32_t most = MAX(p->passes_left, (uint32_t)PASSES_LEAST), victim;
+
+        pool_look_at_clients(p);
+        p->n_passed = 0;
+        victim = evict_victim(p->evict, class, may_evict, p, most);
+        set_aside_passed(p);
+        p->passes_left -= MIN(p->passes_left, p->n_passed);
+        p->gives_up = victim == EVICT_NONE && p->n_passed > most;
+        p->has_given_up |= p->gives_up;
+        return victim;
+}
+
+void pool_evict(struct pool *p, uint32_t chunk)
+{
+        pool_leave(p, chunk);
+        p->stats.evictions++;
+        p->stats.evicted_bytes += p->chunks[chunk].length;
+        histogram_add(&p->evicted_ages, evict_age_ns(p->evict, chunk));
+        evict_note_leaving(p->evict, (unsigned)slabs_slab_class(
+                                             p->slabs, pool_slot_of(&p->chunks[chunk]).slab));
+        evict_remove_victim(p->evict, chunk, evict_id(p->chunks[chunk].hash));
+        pool_table_remove(p, chunk);
+        pool_free_chunk(p, chunk);
+}
+
+static void evict_of_slab(void *userdata, uint32_t chunk)
+{
+        pool_evict(userdata, chunk);
+}
+
+static bool is_movable(struct pool *p, uint32_t slab)
+{
+        bool is_held = pool_slab_is_held(p, slab);
+
+        if (p->slab_state[slab].pinned > 0)
+                return false;
+        p->met_held |= is_held;
+        return !is_held;
+}
+
+/* Estimates the worth of a slab's chunks together from a sample, another one each time. */
+static double slab_worth(struct pool *p, uint32_t slab, bool by_recency)
+{
+        uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
+        uint32_t looked = 0;
+        double worth = 0;
+
+        for (uint32_t i = p->sample_phase++ % step; i < slots; i += step, looked++) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+
+                if (chunk != SLAB_NOBODY && evict_contains(p->evict, chunk))
+                        worth += evict_worth(p->evict, chunk, by_recency);
+        }
+        return looked > 0 ? worth * slots / looked : 0;
+}
+
+/* Empties the slab of another class that is worth least, if that is less than `most`. */
+static bool take_slab(struct pool *p, unsigned class, double most, bool by_recency)
+{
+        uint32_t least = UINT32_MAX;
+
+        pool_look_at_clients(p);
+        for (uint32_t s = 0; s < slabs_added(p->slabs); s++) {
+                int other = slabs_slab_class(p->slabs, s);
+                double worth;
+
+                if (other < 0 || (unsigned)other == class || !is_movable(p, s))
+                        continue;
+                worth = slab_worth(p, s, by_recency);
+                if (worth < most) {
+                        most = worth;
+                        least = s;
+                }
+        }
+        if (least == UINT32_MAX || !pool_take_slab_from_clients(p, least))
+                return false;
+        slabs_reclaim(p->slabs, least, evict_of_slab, p);
+        p->stats.slab_moves++;
+        return true;
+}
+
+static bool make_room(struct pool *p, unsigned class)
+{
+        uint32_t victim = find_victim(p, class);
+        uint32_t slots = (uint32_t)(p->slab_bytes / slabs_class_bytes(p->slabs, class));
+
+        if (victim == EVICT_NONE)
+                return !p->gives_up && take_slab(p, class, INFINITY, true);
+        /* One look at the other classes for each slab's worth of evictions: with a slab more, so
+         * many chunks that are worth as much as the victim would stay. */
+        if (++p->evicted_since_look[class] >= slots) {
+                p->evicted_since_look[class] = 0;
+                if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
+                        pool_return_to_clients(p, victim);
+                        return true;
+                }
+        }
+        pool_evict(p, victim);
+        return true;
+}
+
+static bool acquire_of(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        int r;
+
+        while ((r = slabs_acquire(p->slabs, class, 0, ret)) == SLAB_FULL)
+                if (!make_room(p, class))
+                        return false;
+        return r == 0;
+}
+
+/* Finds a slot of a class that is larger than needed, if the class has a slab. */
+static bool acquire_larger(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        uint64_t slots, used;
+        uint32_t n_slabs, victim;
+
+        slabs_class_usage(p->slabs, class, &n_slabs, &slots, &used);
+        if (n_slabs == 0)
+                return false;
+        if (used == slots) {
+                victim = find_victim(p, class);
+                if (victim == EVICT_NONE)
+                        return false;
+                pool_evict(p, victim);
+        }
+        return slabs_acquire(p->slabs, class, 0, ret) == 0;
+}
+
+bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        uint64_t most = slabs_class_bytes(p->slabs, class) * BORROW_FACTOR;
+
+        p->gives_up = false;
+        if (acquire_of(p, class, ret))
+                return true;
+        /* Every slab that could be given to the class has a pinned chunk in it: a few small leases
+         * must not keep all other sizes out. */
+        for (int c = slabs_class_above(p->slabs, class);
+             c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up;
+             c = slabs_class_above(p->slabs, (unsigned)c))
+                if (acquire_larger(p, (unsigned)c, ret))
+                        return true;
+        return false;
+}

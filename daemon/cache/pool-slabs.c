@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool keeps a few slabs without leased chunks. A slab with one cannot be cut for another size,
+ * however small the chunk is, so that without them a user with little denies the pool to others.
+ *
+ * While more slabs than that are without leased chunks, a lease leaves its chunk where it is. When
+ * there are no more, a chunk that would be the first leased one of its slab moves to a slab that
+ * has some: its bytes are copied to a slot of the same size there, and another chunk may be evicted
+ * for it. A chunk that is read from the store to be leased gets such a slot at once. A pinned chunk
+ * cannot move, nor a large one, since the loop copies it; then there is no lease. The last slab but
+ * one is left to users without a lease. Loop thread. */
+#include "cache/pool-internal.h"
+
+#include <string.h>
+
+#include "checked.h"
+
+enum {
+        SLABS_RESERVE_FROM = 4, /* smaller pools reserve nothing */
+        MOVED_MOST = 1 << 20,   /* bytes of a chunk */
+};
+
+uint32_t pool_reserved_slabs(uint32_t n_slabs)
+{
+        if (n_slabs < SLABS_RESERVE_FROM)
+                return 0;
+        return n_slabs < 8 ? 1 : MAX(n_slabs / 32, 2u);
+}
+
+bool pool_is_short_of_slabs(const struct pool *p)
+{
+        return p->stats.leased_slabs + p->reserved_slabs >= p->n_slabs;
+}
+
+bool pool_may_lease(const struct pool *p, uint32_t chunk, bool is_first_of_user)
+{
+        uint32_t least = p->reserved_slabs;
+
+        if (is_first_of_user && least > 1)
+                least = 1;
+        return p->slab_state[pool_chunk(p, chunk)->slab].leased > 0 ||
+               p->stats.leased_slabs + 1 + least <= p->n_slabs;
+}
+
+/* Evicts one of some chunks of the slab: of those that can leave the one that is worth least. */
+static bool make_room_in(struct pool *p, uint32_t slab)
+{
+        uint32_t slots = slabs_slab_slots(p->slabs, slab), step = slots / EVICT_SLAB_SAMPLE + 1;
+        uint32_t victim = POOL_NONE;
+        double least = 0;
+
+        for (uint32_t i = p->sample_phase++ % step; i < slots; i += step) {
+                uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
+                double worth;
+
+                if (chunk == SLAB_NOBODY || p->chunks[chunk].pins > 0 ||
+                    !evict_contains(p->evict, chunk) || pool_is_known_held(p, chunk))
+                        continue;
+                worth = evict_worth(p->evict, chunk, false);
+                if (victim == POOL_NONE || worth < least) {
+                        victim = chunk;
+                        least = worth;
+                }
+        }
+        if (victim == POOL_NONE || !pool_take_from_clients(p, victim))
+                return false;
+        pool_evict(p, victim);
+        return true;
+}
+
+bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret)
+{
+        for (uint32_t n = 0; n < p->n_slabs; n++) {
+                uint32_t slab = (p->move_from + n) % p->n_slabs;
+
+                if (p->slab_state[slab].leased == 0 ||
+                    slabs_slab_class(p->slabs, slab) != (int)class)
+                        continue;
+                if (slabs_acquire_in(p->slabs, slab, 0, ret) == 0 ||
+                    (make_room_in(p, slab) && slabs_acquire_in(p->slabs, slab, 0, ret) == 0)) {
+                        p->move_from = slab + 1;
+                        return true;
+                }
+        }
+        return false;
+}
+
+bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk)
+{
+        struct pool_chunk *c = pool_chunk(p, chunk);
+        struct slab_slot from = pool_slot_of(c), to;
+        const void *bytes = pool_at(p, chunk);
+
+        if (c->pins > 0 || !pool_is_resident(p, chunk) || c->length > MOVED_MOST ||
+            c->length > p->moves_left)
+                return false;
+        pool_look_at_clients(p);
+        if (!pool_take_from_clients(p, chunk))
+                return false;
+        if (!pool_acquire_in_leased_slab(p, pool_group_of(p, chunk), &to)) {
+                pool_return_to_clients(p, chunk);
+                return false;
+        }
+        p->moves_left -= c->length;
+        p->stats.moved_chunks++;
+        slabs_set_owner(p->slabs, to, chunk);
+        c->slab = (uint16_t)to.slab;
+        c->slot = (uint16_t)to.slot;
+        memcpy(pool_at(p, chunk), bytes, c->length);
+        slabs_release(p->slabs, from);
+        pool_return_to_clients(p, chunk);
+        return true;
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The pool's search for room counts its steps here: chunks that it visits as victims, and slots of
+ * slabs that it may move. Their number is bounded by a constant, whatever is pinned. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "cache/pool-internal.h"
+#include "checked.h"
+
+enum {
+        MIB = 1 << 20,
+        SMALL = 4096,
+        CHUNKS = 32 * MIB /
+                 SMALL, /* that fill the pool: twice as many as an iteration passes over */
+        LEAST = 32,     /* a search's passes beyond the iteration's */
+};
+
+static struct pool *pool;
+static uint32_t n_keys, chunks[CHUNKS];
+static uint64_t visits, slots_read;
+
+/* --- counted calls --- */
+
+uint32_t __real_evict_victim(struct evict *e, uint32_t group,
+                             bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                             uint32_t max_passed);
+uint32_t __wrap_evict_victim(struct evict *e, uint32_t group,
+                             bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                             uint32_t max_passed);
+uint32_t __real_slabs_owner(const struct slabs *s, struct slab_slot slot);
+uint32_t __wrap_slabs_owner(const struct slabs *s, struct slab_slot slot);
+
+static bool (*may_evict_of_pool)(void *userdata, uint32_t item);
+
+static bool count_visit(void *userdata, uint32_t item)
+{
+        visits++;
+        return may_evict_of_pool(userdata, item);
+}
+
+uint32_t __wrap_evict_victim(struct evict *e, uint32_t group,
+                             bool (*may_evict)(void *userdata, uint32_t item), void *userdata,
+                             uint32_t max_passed)
+{
+        may_evict_of_pool = may_evict;
+        return __real_evict_victim(e, group, count_visit, userdata, max_passed);
+}
+
+uint32_t __wrap_slabs_owner(const struct slabs *s, struct slab_slot slot)
+{
+        slots_read++;
+        return __real_slabs_owner(s, slot);
+}
+
+/* --- a pool that is full --- */
+
+static struct key key_of(uint32_t n)
+{
+        struct key k = { { 1 } };
+
+        memcpy(k.bytes + 4, &n, sizeof(n));
+        return k;
+}
+
+static int acquire(uint32_t length, uint32_t *ret)
+{
+        struct key k = key_of(n_keys);
+
+        n_keys++;
+        return pool_acquire(pool, 1, &k, n_keys, length, 0, ret);
+}
+
+/* Every chunk is pinned by its own acquire. */
+static void fill(const char *policy)
+{
+        assert_int_equal(pool_new(&pool, 32 * MIB, policy), 0);
+        while (pool_next_slab(pool) >= 0)
+                assert_int_equal(pool_open_slab(pool, 0), 0);
+        for (uint32_t i = 0; i < CHUNKS; i++) {
+                assert_int_equal(acquire(SMALL, &chunks[i]), 0);
+                pool_commit(pool, chunks[i], 0);
+        }
+        visits = slots_read = 0;
+}
+
+static void next_iteration(void)
+{
+        static uint64_t now_ns;
+
+        pool_note_time(pool, now_ns += 1000000);
+}
+
+/* Acquires once an iteration until that succeeds or the search has come to its end. Returns how
+ * many iterations that took. */
+static uint32_t acquire_in_time(int *ret, uint32_t *ret_chunk)
+{
+        for (uint32_t n = 1;; n++) {
+                assert_true(n <= CHUNKS / POOL_MAX_PASSED + 1);
+                next_iteration();
+                *ret = acquire(SMALL, ret_chunk);
+                if (!pool_has_given_up(pool))
+                        return n;
+                assert_int_equal(*ret, POOL_FULL);
+        }
+}
+
+static void a_pinned_chunk_costs_all_searches_one_step(void **state)
+{
+        uint32_t chunk;
+        int r;
+
+        fill(*state);
+        (void)acquire_in_time(&r, &chunk);
+        assert_int_equal(r, POOL_FULL);
+        assert_int_equal(visits, CHUNKS);
+        for (unsigned i = 0; i < 1000; i++)
+                assert_int_equal(acquire(SMALL, &chunk), POOL_FULL);
+        assert_int_equal(visits, CHUNKS);
+
+        /* A chunk whose pin ends is found at once, wherever it was. */
+        assert_true(pool_unpin(pool, chunks[CHUNKS / 3]));
+        assert_int_equal(acquire(SMALL, &chunk), 0);
+        assert_int_equal(chunk, chunks[CHUNKS / 3]);
+        assert_int_equal(visits, CHUNKS + 1);
+        pool = pool_free(pool);
+}
+
+static void searches_of_an_iteration_take_a_bounded_number_of_steps(void **state)
+{
+        enum { KEYS = 64 };
+        uint32_t chunk;
+
+        fill(*state);
+        next_iteration();
+        for (unsigned i = 0; i < KEYS; i++)
+                assert_int_equal(acquire(SMALL, &chunk), POOL_FULL);
+        assert_true(pool_has_given_up(pool));
+        assert_false(pool_has_given_up(pool));
+        assert_in_range(visits, POOL_MAX_PASSED, POOL_MAX_PASSED + KEYS * (LEAST + 1));
+        pool = pool_free(pool);
+}
+
+static void a_victim_behind_pinned_chunks_is_found_in_time(void **state)
+{
+        uint32_t chunk;
+        int r;
+
+        fill(*state);
+        pool_unpin(pool, chunks[CHUNKS - 1]);
+        assert_int_equal(acquire_in_time(&r, &chunk), CHUNKS / POOL_MAX_PASSED);
+        assert_int_equal(r, 0);
+        assert_int_equal(chunk, chunks[CHUNKS - 1]);
+        pool = pool_free(pool);
+}
+
+static void a_released_chunk_is_as_old_as_before(void **state)
+{
+        uint32_t chunk;
+        int r;
+
+        fill(*state);
+        (void)acquire_in_time(&r, &chunk);
+        /* Released in another order, and one of them was used meanwhile. */
+        pool_touch(pool, chunks[0], pool_chunk(pool, chunks[0])->generation, EVICT_NO_USE);
+        for (uint32_t i = 4; i-- > 0;)
+                pool_unpin(pool, chunks[i]);
+        for (uint32_t i = 1; i < 4; i++) {
+                assert_int_equal(acquire(SMALL, &chunk), 0);
+                assert_true(chunk != chunks[0]);
+                assert_true(pool_is_resident(pool, chunks[0]));
+        }
+        assert_int_equal(acquire(SMALL, &chunk), 0);
+        assert_int_equal(chunk, chunks[0]);
+        pool = pool_free(pool);
+}
+
+static void a_slab_is_chosen_without_a_walk_of_its_chunks(void **state)
+{
+        uint32_t per_slab, chunk;
+
+        fill(*state);
+        per_slab = (uint32_t)(pool_slab_bytes(pool) / SMALL);
+        for (uint32_t i = 0; i < CHUNKS; i++)
+                if (i % per_slab != per_slab - 1)
+                        pool_unpin(pool, chunks[i]);
+        assert_int_equal(acquire(16 * SMALL, &chunk), POOL_FULL);
+        assert_int_equal(slots_read, 0);
+        pool_unpin(pool, chunks[3 * per_slab - 1]);
+        assert_int_equal(acquire(16 * SMALL, &chunk), 0);
+        assert_int_equal(pool_chunk(pool, chunk)->slab, 2);
+        pool = pool_free(pool);
+}
+
+static char lru[] = "lru", cq[] = "cq";
+#define TESTS(name) cmocka_unit_test_prestate(name, lru), cmocka_unit_test_prestate(name, cq)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TESTS(a_pinned_chunk_costs_all_searches_one_step),
+                TESTS(searches_of_an_iteration_take_a_bounded_number_of_steps),
+                TESTS(a_victim_behind_pinned_chunks_is_found_in_time),
+                TESTS(a_released_chunk_is_as_old_as_before),
+                TESTS(a_slab_is_chosen_without_a_walk_of_its_chunks),
+        };
+
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
