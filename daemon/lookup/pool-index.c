@@ -26,7 +26,7 @@ enum {
         RECORDS_PER_BUCKET = 6, /* out of eight words, for a pool full of the smallest chunks */
         FILL_STEP = 128,        /* records visited in one iteration */
         POPULATE_BYTES = 4 << 20,
-        ALLOWANCE_PART = 8, /* share of the remaining words */
+        ALLOWANCE_PART = 8, /* an allowance is this fraction of the bytes left */
         REVOKE_FACTOR = 2,  /* times the allowance is too much */
 
         /* Estimated cost of a scan of all holds, each of which is a cache miss. */

@@ -36,10 +36,10 @@ struct pool_client {
         uid_t uid;
         uint64_t allowance;
         uint64_t taken;                /* words of its ring */
-        struct pool_index_seen *seen;  /* its counts by namespace */
+        struct pool_index_seen *seen;  /* counts by namespace */
         uint64_t joined_ns, keys_seen; /* for what is possible */
         bool is_over;                  /* the last look has seen it hold too much */
-        bool revoked;                  /* its holds have been taken away */
+        bool revoked;                  /* the daemon has taken its holds away */
 };
 
 /* Creates the index of a pool, as the pool's guard. `io` populates the memory in blocking calls; if
