@@ -57,6 +57,8 @@ def test_an_unused_namespace_expires_and_a_used_one_stays(make_daemon):
             ns = other.namespace("full")
             assert other.evict(ns, keys(3)) == [Status.OK] * 3
         wait_until(lambda: not names(admin), "the one that is empty now expires")
+        # A removal is counted once it is on disk, where the next daemon finds it.
+        wait_until(lambda: daemon.metric("kvcache_namespaces_expired_total") == 5, "the removals are written")
     daemon.restart(kill=True)
     assert daemon.metric("kvcache_namespaces") == 0
 
