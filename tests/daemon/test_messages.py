@@ -11,7 +11,8 @@ import subprocess
 import pytest
 
 import harness
-from harness import CTL, bench, ctl
+import kvwire
+from harness import CTL, bench, ctl, wait_until
 
 NOT_FOUND, USAGE, UNREACHABLE, REFUSED, BAD_INPUT, LOCAL = 1, 2, 3, 4, 5, 6
 OTHER = 23456
@@ -77,7 +78,15 @@ def test_a_refused_client_learns_the_reason(daemon):
     daemon.stop()
     daemon.settings.update({"limits.connections": 2, "limits.uid_connections": 1})
     daemon.start()
-    with daemon.client():
+
+    def connected():
+        """The connection by which start() has asked may still count."""
+        try:
+            return daemon.client()
+        except (kvwire.ProtocolError, kvwire.SessionEnded):
+            return None
+
+    with wait_until(connected, "the first connection is accepted"):
         for _ in range(20):  # the daemon may close before or after the greeting comes
             said = ctl("ping", daemon=daemon, check=REFUSED).stderr
             assert "the daemon refuses this client: too many connections of this user (limits.uid_connections)" in said
@@ -90,7 +99,7 @@ def test_a_socket_that_is_closed_without_an_answer_is_no_refusal(directory, read
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
         listener.bind(path)
         listener.listen(1)
-        with subprocess.Popen([str(CTL), "-s", path, "ping"], stderr=subprocess.PIPE, text=True) as client:
+        with harness.spawn([str(CTL), "-s", path, "ping"], stderr=subprocess.PIPE, text=True) as client:
             accepted, _ = listener.accept()
             if reads:
                 accepted.recv(4096)
