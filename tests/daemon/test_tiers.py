@@ -74,7 +74,7 @@ def test_disk_usage_never_exceeds_the_limit(each_leg, make_daemon):
 def test_used_bytes_of_the_status_equals_du(daemon, client):
     ns = client.namespace("du")
     put_all(client, ns, items("du", 100, 256 * KIB), ack=Ack.WRITTEN)
-    # Zeros are written ahead while the store rests: the two figures are of two moments.
+    # The daemon preformats segments while the store rests, so the two figures belong to two moments.
     wait_until(lambda: abs(daemon.status()["store"]["used_bytes"] - daemon.disk_usage()) <= 2 * MIB, "the figures agree")
 
 

@@ -74,8 +74,9 @@ class Builder:
         log.write_text("")
         # Objects of the same source are the same in every folder: ccache need not tell the folders apart.
         env = dict(os.environ, CC=compiler(build.cc), CFLAGS=build.cflags, CCACHE_NOHASHDIR="1")
-        steps = [] if (build.folder / "build.ninja").exists() else [["meson", "setup", *build.options, build.folder, self.root]]
-        steps.append(None)
+        # meson updates an existing folder before its targets are listed, since a new test is one of them.
+        steps = [["ninja", "-C", build.folder, "build.ninja"] if (build.folder / "build.ninja").exists()
+                 else ["meson", "setup", *build.options, build.folder, self.root], None]
         for step in steps:
             if step is None:
                 targets = build.targets() if callable(build.targets) else build.targets or []

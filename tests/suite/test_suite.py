@@ -369,6 +369,16 @@ def test_a_build_fails_with_its_errors(tmp_path, monkeypatch, ninja, error):
         assert builder.wait(build) is build
 
 
+def test_targets_of_an_existing_folder_are_listed_after_it_follows_its_files(tmp_path, monkeypatch):
+    """A test that is new since the last build would otherwise be run without being built."""
+    monkeypatch.setenv("PATH", f"{make_builder(tmp_path, f'echo $3 >>{tmp_path}/made')}:{os.environ['PATH']}")
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build" / "build.ninja").touch()
+    build = builds.Build("b", tmp_path / "build", "cc", "", targets=lambda: [f"after-{(tmp_path / 'made').read_text().strip()}"])
+    builds.Builder(tmp_path, [build]).wait(build)
+    assert (tmp_path / "made").read_text().split() == ["build.ninja", "after-build.ninja"]
+
+
 def test_a_broken_build_is_one_failure(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("PATH", f"{make_builder(tmp_path, 'echo no; exit 1')}:{os.environ['PATH']}")
     run = suite_module.Suite(argparse.Namespace(budgets=False))
