@@ -17,7 +17,7 @@
 enum { KIB = 1024, MIB = 1024 * KIB, LENGTH = 20000, SMALL = 64 * KIB, SLABS = 8 };
 
 extern struct tiers t;
-/* Of all requests that name no other owner. */
+/* Waiting requests that name no other owner. */
 extern struct list_node waits;
 /* Lookups of the store: each try of a put makes one. The linker has the cache come here. */
 extern uint64_t looks;
@@ -26,8 +26,8 @@ struct req {
         struct cache_request req;
         bool done;
         uint64_t nth;    /* to be done, of all */
-        uint32_t length; /* of what a get got */
-        uint8_t version; /* whose bytes they are */
+        uint32_t length; /* bytes of a get */
+        uint8_t version; /* version of these bytes */
         char *src;
 };
 
@@ -60,7 +60,7 @@ void refuse(unsigned op, uint64_t first, uint64_t count);
 void release(void);
 /* Until its bytes are in the pool. The turn does not end. */
 void reap_copies(uint64_t puts);
-/* Its bytes are in the pool; its write is with the device, which holds it. */
+/* Puts a chunk whose bytes are in the pool and whose write the device holds. */
 void put_writing(struct req *r, uint32_t n, enum cache_ack ack);
 /* On disk only. */
 void put_cold(uint32_t n);
@@ -71,7 +71,7 @@ void expect_ticking(struct req *r, enum cache_status status);
  * a slab of its own. */
 void pin_every_slab(uint32_t *pinned, unsigned n);
 void unpin_all(const uint32_t *pinned, unsigned n);
-/* As put_bytes(), by this user. */
+/* Puts as put_bytes() does, as this user. */
 void put_as(uint32_t user, struct req *r, uint32_t n, enum cache_ack ack, uint32_t length,
             bool nowait);
 void get_as(uint32_t user, struct req *r, uint32_t n);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of config/ share: a configuration, what was said about it, and a folder of its
- * own. */
+/* Fixture of the tests of config/: a configuration, the messages about it, and a folder. */
 #pragma once
 
 #include <setjmp.h>

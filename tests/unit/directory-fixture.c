@@ -472,7 +472,7 @@ WRAP(int, utimensat, CALL_UTIMENSAT,
      (int fd, const char *name, const struct timespec times[2], int flags),
      (fd, name, times, flags))
 
-/* Of all system calls that are made by number, openat2() only. */
+/* Wraps system calls made by number, for openat2() only. */
 long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
 long __wrap_syscall(long number, long a, long b, long c, long d, long e, long f);
 

@@ -29,7 +29,7 @@ extern struct directory_test at;
 int directory_setup(void **state);
 int directory_teardown(void **state);
 void start(unsigned depth, bool sync);
-struct backend *open_another(unsigned depth); /* of the same directory */
+struct backend *open_another(unsigned depth); /* opens the same directory */
 void stop(void);
 
 /* --- operations --- */
@@ -86,9 +86,9 @@ enum call {
 
 /* The next `times` calls after `skip` fail with `error`: those of the back end's threads only. */
 void fail_call(enum call call, int error, unsigned skip, unsigned times);
-/* Likewise on all threads. */
+/* Makes calls fail on all threads. */
 void fail_call_anywhere(enum call call, int error, unsigned skip, unsigned times);
-/* They are made, and fail all the same. */
+/* Makes calls take effect but report failure. */
 void lie_about_call(enum call call, int error);
 /* The next transfers move so many bytes at most. */
 void shorten_calls(uint64_t bytes);

@@ -89,7 +89,7 @@ uint64_t fallbacks_of(struct fixture *f, enum kvcache_gpu_gds_reason reason)
         return info_of(f).gds.fallbacks[reason];
 }
 
-/* So many for this reason and none for another. */
+/* Checks that `n` blocks fell back for this reason, and none for another. */
 void assert_fallbacks(struct fixture *f, enum kvcache_gpu_gds_reason reason, uint64_t n)
 {
         struct kvcache_gpu_gds gds = info_of(f).gds;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of GPUDirect Storage stand on: gpu-rig.h, a stub cuFile, and a fake daemon that lends.
- */
+/* Fixture of the tests of GPUDirect Storage: gpu-rig.h, a stub cuFile, and a fake daemon that
+ * lends. */
 #pragma once
 
 #include "../gpu/stub-cufile.h"
@@ -20,5 +20,5 @@ void begin_gds(struct fixture *f);
 /* `n` keys into blocks `at`..., and whether they are right. */
 void get_keys(struct fixture *f, size_t n, uint64_t first_key, uint64_t at);
 uint64_t fallbacks_of(struct fixture *f, enum kvcache_gpu_gds_reason reason);
-/* So many for this reason and none for another. */
+/* Checks that `n` blocks fell back for this reason, and none for another. */
 void assert_fallbacks(struct fixture *f, enum kvcache_gpu_gds_reason reason, uint64_t n);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of the GPU's parts stand on: a stub driver, a fake daemon, blocks in the device's
- * memory whose bytes follow from a number. */
+/* Fixture of the tests of GPU memory: a stub driver, a fake daemon, and blocks in device memory
+ * with contents derived from a number. */
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@
 
 enum {
         LAYERS = 3,
-        BLOCKS = 24, /* of the layout */
+        BLOCKS = 24, /* blocks of the layout */
         REGION = 16 * 64 * 2,
         BLOCK = LAYERS * 2 * REGION,
         BUFFER = 2 * BLOCKS * REGION,
@@ -24,7 +24,7 @@ enum {
 };
 
 extern struct stub_cuda stub;
-extern struct driver cuda; /* as a program uses it that has CUDA */
+extern struct driver cuda; /* a program that has CUDA uses it in this way */
 
 struct fixture {
         struct rig *rig;

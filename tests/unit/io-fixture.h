@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of io/ share: a pool, a directory on a medium, and workers on a backend, with
+/* Fixture of the tests of io/: a pool, a directory on a medium, and workers on a backend, with
  * faults if the test wants them. `run_everywhere()` runs a list of tests on every backend and
  * medium.
  *
- * Requests of tests are static: a failed assertion leaves the test while a worker may still have
- * them. */
+ * Requests of tests are static, because a failed assertion leaves the test while a worker may still
+ * use them. */
 #pragma once
 
 #include <limits.h>
@@ -31,12 +31,12 @@ enum {
 };
 
 extern struct io_group {
-        const char *backend; /* what the group runs on */
+        const char *backend; /* reason why the group cannot run */
         bool direct;
         const char *skip; /* why the group cannot run */
         char dir[PATH_MAX];
         char *pool;
-        struct kio *io; /* of the test that runs, stopped after it */
+        struct kio *io; /* workers of the current test, stopped after it */
 } t;
 
 extern unsigned completed;
@@ -58,7 +58,7 @@ int poll_and_reap(const unsigned *until, unsigned n);
 void wait_completed(unsigned n);
 int64_t run(struct kio_request *req);
 struct kio_stats stats(void);
-/* Of all volumes: how long the oldest operation has stood at the device. */
+/* Returns how long the oldest operation of all volumes has been at the device. */
 uint64_t oldest_ns(void);
 struct kio_request transfer(enum kio_op op, int fd, void *buf, uint64_t length, uint64_t offset);
 /* Returns the answer, -ETIMEDOUT if none comes. */
@@ -71,7 +71,7 @@ int open_file(const char *name, int more_flags);
 /* A file of `bytes` pattern bytes, by plain system calls. */
 int make_file(const char *name, size_t bytes, uint64_t seed);
 
-/* What a client registers, with the daemon's mapping of it. */
+/* Memory that a client registers, with the daemon's mapping of it. */
 struct registered {
         struct kio_region region;
         int fd;

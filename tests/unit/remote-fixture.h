@@ -16,7 +16,7 @@ enum { NS = 7 /* a namespace */, CHUNK = 64 << 10, KEYS = 20000 };
 
 struct rig {
         struct remote *r;
-        struct remote_params params; /* of make() and make_again() */
+        struct remote_params params; /* used by make() and make_again() */
         uint16_t tenant;             /* of gets */
         unsigned purged;             /* calls of purged() */
         bool keep_purges;            /* remote_purged() is not called from within */
@@ -35,7 +35,7 @@ int rig_teardown(void **state);
 /* From rig.params, with the namespace NS. */
 void make(void);
 void make_bare(void);  /* without it */
-void make_again(void); /* as after a restart of the host */
+void make_again(void); /* restarts the host's tier */
 
 uint64_t now_ns(void);
 void advance(uint64_t ns); /* and step() */
@@ -56,10 +56,9 @@ struct remote_status status(void);
 /* Key number i, and what the cache knows it by. */
 struct key key_of(unsigned i);
 uint64_t hash_of(unsigned i);
-const char *
-name_of(unsigned i); /* of the object, in the generation as it is; valid until the next */
+const char *name_of(unsigned i); /* name in the present generation; valid until the next call */
 void fill(unsigned i, uint8_t *ret, uint32_t length);
-/* As another host would have written it. */
+/* Stores an object in the form in which another host writes it. */
 void put_object(unsigned i, uint32_t length);
 void offer(unsigned i);
 

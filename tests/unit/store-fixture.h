@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of store/ share: a store in a directory of its own, on each backend with O_DIRECT,
- * and on tmpfs without; keys and payloads made from numbers; every byte that is got is compared. */
+/* Fixture of the tests of store/: a store in its own directory, on each backend with O_DIRECT, and
+ * on tmpfs without; keys and payloads derive from numbers; every byte got is compared. */
 #pragma once
 
 #include <limits.h>
@@ -22,7 +22,7 @@
 enum { DEPTH = 32, ROOM = 4 << 20, WAIT_MS = 60000 };
 
 struct store_test {
-        const char *backend; /* of the group */
+        const char *backend; /* backend of the group */
         const char *root;
         bool direct, faults;
 
@@ -30,7 +30,7 @@ struct store_test {
         struct kio *io;
         struct store *s;
         uint32_t ns;     /* where keys go */
-        uint16_t tenant; /* whose that is */
+        uint16_t tenant; /* tenant of the namespace */
         char *bufs[DEPTH];
         uint64_t most_used;
 };
@@ -106,7 +106,7 @@ struct disk_superblock superblock(void);
 struct watched_syncs {
         bool of_table;
         unsigned from; /* the first one that fails; 0: none does */
-        bool never;    /* it is held, rather than failing */
+        bool never;    /* the sync is held, rather than failing */
         atomic_uint seen;
 };
 extern struct watched_syncs watched_syncs;

@@ -375,7 +375,7 @@ static void test_constructors_set_every_member(void **state)
         memset(&q, 0xee, sizeof(q));
         kvcache_prep_hint(&q, f->ns, keys, 2, 60, NULL);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
-        q.op = KVCACHE_OP_TOUCH; /* which has no such time */
+        q.op = KVCACHE_OP_TOUCH; /* TOUCH has no such time */
         assert_true(kvcache_submit_and_wait(f->kv, &q, NULL) < 0);
 
         memset(&q, 0xee, sizeof(q));

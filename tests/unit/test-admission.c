@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which writes a budget admits: the bucket, the controller, second touches, and what is remembered.
- */
+/* Which writes a budget admits: the bucket, the controller, second touches, and what is
+ * remembered. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -198,7 +198,7 @@ static void what_was_written_is_what_counts(void **state)
         admission_count_written(a, 5000, BEGIN);
         (void)ask(a, 1, 0, 60 * SECOND);
         before = stats(a).available;
-        /* As it was charged: nothing changes. */
+        /* A write that costs its charge changes nothing. */
         admission_settle(a, CHUNK);
         admission_count_written(a, 5000 + CHUNK, BEGIN + 60 * SECOND);
         assert_int_equal(stats(a).available, before);

@@ -102,7 +102,7 @@ static void a_refused_put_that_is_to_be_written_stores_nothing(void **state)
         assert_int_equal(tiers_of(1), 0);
         expect_get(1, CACHE_MISS, 0);
         assert_int_equal(stats().misses[CACHE_MISS_REFUSED], 1);
-        /* Of what is in the pool: that stays. */
+        /* A chunk in the pool stays there. */
         expect_put(3, CACHE_ACCEPTED, CACHE_OK);
         expect_put(3, CACHE_WRITTEN, CACHE_NO_SPACE);
         assert_int_equal(tiers_of(3), CACHE_MEMORY);

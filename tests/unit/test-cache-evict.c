@@ -93,7 +93,7 @@ static void an_evict_fails_with_the_purge_that_overtook_it(void **state)
         } while (s.req.result != 0);
 }
 
-/* Its write may be done, and found after a kill: each waiter is answered so. */
+/* The write may complete, and be found after a kill: each waiter learns of that. */
 static void an_eviction_that_a_hung_write_may_undo_fails_for_all_waiters(void **state)
 {
         struct req a;

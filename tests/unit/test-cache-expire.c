@@ -147,7 +147,7 @@ static void what_is_on_its_way_to_the_disk_does_not_come_back(void **state)
         expect_get(1, CACHE_OK, 2);
 }
 
-/* Its bytes are not there yet: it was put just now. */
+/* The chunk was put just now, and its bytes have not arrived. */
 static void what_is_being_put_is_not_old(void **state)
 {
         struct req a;
@@ -198,7 +198,7 @@ static void what_is_evicted_after_an_older_one_expired_does_not_come_back(void *
         tiers_close(&t);
         tiers_open(&t);
         assert_int_equal(tiers_of(1), 0);
-        assert_int_equal(tiers_of(2), CACHE_DISK); /* as it would be without a lifetime */
+        assert_int_equal(tiers_of(2), CACHE_DISK); /* the result without a lifetime */
 }
 
 static void a_lease_keeps_its_bytes(void **state)

@@ -93,7 +93,7 @@ static void what_is_evicted_or_cannot_be_read_meanwhile_is_not_there(void **stat
         expect_put(3, CACHE_WRITTEN, CACHE_OK);
 }
 
-/* Whatever is asked for ahead, gets have most of the pool. */
+/* Gets have most of the pool, however much is prefetched. */
 static void prefetches_take_a_quarter_of_the_pool(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4 / LENGTH, begun = 0;

@@ -251,7 +251,7 @@ static void puts_are_let_in_in_order(void **state)
                 expect(&r[i], CACHE_OK);
 }
 
-/* As what the shared tier had, for this user. */
+/* Puts a chunk for this user that came from the shared tier. */
 static void put_fetched(struct req *r, uint32_t n, char *bytes, uint32_t length,
                         struct cache_fetched *fetched)
 {
@@ -350,7 +350,7 @@ static void one_that_cannot_be_helped_does_not_hold_up_the_others(void **state)
         t.later_ns = 1000000000;
         expect(&small, CACHE_OK);
         expect(&g, CACHE_OK);
-        /* Who comes now need not wait for them either. */
+        /* A later put need not wait for them either. */
         for (uint64_t end = clock_mono_ns() + 300000000; clock_mono_ns() < end;)
                 tiers_iterate(&t);
         put_bytes(&later, 21, CACHE_WRITTEN, 1, SMALL);
@@ -442,7 +442,7 @@ static void writes_that_the_store_cannot_take_yet_are_written_later(void **state
         assert_int_equal(stats().pool_only, 0);
         for (unsigned i = 0; i < N; i++)
                 ok += (tiers_of(i) & CACHE_DISK) != 0;
-        assert_true(ok > 0 && ok < N); /* it holds less than that */
+        assert_true(ok > 0 && ok < N); /* the room holds fewer */
         for (unsigned i = 0; i < N; i++)
                 expect_get(i, CACHE_OK, 1);
 }

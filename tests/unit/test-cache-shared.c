@@ -150,9 +150,10 @@ static void tails_are_pages_of_their_own_and_blocks_come_and_go(void **state)
                 for (unsigned i = 0; i < MOST; i++)
                         tail_release(&tails, &all[i * (2 * round + 1) % MOST]);
                 for (unsigned i = 0; i < MOST; i++)
-                        tail_release(&tails, &all[i]); /* of those that are released: nothing */
+                        tail_release(&tails, &all[i]); /* nothing remains of released ones */
                 assert_false(list_empty(&tails.with_room));
-                assert_ptr_equal(tails.with_room.next->next, &tails.with_room); /* one is kept */
+                assert_ptr_equal(tails.with_room.next->next,
+                                 &tails.with_room); /* a single page is kept */
         }
         tail_release(&tails, &none);
         tails_fini(&tails);
@@ -260,7 +261,7 @@ static void copy_to(struct req *r, char *to, uint32_t room, uint32_t offset, uin
         kio_flush(t.io);
 }
 
-/* Of a chunk in the pool: a worker copies them before the get completes, and no pin is left. */
+/* A worker copies a chunk of the pool before the get completes, and leaves no pin. */
 static void a_get_into_memory_completes_when_the_bytes_are_there(void **state)
 {
         struct pool_stats pool;
@@ -359,7 +360,7 @@ static void test_R16_another_users_read_to_its_memory_stands_behind_a_window_at_
         assert_int_equal(stats().queued_reads, 0);
 }
 
-/* Those of an owner that is no more end at once, but for what the device has the memory of. */
+/* Reads of an ended owner end at once, unless the device uses their memory. */
 static void reads_that_wait_for_their_turn_are_cancelled(void **state)
 {
         struct list_node owner = LIST_INIT(owner);
@@ -494,7 +495,7 @@ static void a_drain_does_not_go_through_puts_that_wait_for_one_that_fails(void *
                 unshare_it(&cut_off);
         }
         share_both(0);
-        /* Of one that succeeds they get the result. */
+        /* Duplicates of a put that succeeds get its result. */
         put_shared(&many[0], &good, CACHE_WRITTEN, true);
         put_shared(&many[1], &good, CACHE_WRITTEN, true);
         cache_stop(t.cache);
@@ -558,7 +559,7 @@ static void blocks_are_written_while_their_checksum_is_computed(void **state)
         assert_true(r.req.direct);
         expect_get(1, CACHE_OK, 1);
 
-        /* What is not there fails, whether the checksum or the device finds out first. */
+        /* A put from missing memory fails, whether the checksum or the device detects it. */
         put_blocks(&r, 2, &cut_off);
         put_blocks(&again, 2, &good);
         expect(&r, CACHE_FAULT);

@@ -62,7 +62,7 @@ static void test_R16_users_that_wait_for_room_are_let_in_in_turn(void **state)
  * has nothing there is the next. */
 static void test_R16_another_users_write_stands_behind_a_window_at_most(void **state)
 {
-        /* So many that the last is handed over when a window more has ended. */
+        /* With this many, the last is submitted after a further window has ended. */
         enum { MANY = 3000 };
         static struct req r[MANY];
         struct req other;
@@ -99,7 +99,7 @@ static void put_reads(void)
                 put_cold_of_one_page(n);
 }
 
-/* What the store was asked to read for this user, and has not read. */
+/* Returns the bytes that the store has been asked to read for this user and has not read. */
 static uint64_t asked_for(uint32_t user)
 {
         const struct cache_user *u = cache_user_find(t.cache, user);
@@ -174,7 +174,7 @@ static void reads_into_the_pool_that_wait_for_their_turn_are_cancelled(void **st
         most = UINT32_MAX;
         assert_false(cache_cancel(t.cache, &owner, &most));
         assert_true(list_empty(&owner));
-        assert_int_equal(stats().queued_reads, 2); /* what another waits for, and the prefetch */
+        assert_int_equal(stats().queued_reads, 2); /* the device has these */
         expect_reads(WINDOW, CACHE_CANCELLED);
         expect(&prefetched, CACHE_CANCELLED);
         most = UINT32_MAX;
@@ -193,7 +193,7 @@ static void reads_into_the_pool_that_wait_for_their_turn_are_cancelled(void **st
         assert_int_equal(tiers_of(WINDOW + 1), CACHE_DISK);
 }
 
-/* What was purged while it waited is a miss. */
+/* A chunk purged while its read waited is a miss. */
 static void a_read_that_waits_may_be_purged(void **state)
 {
         struct purge p;
@@ -209,7 +209,7 @@ static void a_read_that_waits_may_be_purged(void **state)
         tiers_wait(&t, &p.done);
 }
 
-/* Of each user what it waits for goes before what it prefetchs; users have equal shares. */
+/* A user's gets go before its prefetches; users have equal shares. */
 static void test_R16_reads_ahead_leave_other_users_their_share(void **state)
 {
         uint64_t most = pool_bytes(t.pool) / 4, first = 0, second = 0, cold = 2 * most / LENGTH;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache: puts, what a second put of the same key is answered, and much of everything at once.
- */
+/* The cache: puts, what a second put of the same key is answered, and much of everything at
+ * once. */
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -268,7 +268,7 @@ static void a_put_that_joined_fails_with_the_first(void **state)
         put_writing(&first, 1, CACHE_WRITTEN);
         put(&second, 1, CACHE_WRITTEN);
         refuse(KIO_WRITE, 1,
-               FAULT_FOR_EVER); /* what was held goes through, the table's write does not */
+               FAULT_FOR_EVER); /* held operations proceed, the table's write does not */
         fault_release();
         expect(&first, CACHE_FAILED);
         expect(&second, CACHE_FAILED);

@@ -196,7 +196,7 @@ static void by_default_each_has_a_share(void **state)
                 assert_int_equal(use.most, MIN((unsigned)STORE_MAX_NAMESPACES / n / 2, 512u));
         }
         assert_false(census_get_tenant(census, 5, &use));
-        limit(0, 1, 1); /* who is alone may have one */
+        limit(0, 1, 1); /* a single user may have one */
         assert_int_equal(refused_by(0, 1), -1);
 }
 

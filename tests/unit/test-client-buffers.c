@@ -35,7 +35,7 @@ static int sealed_memfd(size_t bytes)
         return fd;
 }
 
-static int file_fd; /* of a file to register */
+static int file_fd; /* a file to register */
 
 static int setup(void **state)
 {
@@ -247,7 +247,7 @@ static void wait_for_leases_to_go_back(struct rig *f)
 /* Two chunks in memory, one on disk. */
 static void test_the_library_copies_a_little_that_is_in_memory(void **state)
 {
-        enum { BYTES = 30000 }; /* which goes past the caches */
+        enum { BYTES = 30000 }; /* long enough to bypass the caches */
         struct fake_options o = { .lease_into = true, .in_memory = 2 };
         struct rig *f = *state;
         struct kvcache_result r[3];
@@ -277,7 +277,7 @@ static void test_the_library_copies_a_little_that_is_in_memory(void **state)
                 assert_int_equal(at[-1], 0x33);
                 assert_int_equal(at[BYTES], 0x33);
         }
-        /* What it leased goes back at once: the user knows of no lease. */
+        /* The lease is released at once, because the user does not know it. */
         wait_for_leases_to_go_back(f);
         assert_int_equal(logged_before(f, 1).flags, WIRE_F_INTO | WIRE_F_LEASE);
         assert_int_equal(logged_before(f, 0).op, WIRE_RELEASE);
@@ -360,7 +360,7 @@ static void test_much_is_copied_by_the_daemon(void **state)
         assert_true(rig_filled(base, 1000, 1));
 }
 
-/* What follows a copy needs no answer, nor a place among the messages that have none yet. */
+/* A release after a copy needs no answer and no place in the window. */
 static void test_the_release_after_a_copy_is_not_answered(void **state)
 {
         struct fake_options o = {
@@ -485,8 +485,8 @@ static void test_a_request_may_mix_staging_region_and_other_memory(void **state)
         for (unsigned i = 0; i < 4; i++)
                 assert_true(r[i].status == KVCACHE_OK && stored(f, i, 1000));
 
-        /* Staging area and region: the daemon's work. With other memory among them: the library's.
-         */
+        /* Staging area and region: the daemon's work. With other memory among them: the
+         * library's. */
         memset(base, 0, REGION);
         memset(place, 0, 1000);
         e[2].data = base + 5000;
@@ -542,7 +542,7 @@ static void test_memory_that_is_mapped_already_is_taken_where_it_is(void **state
         assert_true(stored(f, 2, 3 * PAGE));
 
         assert_int_equal(kvcache_buffer_unregister(f->kv, region), 0);
-        assert_true(is_mapped(mine + 8 * PAGE)); /* it is the caller's */
+        assert_true(is_mapped(mine + 8 * PAGE)); /* the caller's mapping stays */
         munmap(mine, REGION);
 }
 
@@ -614,7 +614,7 @@ static void test_the_daemons_refusal_leaves_nothing_behind(void **state)
         assert_non_null(strstr(kvcache_error(f->kv), "there is a hole"));
         assert_int_equal(region, 77);
         assert_null(base);
-        fake_daemon_lock(f->d); /* it answers first, and then closes what came */
+        fake_daemon_lock(f->d); /* the daemon answers first, and then closes the descriptor */
         assert_int_equal(rig_count_fds(), fds);
         fake_daemon_unlock(f->d);
         assert_int_equal(kvcache_buffer_unregister(f->kv, 1), -EINVAL);
@@ -885,7 +885,7 @@ static void test_after_a_restart_a_region_is_registered_again_before_it_is_named
         assert_int_equal(peek(f, &f->d->requests[WIRE_REGISTER]), 1);
         assert_true(stored(f, 1, 5000));
 
-        /* The same for what is submitted, with a get and in pieces. */
+        /* Requests submitted with a get and in pieces behave alike. */
         fake_daemon_hang_up(f->d);
         assert_int_equal(kvcache_ping(f->kv, NULL), 0); /* in a new session */
         {
@@ -940,7 +940,7 @@ static void test_a_region_that_is_not_taken_again_makes_its_keys_invalid(void **
         assert_int_equal(kvcache_put(f->kv, f->ns, &e[0].key, base, 100, KVCACHE_WRITTEN),
                          KVCACHE_INVALID);
 
-        /* It tries again each time. */
+        /* Each request tries to register again. */
         fake_daemon_lock(f->d);
         f->d->o.refuse_register = NULL;
         fake_daemon_unlock(f->d);
@@ -1006,7 +1006,7 @@ static void test_lies_about_regions_end_the_session(void **state)
         }
 }
 
-/* --- whose memory is it --- */
+/* --- reuse of memory --- */
 
 static void assert_unregister_times_out(struct rig *f, uint32_t region)
 {
@@ -1073,7 +1073,7 @@ test_R17_registered_memory_of_a_dead_daemons_io_is_not_settled_until_it_is_over(
         assert_int_equal(kvcache_memory_settled(f->kv, base + 3599, 1), 0);
         assert_int_equal(kvcache_memory_settled(f->kv, base + 9999, 1), 0);
         assert_int_equal(kvcache_memory_settled(f->kv, base + 20000, 1), 0);
-        /* It cannot be had back either, and stays mapped. */
+        /* The buffer cannot be unregistered either, and stays mapped. */
         assert_unregister_times_out(f, region);
         assert_true(is_mapped(base));
         assert_int_equal(kvcache_memory_settled(f->kv, base, REGION), 0);
@@ -1245,7 +1245,7 @@ static void test_puts_name_a_place_in_a_file(void **state)
         assert_int_equal(call(f, KVCACHE_OP_PUT, e, 3, r), 0);
         assert_int_equal(r[0].status, KVCACHE_OK);
         assert_int_equal(r[1].status, KVCACHE_OK);
-        assert_int_equal(r[2].status, KVCACHE_INVALID); /* its bytes are in no memory */
+        assert_int_equal(r[2].status, KVCACHE_INVALID); /* no memory has these bytes */
         assert_int_equal(peek(f, &f->d->file_puts), 2);
         assert_int_equal(logged_before(f, 0).region, 101);
         assert_true(stored(f, 1, PAGE) && stored(f, 2, 100));

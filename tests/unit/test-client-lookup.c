@@ -28,13 +28,12 @@
 
 enum {
         TALLY_BYTES = WIRE_TALLY_BYTES,
-        OLD_TALLY_BYTES =
-                WIRE_TALLY_LOADS_OFFSET, /* of a daemon that does not count declined loads */
+        OLD_TALLY_BYTES = WIRE_TALLY_LOADS_OFFSET, /* size of a page without declined loads */
 };
 
 static struct {
         struct lookup_table *now;
-        struct key_secret secret; /* of the namespace in it */
+        struct key_secret secret; /* secret of the namespace in the table */
         bool stands;              /* its clock */
         int tally_fd;             /* -1: there is none */
         const struct wire_tally *tally;
@@ -199,7 +198,7 @@ static unsigned requests(struct rig *f, unsigned op)
         return n;
 }
 
-/* What the library says of itself; asks the daemon nothing. */
+/* Returns the library's own counters, without asking the daemon. */
 static struct kvcache_info info_of(struct rig *f)
 {
         struct kvcache_info info = { .size = sizeof(info) };
@@ -247,7 +246,7 @@ static void the_first_question_asks_for_the_index_and_the_rest_is_answered_from_
         assert_int_equal(info_of(f).lookups_local, 4 + 3 + 10 + 10);
         assert_int_equal(info_of(f).lookup_bytes, table.now->backing.bytes);
 
-        /* What changes is seen at once. */
+        /* Changes are seen at once. */
         take_out(f, 1, WIRE_TIER_MEMORY);
         assert_int_equal(exists(f, 1), 0);
         add(f, 4, WIRE_TIER_MEMORY);
@@ -380,8 +379,8 @@ static void an_fd_that_is_asked_for_late_tells_of_what_is_complete(void **state)
         assert_int_equal(poll(&p, 1, 0), 0);
 }
 
-/* A client that has set that flag, and one that is not offered a table, asks the daemon each time.
- */
+/* A client that has set that flag, and one that is not offered a table, asks the daemon each
+ * time. */
 static void no_client_is_made_to_use_it(void **state)
 {
         struct rig *f = *state;
@@ -463,7 +462,7 @@ static void a_clock_that_stands_is_not_believed(void **state)
         }
         lookup_table_set_clock(table.now, 0);
         assert_int_equal(exists(f, 1), 0);
-        assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* another one would be no better */
+        assert_int_equal(requests(f, WIRE_LOOKUP), 1); /* another index would be no better */
 }
 
 static void one_that_is_superseded_is_given_up_for_the_next(void **state)
@@ -486,7 +485,7 @@ static void one_that_is_superseded_is_given_up_for_the_next(void **state)
                 assert_int_equal(requests(f, WIRE_LOOKUP), asked + 1);
                 assert_int_equal(info_of(f).lookup_bytes, table.now->backing.bytes);
         }
-        /* One that comes superseded is not asked for in a storm. */
+        /* An index that arrives superseded is not requested repeatedly. */
         lookup_table_set_state(table.now, LOOKUP_SUPERSEDED);
         fake_daemon_lock(f->d);
         f->d->requests[WIRE_LOOKUP] = 0;
@@ -530,9 +529,9 @@ static void of_what_the_table_does_not_know_the_daemon_is_asked(void **state)
         asked = requests(f, WIRE_MATCH);
         assert_int_equal(match(f, 10, 1), 1);
         assert_int_equal(requests(f, WIRE_MATCH), asked);
-        assert_int_equal(match(f, 10, 2), 0); /* as the fake daemon says */
+        assert_int_equal(match(f, 10, 2), 0); /* the fake daemon's answer */
         assert_int_equal(requests(f, WIRE_MATCH), asked + 1);
-        assert_int_equal(exists(f, 10), 0); /* it may be in memory, too */
+        assert_int_equal(exists(f, 10), 0); /* the key may be in memory, too */
 }
 
 /* Keys that are in neither of their buckets, among many that are. */
@@ -734,7 +733,7 @@ static int plain_memfd(uint64_t size, int seals, const void *content, size_t byt
         return fd;
 }
 
-/* --- what is counted --- */
+/* --- counters --- */
 
 /* A daemon with a tally of so many bytes. */
 static void start_with_tally(struct rig *f, uint64_t bytes, int seals)
@@ -785,7 +784,7 @@ static void what_is_answered_here_is_counted_for_the_daemon(void **state)
         assert_tally(1, 1, base + 1);
         assert_int_equal(match(f, 0, 32), 32);
         assert_tally(1, 33, base + 1);
-        assert_int_equal(match(f, 990, 32), 10); /* of a chain, all that was asked for */
+        assert_int_equal(match(f, 990, 32), 10); /* all requested keys of a chain count */
         assert_tally(1, 43, base + 23);
         assert_int_equal(match(f, 5000, 8192), 0);
         assert_tally(1, 43, base + 8215);
@@ -896,7 +895,7 @@ static void each_session_has_a_tally_of_its_own(void **state)
         close(old_fd);
 }
 
-/* One that offers no tally, one that has none now, one that is no good: lookups go on. */
+/* Without counters, or with unusable ones, lookups continue. */
 static void without_a_tally_look_ups_are_answered_all_the_same(void **state)
 {
         struct rig *f = *state;
@@ -1079,7 +1078,7 @@ static void words_and_counters_may_be_anything(void **state)
                                 table.now->buckets[b].words[i] = round % 3 ? x : UINT64_MAX;
                         }
                 table.now->header->removals = x;
-                /* What the reply says of sizes is not looked at twice. */
+                /* The reply's sizes are read only once. */
                 table.now->header->n_buckets = table.now->header->n_stash = (uint32_t)x;
                 table.now->header->bytes = x;
                 lookup_table_set_clock(table.now, now_ms());

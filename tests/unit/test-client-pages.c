@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients count of what they move by themselves, as the daemon reads it, with a clock of the
- * test's own: all of what an honest client says however seldom or often it is read, and of what a
- * lying one says no more than the time of its connection allows. */
+/* Transfers that clients count in their pages, as the daemon reads them, with the test's own clock:
+ * all of an honest client's, however often they are read, and no more of a lying client's than its
+ * connection time allows. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -83,7 +83,7 @@ static void count(uint64_t n, uint64_t bytes, uint64_t latency_ns, uint64_t busy
         p.at->sequence++;
 }
 
-/* What is counted of it after so long. */
+/* Returns the counted series after this time. */
 static const struct transfer_series *read_at(uint64_t ns)
 {
         static const struct transfer_series none;
@@ -152,7 +152,7 @@ static void one_that_lies_adds_no_more_than_its_time_allows(void **state)
         assert_true(s->busy_ns <= SECOND);
         assert_true(p.bench->impossible > 0);
         p.at->sequence += 2;
-        memset(&p.slot->counts, 0, sizeof(p.slot->counts)); /* it goes back, too */
+        memset(&p.slot->counts, 0, sizeof(p.slot->counts)); /* counters decrease, too */
         p.slot->busy_ns = 0;
         (void)read_at(SECOND);
         p.slot->counts.transfers = 0;

@@ -399,14 +399,14 @@ static void reconnect(struct rig *f, uint32_t spin_us)
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &r), KVCACHE_MISS);
 }
 
-/* As long as the daemon's threads, whatever the daemon before said; not at all where the client
- * does not. */
+/* A client polls as long as its daemon's threads, whatever an earlier daemon said, and not at all
+ * if polling is off. */
 static void test_a_client_polls_as_long_as_the_daemon_says(void **state)
 {
         struct rig *f = *state;
 
         start(f, NULL);
-        f->kv->spin = (struct spin){ .limit_ns = SPIN_LIMIT_NS }; /* as on four processors */
+        f->kv->spin = (struct spin){ .limit_ns = SPIN_LIMIT_NS }; /* the state on four processors */
         reconnect(f, 700);
         assert_int_equal(f->kv->spin.limit_ns, 700000);
         f->kv->spin.typical_ns = 2800000;
@@ -441,7 +441,7 @@ static void test_releases_ride_and_end_once(void **state)
         put_one(f, 2, 100);
         assert_true(fake_daemon_wait_leases(f->d, 1));
 
-        /* Its row is taken by another lease, and the old name of it still ends nothing. */
+        /* Its row is reused by another lease, and the old name still ends nothing. */
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &b), KVCACHE_OK);
         assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
@@ -511,7 +511,7 @@ static void test_what_a_chunk_costs_is_said_to_daemons_that_know_of_costs(void *
         }
 }
 
-/* It would end the session over a message that it does not know. */
+/* The daemon would end the session over an unknown message. */
 static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
 {
         struct rig *f = *state;
@@ -528,7 +528,7 @@ static void test_an_old_daemon_is_not_asked_to_prefetch(void **state)
         assert_int_equal(kvcache_submit(f->kv, &q), -EOPNOTSUPP);
         put_one(f, 1, 100); /* the session stands */
 
-        /* It is the daemon of now that counts; an old one's coming need not have been noticed. */
+        /* The current daemon counts; an older one's arrival need not have been noticed. */
         restart(f, NULL);
         put_one(f, 1, 100);
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), 0);
@@ -586,7 +586,7 @@ static void test_exists_match_touch_stat_evict_list_purge(void **state)
         q.flags = KVCACHE_NOWAIT;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
 
-        /* Of several messages the one with the end of the chain goes first. */
+        /* The message with the end of the chain goes first. */
         q = request_of(f, KVCACHE_OP_HINT, keys, 6, r);
         for (unsigned return_s = 0; return_s < 2; return_s++) {
                 memset(r, 0xee, sizeof(r));
@@ -873,7 +873,7 @@ static void test_an_old_daemon_is_not_asked_for_namespaces(void **state)
                 };
                 uint32_t handle;
 
-                /* It would keep them without an end, and not say so. */
+                /* The daemon would keep the chunks without a limit, silently. */
                 assert_int_equal(kvcache_namespace_open(f->kv, &o2, &handle), -EOPNOTSUPP);
                 o2.lifetime_s = 0;
                 assert_int_equal(kvcache_namespace_open(f->kv, &o2, &handle), 0);
@@ -1056,7 +1056,7 @@ static void test_a_get_and_the_put_of_the_rest_are_one_chain(void **state)
         assert_int_equal(l.flags, 0);
         assert_memory_equal(&l.parent, &keys[1], 32);
 
-        /* What is no chain cannot go on. */
+        /* Only chains may continue. */
         q = request_of(f, KVCACHE_OP_EXISTS, keys, 2, r);
         q.flags = KVCACHE_MORE;
         assert_int_equal(kvcache_submit_and_wait(f->kv, &q, NULL), -EINVAL);
@@ -1086,7 +1086,7 @@ static void test_long_chains_are_several_messages_in_order(void **state)
         q.entries = e;
         q.parent = &parent;
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
-        memset(data, 0, N * 16); /* what was submitted is the library's */
+        memset(data, 0, N * 16); /* the library has its own copy */
         assert_int_equal(reap_one(f).error, 0);
         for (size_t i = 0; i < N; i++)
                 assert_int_equal(r[i].status, KVCACHE_OK);
@@ -1194,7 +1194,8 @@ static void test_a_full_socket_delays_and_loses_nothing(void **state)
         for (size_t i = 0; i < N; i++)
                 keys[i] = rig_key(i);
         q = request_of(f, KVCACHE_OP_EXISTS, keys, N, r);
-        fake_daemon_lock(f->d); /* it reads nothing now, and 1.3 MB do not fit into a socket */
+        fake_daemon_lock(f->d); /* the daemon reads nothing now, and 1.3 MB do not fit into a
+                                   socket */
         assert_int_equal(kvcache_submit(f->kv, &q), 0);
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 20), 0);
@@ -1429,7 +1430,7 @@ static void test_cancel_takes_back_what_was_not_sent(void **state)
         assert_int_equal(kvcache_staging_acquire(f->kv, 60000, &place), 0);
         kvcache_staging_release(f->kv, place);
 
-        /* Of a chain, the first message is with the daemon, which is too old to cancel. */
+        /* The first message of the chain is with the daemon, which is too old to cancel. */
         assert_int_equal(kvcache_cancel(f->kv, 1), 1);
         assert_int_equal(kvcache_inflight(f->kv), 1);
         assert_int_equal(kvcache_reap(f->kv, &c, 1, 0), 0);
@@ -2148,7 +2149,7 @@ static void test_match_has_the_shared_tier_behind_its_run(void **state)
                 uint64_t said;
                 int error;
                 uint64_t run;
-                int status; /* of the first key behind it */
+                int status; /* status of the first key after the run */
         } cases[] = {
                 { 0, 0, 2, KVCACHE_MISS },
                 { WIRE_MATCH_SEARCHING, 0, 2, KVCACHE_BUSY },
@@ -2267,8 +2268,8 @@ static size_t make_noise(struct fake_daemon *d, const struct wire_hdr *request,
         return bytes;
 }
 
-/* Whatever the bytes of the replies are: no crash, no report of a sanitizer, every request ends,
- * and what is said to be a mapped chunk can be read to its end. */
+/* Whatever bytes the replies contain: no crash, no report of a sanitizer, every request ends, and
+ * each mapped chunk can be read to its end. */
 static void test_noise_in_the_replies_does_no_harm(void **state)
 {
         struct rig *f = *state;

@@ -388,7 +388,7 @@ static void every_cut_of_a_good_file_is_good_or_one_error(void **state)
 {
         assert_int_equal(load(sample), 0);
         for (size_t n = 0; n < sizeof(sample) - 1; n++) {
-                /* its own memory, so that a sanitizer sees a step over the end */
+                /* A separate allocation, so that a sanitizer detects reads beyond its end. */
                 _cleanup_(freep) char *text = malloc(n + 1);
 
                 assert_non_null(text);
@@ -478,8 +478,8 @@ static void note(void *userdata, const char *text)
                 snprintf(first_noted, sizeof(first_noted), "%s", text);
 }
 
-/* Whatever is wrong where: reading on behind errors ends, finds one where reading that stops at it
- * does, and the same first. */
+/* Whatever is wrong: reading past errors ends, finds an error if and only if reading up to the
+ * first does, and reports the same first error. */
 static void all_errors_are_noted_whatever_is_wrong(void **state)
 {
         static const char right[] =

@@ -121,7 +121,7 @@ static void own_files_count_as_free_space(void **state)
         assert_int_equal(
                 config_available_space(in_folder("none/../none", path), &empty, &device_empty), 0);
         assert_int_equal(device_full, device_empty);
-        assert_true(full > empty + (32 << 20)); /* others may use the disk meanwhile */
+        assert_true(full > empty + (32 << 20)); /* other programs may use the disk meanwhile */
 }
 
 static void make_memory(const char *cgroup, const char *group, const char *file, const char *limit)

@@ -108,7 +108,7 @@ static void template_changes_nothing_and_shows_every_key(void **state)
         for (unsigned i = 0; i < config_n_rows; i++)
                 assert_false(config_bit(config.given, i));
 
-        for (char *p = text; *p; p++) /* what a person does to the lines of keys */
+        for (char *p = text; *p; p++) /* uncomments the lines of keys */
                 if (*p == '#' && p[1] != ' ' && p[1] != '\n' && strncmp(p, "#tenants:", 9) != 0)
                         *p = ' ';
         config_init(&defaults);

@@ -110,7 +110,7 @@ static void numbers_are_held_to_their_range(void **state)
         }
 }
 
-/* As a row of this type takes it that has no range: -ERANGE beyond 64 bits. */
+/* Parses a value of this type without a range: -ERANGE beyond 64 bits. */
 static int parse(enum config_type type, const char *text, uint64_t *ret)
 {
         const struct config_row row = { .name = "row", .type = type, .most = UINT64_MAX };

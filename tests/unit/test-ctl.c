@@ -26,12 +26,12 @@ struct kvcache {
 };
 
 static struct {
-        const char *error;         /* of the handle */
+        const char *error;         /* error text of the handle */
         const char *status_report; /* NULL: fails */
-        int call_status;           /* of every key of a request */
-        int verify, purge, device; /* what these calls return */
+        int call_status;           /* status of every key of a request */
+        int verify, purge, device; /* results of these calls */
         struct kvcache_verify found;
-        int request_timeout_ms; /* of the last connection */
+        int request_timeout_ms; /* option of the last connection */
         struct kvcache handle;
 } fake;
 

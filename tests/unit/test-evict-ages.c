@@ -31,8 +31,8 @@ static uint32_t random_below(uint32_t *state, uint32_t n)
 
 #define SECOND UINT64_C(1000000000)
 
-/* Of items that were touched once, from a month to no time ago, in steps of a second to a day, with
- * anything from one to a thousand touches in each. */
+/* Items touched once, up to a month ago, in steps of a second to a day with one to a thousand
+ * touches each. */
 static void ages_are_right_to_an_eighth(void **state)
 {
         enum { ITEMS = 2000 };
@@ -54,7 +54,7 @@ static void ages_are_right_to_an_eighth(void **state)
                         while (touches-- > 0)
                                 evict_touch(e, ITEMS - 1, 0, EVICT_NO_USE);
                         evict_remove(e, ITEMS - 1);
-                        /* As the daemon does, whose loop turns each second at least. */
+                        /* The daemon's loop iterates at least once a second. */
                         for (uint64_t i = 0; i < gap; i++)
                                 evict_note_time(e, now += SECOND);
                 }

@@ -153,7 +153,8 @@ static void a_ghost_is_taken_once(void **state)
         ghosts_fini(&g);
 }
 
-/* Of many more than there is room for, the younger are there; each that is not was given back. */
+/* Of many more ghosts than there is room for, the younger remain; each forgotten one was
+ * released. */
 static void the_oldest_ghosts_are_forgotten(void **state)
 {
         enum { ROOM = 4096, PUT = 4 * ROOM };
@@ -352,7 +353,7 @@ static void a_victim_is_of_the_group_that_was_asked_for(void **state)
         evict_remove(e, 1);
 }
 
-/* What has a parent that was removed has none, also when the parent's place is taken again. */
+/* An item whose parent was removed has none, even if the parent's slot is reused. */
 static void a_parents_place_may_be_taken_again(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -377,7 +378,8 @@ static unsigned class_at(const struct evict *e, uint32_t item)
         return cq(e)->items[item].class;
 }
 
-/* What a request brings in and touches twice more has been used once; another request counts. */
+/* An item inserted and touched twice more by one request has been used once; another request
+ * counts. */
 static void one_use_counts_once(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 1);
@@ -430,20 +432,21 @@ static void the_turn_stays_with_the_item_and_its_ghost(void **state)
         evict_remove_victim(e, 0, 1);
         evict_insert_known(e, 0, 0, 1, 1, 9, EVICT_PLACE_UNKNOWN);
         assert_int_equal(evict_turn(e, 0, 9), EVICT_LAST_TURN);
-        /* One that was found at startup has some turn. */
+        /* Items found by recovery have a turn. */
         evict_insert(e, 2, 0, 1);
         assert_int_equal(evict_turn(e, 2, 9), 1);
 }
 
-/* As a client's hint does: from the end to what another chain goes on from. */
+/* Marks a chain as a client's hint does: from the end up to an item from which another chain
+ * continues. */
 static void finish(struct evict *e, const uint32_t *chain, size_t n)
 {
         while (n > 0 && evict_hint(e, chain[n - 1], EVICT_HINT_FINAL))
                 n--;
 }
 
-/* Of a chain that is final all goes first, from its end on, but for what another chain goes on
- * from; what is used again after all is like anything else. */
+/* A final chain is evicted first, from its end on, except items from which another chain continues;
+ * a reused item is ordinary again. */
 static void what_is_final_goes_first(void **state)
 {
         enum { N = 8 };
@@ -561,8 +564,8 @@ static bool may_from(void *userdata, uint32_t item)
         return item >= r->below;
 }
 
-/* What may not go is passed over as often as was said, whichever lists it is in, and a chain that
- * is longer than the search goes has no more than its share of the time. */
+/* Items that may not be evicted are passed over at most the given number of times, in any list, and
+ * a chain longer than the search has only its share of the time. */
 /* --- costs --- */
 
 static void a_cost_is_a_level_for_each_byte(void **state)
@@ -586,11 +589,11 @@ static void a_cost_is_a_level_for_each_byte(void **state)
 }
 
 struct saved {
-        uint64_t hits[2]; /* of what is cheap, and of what is not */
+        uint64_t hits[2]; /* hits of cheap and of expensive keys */
 };
 
-/* Keys of two models in equal measure, of which a fifth fit; those with odd numbers cost as said.
- */
+/* Keys of two models in equal measure, of which a fifth fit; those with odd numbers cost as
+ * said. */
 static struct saved run_two_models(unsigned cheap, unsigned dear)
 {
         enum { KEYS = 1000, ROOM = 200 };
@@ -637,7 +640,8 @@ static void what_costs_more_stays_longer(void **state)
                 fail_msg("%llu and %llu hits; %llu and %llu without costs",
                          (unsigned long long)four.hits[0], (unsigned long long)four.hits[1],
                          (unsigned long long)none.hits[0], (unsigned long long)none.hits[1]);
-        /* What says nothing counts as the mean of the rest, here as dear as it. */
+        /* Items without a declared cost count as the mean of the others, here like the expensive
+         * ones. */
         assert_true(unknown.hits[0] * 10 < unknown.hits[1] * 11 &&
                     unknown.hits[1] * 10 < unknown.hits[0] * 11);
 }
@@ -709,7 +713,7 @@ static void a_pinned_end_keeps_nothing_but_itself(void **state)
         assert_true(evict_contains(e, pinned));
 }
 
-/* What it says of an item is what the search for a victim goes by. */
+/* The reported rank of an item is the one that the search for a victim uses. */
 static void a_standing_is_that_of_the_search_for_a_victim(void **state)
 {
         enum { N = 6 };

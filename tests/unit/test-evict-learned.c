@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a policy has learned, saved and restored: it goes on as if nothing had been, and what is
- * malformed changes nothing. */
+/* Saves and restores a policy's knowledge: the policy continues as if there had been no restart,
+ * and malformed knowledge changes nothing. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -165,7 +165,7 @@ static double hits_won(const char *policy, uint32_t seed, unsigned uses)
         return (double)other.hits - (double)one.hits;
 }
 
-/* Of cq, which samples what it learns from at other moments then, on the average; 0.3 points. */
+/* cq then samples at other moments on average, which costs 0.3 points. */
 static void it_goes_on_as_if_there_had_been_no_restart(void **state)
 {
         enum { SEEDS = 8, USES = 40000 };
@@ -303,7 +303,7 @@ static void what_is_malformed_changes_nothing(void **state)
         free(s);
 }
 
-/* Of a cache that has run for so long that it counts pairs of touches, and of a larger one. */
+/* Restores the state of a cache that counts pairs of touches, and of a larger cache. */
 static void another_unit_and_more_counts_are_taken_over(void **state)
 {
         for (unsigned p = 0; p < ARRAY_SIZE(policies); p++) {
@@ -325,7 +325,7 @@ static void another_unit_and_more_counts_are_taken_over(void **state)
                 assert_int_equal(again.unit, 3);
                 assert_int_equal(again.now, l.now);
                 for (unsigned i = 0; i < again.n_counts; i++)
-                        assert_true(again.counts[i] < 1e6); /* they fade to what this one keeps */
+                        assert_true(again.counts[i] < 1e6); /* the counts fade to the usual range */
                 for (int i = 0; i < 5000; i++)
                         use(&c);
                 assert_int_equal(evict_touches(c.evict), l.now + 5000);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who must leave: the oldest of its group, the end of a chain before its root, and what is held not
- * at all. */
+/* The order of eviction: the oldest of its group, the end of a chain before its root, and held
+ * items never. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -283,7 +283,7 @@ static void the_order_of_times_outlives_four_billion_touches(void **state)
         _cleanup_(evict_freep) struct evict *e = make(8, 3);
 
         evict_insert(e, 0, 0, 1);
-        ((struct lru *)e)->now = UINT32_MAX - 3; /* as if there had been so many touches */
+        ((struct lru *)e)->now = UINT32_MAX - 3; /* simulates that many touches */
         evict_insert(e, 1, 1, 1);
         evict_insert(e, 2, 2, 1);
         evict_touch(e, 0, 0, EVICT_NO_USE);
@@ -364,7 +364,7 @@ static void another_policy_keeps_what_is_in_in_its_order(void **state)
         }
 }
 
-/* Of two groups the older item is the older one under the other policy, too. */
+/* The older item of two groups is also older under the other policy. */
 static void another_policy_can_compare_groups(void **state)
 {
         _cleanup_(evict_freep) struct evict *e = make(8, 3);

@@ -16,7 +16,7 @@
 #include "checked.h"
 #include "gds-rig.h"
 
-/* --- what cannot be had at all --- */
+/* --- GPUDirect Storage is not available --- */
 
 static void assert_without(struct fixture *f, enum kvcache_gpu_gds_reason reason, int error,
                            uint64_t space)
@@ -79,8 +79,8 @@ static void memory_that_cufile_does_not_register_is_done_without(void **state)
         stub.reset();
 }
 
-/* Where there is no nvidia-fs, cuFile copies as the daemon does: that is for those who ask for it.
- */
+/* Where there is no nvidia-fs, cuFile copies as the daemon does: that is for those who ask for
+ * it. */
 static void a_cufile_that_copies_by_itself_is_used_if_it_is_required(void **state)
 {
         struct fixture *f = *state;
@@ -145,7 +145,7 @@ static void the_next_daemon_may_lend(void **state)
         }
 }
 
-/* --- what cannot be had for some blocks --- */
+/* --- GPUDirect Storage is not available for some blocks --- */
 
 static void what_is_not_lent_is_got(void **state)
 {
@@ -173,7 +173,7 @@ static void what_is_not_lent_is_got(void **state)
         assert_int_equal(f->rig->d->requests[WIRE_GET], ARRAY_SIZE(reasons));
 }
 
-/* What is not lent is leased, and not all of it may be at a time. */
+/* Blocks that are not lent are leased, but not all may be leased at a time. */
 static void what_is_not_lent_and_too_much_to_lease_is_got_in_parts(void **state)
 {
         struct fixture *f = *state;
@@ -245,7 +245,7 @@ static void a_file_that_cufile_does_not_register_is_not_read(void **state)
                 get_keys(f, 4, (uint64_t)error * 10, 8);
                 assert_fallbacks(f, KVCACHE_GPU_GDS_HANDLE, 4);
                 assert_int_equal(info_of(f).gds.error, error);
-                get_keys(f, 4, (uint64_t)error * 10, 8); /* nor is it tried each time */
+                get_keys(f, 4, (uint64_t)error * 10, 8); /* registration is not tried each time */
                 assert_fallbacks(f, KVCACHE_GPU_GDS_HANDLE, 8);
                 detach_gds(f);
         }
@@ -263,7 +263,7 @@ static void no_more_files_are_registered_than_can_be(void **state)
         get_keys(f, 3 * BLOCKS, 1, 0); /* one batch, and 72 files */
         assert_fallbacks(f, KVCACHE_GPU_GDS_FILES, 3 * BLOCKS - GDS_FILES);
         assert_int_equal(info_of(f).gds.files, GDS_FILES);
-        get_keys(f, BLOCKS, 1, 0); /* those that are unused make room */
+        get_keys(f, BLOCKS, 1, 0); /* unused files make room */
         assert_int_equal(info_of(f).gds.files, GDS_FILES);
         assert_fallbacks(f, KVCACHE_GPU_GDS_FILES, 3 * BLOCKS - GDS_FILES);
         assert_int_equal(info_of(f).gds.blocks, GDS_FILES + BLOCKS);

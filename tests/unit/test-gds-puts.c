@@ -48,7 +48,7 @@ static struct kvcache_gpu_gds_puts puts_of(struct fixture *f)
         return info_of(f).gds_puts;
 }
 
-/* So many went through staging for this reason, and none for another. */
+/* Checks that `n` blocks went through staging for this reason, and none for another. */
 static void assert_staged(struct fixture *f, enum kvcache_gpu_gds_reason reason, uint64_t n)
 {
         struct kvcache_gpu_gds_puts p = puts_of(f);
@@ -167,7 +167,7 @@ static void without_a_folder_puts_go_as_ever(void **state)
         assert_staged(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
-/* --- what cannot be had --- */
+/* --- unavailable resources --- */
 
 static void a_folder_that_will_not_do_is_done_without(void **state)
 {
@@ -200,7 +200,7 @@ static void its_file_keeps_no_name(void **state)
                 put_keys(f, 4, 10 * (i + 1));
                 assert_int_equal(puts_of(f).state,
                                  i ? KVCACHE_GPU_GDS_HANDLE : KVCACHE_GPU_GDS_NONE);
-                assert_int_equal(rmdir(scratch), 0); /* it is empty */
+                assert_int_equal(rmdir(scratch), 0); /* the folder is empty */
                 assert_int_equal(mkdir(scratch, 0700), 0);
                 detach_gds(f);
         }
@@ -218,7 +218,7 @@ static void a_file_that_cufile_does_not_register_is_not_written(void **state)
                 put_keys(f, 4, (uint64_t)error * 10);
                 assert_staged(f, KVCACHE_GPU_GDS_HANDLE, 4);
                 assert_int_equal(puts_of(f).error, error);
-                put_keys(f, 4, (uint64_t)error * 10 + 4); /* nor is it tried each time */
+                put_keys(f, 4, (uint64_t)error * 10 + 4); /* registration is not tried each time */
                 assert_staged(f, KVCACHE_GPU_GDS_HANDLE, 8);
                 detach_gds(f);
         }
@@ -359,7 +359,7 @@ static void what_the_daemon_cannot_take_from_the_file_goes_through_staging(void 
         assert_int_equal(taken(f), 16);
 }
 
-/* What has nothing to do with the file is not tried again. */
+/* Failures unrelated to the file are not retried. */
 static void what_the_daemon_has_no_room_for_has_that_status(void **state)
 {
         static const uint16_t statuses[] = { WIRE_BUSY, WIRE_QUOTA, WIRE_NO_SPACE, WIRE_TOO_LARGE };
@@ -474,7 +474,7 @@ static void a_next_daemon_that_takes_no_files_is_put_to_as_ever(void **state)
         assert_int_equal(puts_of(f).fallbacks[KVCACHE_GPU_GDS_PUT], 4);
 }
 
-/* What the daemon may still read is not written again. */
+/* Memory that the daemon may still read is not overwritten. */
 static void a_place_that_may_still_be_read_is_not_used(void **state)
 {
         struct fixture *f = *state;
@@ -525,7 +525,8 @@ int main(void)
 
         if (!gpu_rig_open() || !stub_cufile_load(&cufile))
                 return 1;
-        fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600); /* as good as a named one here */
+        fd = open(folder, O_TMPFILE | O_RDWR | O_DIRECT, 0600); /* equivalent to a named file
+                                                                   here */
         if (fd < 0)
                 return 77; /* no such files there */
         close(fd);

@@ -34,7 +34,7 @@ static void blocks_on_disk_are_read_by_cufile(void **state)
         assert_int_equal(info_of(f).counts.blocks_from_pool, 0);
         assert_fallbacks(f, KVCACHE_GPU_GDS_NONE, 0);
         assert_int_equal(f->rig->d->loans_held, 0);
-        assert_int_equal(f->rig->d->requests[WIRE_GET], 3); /* one for a batch */
+        assert_int_equal(f->rig->d->requests[WIRE_GET], 3); /* a single one for a batch */
         assert_int_equal(f->rig->d->requests[WIRE_GIVE_BACK], 3);
         assert_int_equal(f->rig->d->requests[WIRE_LENT_FILE], 1);
 }
@@ -153,7 +153,7 @@ static void nothing_is_scattered_before_it_has_been_read(void **state)
                 n += (unsigned)r;
         }
         assert_statuses(j, KVCACHE_OK);
-        /* It is recorded behind what the library waits for itself. */
+        /* The event is recorded after the library's own work. */
         while (cuda.event_query(done) == CU_ERROR_NOT_READY)
                 (void)stub.step(1);
         assert_int_equal(cuda.event_query(done), CU_OK);

@@ -114,7 +114,7 @@ static void a_limit_that_others_have_used_up_is_reported(void **state)
         assert_statuses(j, KVCACHE_QUOTA);
         assert_int_equal(kvcache_release(f->kv, &results[0].lease, 1), 0);
         clear(f);
-        j = job_of(f, 4, 1, 0); /* one at a time */
+        j = job_of(f, 4, 1, 0); /* a single block at a time */
         assert_int_equal(get(f, j), 0);
         assert_statuses(j, KVCACHE_OK);
         for (unsigned i = 0; i < 4; i++)
@@ -202,7 +202,7 @@ static void many_requests_share_what_may_be_leased(void **state)
         assert_given_back(f);
 }
 
-/* What follows the request waits for the copies of all parts. */
+/* The stream after the request waits for the copies of all parts. */
 static void a_request_is_issued_when_its_last_part_is(void **state)
 {
         struct fixture *f = *state;

@@ -585,8 +585,8 @@ static void an_event_that_is_recorded_again_does_not_hold_up_what_is_under_way(v
         assert_int_equal(cuda.stream_destroy(stuck), CU_OK);
 }
 
-/* What a later request waits for may depend on an earlier one: it does not get ahead of it in their
- * streams, though the daemon answers it first. */
+/* A later request may depend on an earlier one, so it does not overtake it in their streams, even
+ * if the daemon answers it first. */
 static void requests_are_issued_in_the_order_of_their_calls(void **state)
 {
         struct fixture *f = *state;
@@ -642,7 +642,7 @@ static void detaching_waits_for_what_is_under_way(void **state)
         f->gpu = NULL;
 }
 
-/* --- what the driver refuses --- */
+/* --- failures of the driver --- */
 
 static void a_way_that_fails_is_followed_by_the_next(void **state)
 {
@@ -743,7 +743,7 @@ static void nothing_is_copied_after_a_block_has_failed(void **state)
         j = job_of(f, 4, 1, 0);
         assert_true(get(f, j) < 0);
         assert_statuses(j, KVCACHE_FAILED);
-        clear(f); /* it is another's by now */
+        clear(f); /* the memory has been reused */
         stub.run(true);
         assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
         f->gpu = NULL;
@@ -915,12 +915,12 @@ static void any_call_of_the_driver_may_fail(void **state)
                         f->gpu = NULL;
                         tried += calls > nth;
                         if (calls <= nth)
-                                break; /* it was not called so often */
+                                break; /* the function is not called that often */
                 }
         assert_true(tried > 100);
 }
 
-/* --- what the daemon refuses --- */
+/* --- refusals of the daemon --- */
 
 static void staging_serves_where_no_buffer_can_be_registered(void **state)
 {
@@ -1026,7 +1026,7 @@ static void a_put_that_the_daemon_holds_keeps_its_staging(void **state)
         }
         assert_statuses(j, KVCACHE_PENDING);
         fake_daemon_hold(f->rig->d, 0);
-        /* Its bytes were not overwritten by those of the puts that came after it. */
+        /* Later puts have not overwritten its bytes. */
         put_keys(f, BLOCKS, 1000);
         clear(f);
         j = job_of(f, 5, 1, 0);
@@ -1036,7 +1036,7 @@ static void a_put_that_the_daemon_holds_keeps_its_staging(void **state)
                 assert_true(block_is(f, i, 1 + i));
 }
 
-/* --- what is malformed --- */
+/* --- malformed requests --- */
 
 static void malformed_requests_are_refused(void **state)
 {
@@ -1170,7 +1170,7 @@ static void a_handle_that_is_closed_first_stays_until_its_gpu_is_detached(void *
         assert_int_equal(kvcache_gpu_detach(second, test_timeout_ms(60000)), 0);
         assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
         f->gpu = NULL;
-        assert_statuses(j, KVCACHE_OK); /* what was under way has ended well */
+        assert_statuses(j, KVCACHE_OK); /* requests in flight have succeeded */
         for (unsigned i = 0; i < 4; i++)
                 assert_true(block_is(f, i, 1 + i));
 }

@@ -58,7 +58,7 @@ static void quantile_is_never_below_and_at_most_an_eighth_above(void **state)
                                 continue;
                         reset(NULL);
                         histogram_add(&h, (uint64_t)value);
-                        histogram_add(&h, UINT64_MAX); /* so that `max` does not hide the edge */
+                        histogram_add(&h, UINT64_MAX); /* keeps `max` from hiding the edge */
                         q = histogram_quantile(&h, 0.5);
                         assert_true(q >= (uint64_t)value);
                         assert_true((double)q <= (double)value * 1.125);

@@ -42,7 +42,7 @@ static unsigned count(uint64_t at)
 
 static void the_first_call_counts_nothing(void **state)
 {
-        now.counters[HISTORY_PUT_BYTES] = 1 << 30; /* whatever was counted before */
+        now.counters[HISTORY_PUT_BYTES] = 1 << 30; /* counted before the history began */
         assert_true(history_is_due(&h, T0));
         history_add(&h, T0, &now);
         assert_int_equal(count(T0), 0);
@@ -103,7 +103,7 @@ static void the_ring_keeps_the_last_fifteen_minutes(void **state)
         assert_int_equal(history_sum(&h, at, HISTORY_GET_BYTES),
                          HISTORY_SAMPLES * (2 * n - HISTORY_SAMPLES + 1) / 2);
 
-        /* As time passes they leave one by one, though none is added. */
+        /* Samples expire one by one as time passes, though none is added. */
         assert_int_equal(count(at + 5 * MINUTE), HISTORY_SAMPLES * 2 / 3);
         assert_int_equal(count(at + 15 * MINUTE), 0);
         assert_int_equal(history_sum(&h, at + 15 * MINUTE, HISTORY_GET_BYTES), 0);
@@ -159,7 +159,7 @@ static void a_clock_that_goes_back_begins_anew(void **state)
         assert_int_equal(history_get(&h, T0 + STEP, 0)->counted[HISTORY_GET_KEYS], 2);
 }
 
-/* What stands in the future as it is read has no age, and is no harm. */
+/* A sample from the future has no age, and does no harm. */
 static void a_reader_behind_the_clock_sees_what_there_is(void **state)
 {
         _cleanup_(freep) char *text = NULL;
@@ -199,7 +199,7 @@ static void a_pause_is_a_gap(void **state)
         assert_false(history_is_joined(s[1], s[2]));
         assert_false(history_is_joined(s[2], s[3]));
         assert_false(history_is_gap(s[3]));
-        /* What was counted meanwhile is not lost. */
+        /* Counts of the meantime are not lost. */
         assert_int_equal(history_sum(&h, at[4], HISTORY_PUT_BYTES), 400);
 
         /* A jump over everything. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients used by themselves, as the daemon's loop reads it: some of it at a time, by the
- * words that it reads, and of each client in turn. */
+/* Uses of chunks that clients reported, as the daemon's loop reads them: a number of words at a
+ * time, of each client in turn. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -128,7 +128,8 @@ static void a_client_is_caught_up_with_but_for_very_much(void **state)
         fill(0);
         hits_catch_up(&clients[0]);
         assert_int_equal(taken(0), 2 + 2 * REQUEST_WORDS);
-        /* Nor with this and others, however many messages they send in an iteration. */
+        /* Neither does it with this client and others, however many messages they send in an
+         * iteration. */
         hits_catch_up(&clients[0]);
         hits_catch_up(&clients[1]);
         assert_int_equal(taken(0), 2 + 2 * REQUEST_WORDS);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may ask over HTTP: what file a token is taken from, which tokens are the same, and how many
- * connections and pages an address is counted for. */
+/* Access over HTTP: token files, comparison of tokens, and the connections and pages counted for an
+ * address. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -140,7 +140,7 @@ static void what_is_no_file_is_not_waited_for(void **state)
         assert_int_equal(mkfifo(path, 0600), 0);
         assert_int_equal(http_token_read(&token, path, error), -EINVAL);
         unlink(path);
-        /* As Kubernetes has it. */
+        /* The form of a secret in Kubernetes. */
         snprintf(link, sizeof(link), "%s-link", path);
         write_file(TOKEN, strlen(TOKEN), 0440);
         assert_int_equal(symlink(path, link), 0);
@@ -221,7 +221,7 @@ static void the_rate_is_kept_over_time_and_a_second_of_it_at_once(void **state)
         for (unsigned i = 0; i < 100; i++)
                 passed += http_peer_request(peer, 10, now_ns += S / 20);
         assert_in_range(passed, 59, 60);
-        /* What was refused costs nothing, and what is not used is not saved up. */
+        /* Refused requests cost nothing, and unused allowance does not accumulate. */
         now_ns += 100 * (uint64_t)S;
         passed = 0;
         for (unsigned i = 0; i < 50; i++)

@@ -30,10 +30,10 @@
 
 enum { WAIT_MS = 60000, BIG = 8 * 1024 * 1024 };
 
-/* What the daemon would be. */
+/* State of the fake daemon. */
 static struct {
         bool ready, healthy, big;
-        const char *degraded; /* what /readyz says while it is ready */
+        const char *degraded; /* text of /readyz while ready */
         const char *status;
         const struct history *history;
         unsigned slow_ms; /* how long a status takes */
@@ -123,7 +123,7 @@ static int teardown(void **state)
         return 0;
 }
 
-static bool any_address; /* it listens on 0.0.0.0 */
+static bool any_address; /* listen on 0.0.0.0 */
 
 static uint16_t port(void)
 {
@@ -323,7 +323,7 @@ static void the_page_shows_the_status_and_escapes_it(void **state)
         assert_has(json, "Content-Type: application/json");
         assert_string_equal(body(json), fake.status);
 
-        /* Of things that are counted in bytes, refusals are requests all the same. */
+        /* Refusals are counted as requests even for resources counted in bytes. */
         fake.status = "{\"resources\": {\"staging_bytes\": {\"used\": 2048, \"refused\": 4096}}}";
         fake.ready = false;
         not_ready = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -579,7 +579,7 @@ static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **sta
         }
 }
 
-/* Whatever comes in: the connection ends, and the next client is served. */
+/* Whatever arrives, the connection ends and the next client is served. */
 static void garbage_costs_only_its_connection(void **state)
 {
         static const char *const requests[] = {
@@ -781,7 +781,7 @@ static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **sta
         fake.slow_ms = 0;
 }
 
-/* Its client has closed, or its time is up, while its page is not made yet. */
+/* The client closes, or its time is up, before its page is made. */
 static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
 {
         int first, second, third;

@@ -160,7 +160,7 @@ static void a_fresh_record_is_empty(void **state)
         index_free(ix);
 }
 
-/* They share words. */
+/* The fields share words. */
 static void each_field_holds_its_most_without_touching_its_neighbours(void **state)
 {
         struct index *ix;

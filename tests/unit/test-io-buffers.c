@@ -27,7 +27,8 @@ static void read_plainly(char *buf, uint64_t bytes)
         close(fd);
 }
 
-/* Of a chunk of so many bytes, as the store does it: the tail goes aside if there is one. */
+/* Returns the request for a chunk of this size as the store makes it, with a separate tail if there
+ * is one. */
 static struct kio_request chunk_transfer(enum kio_op op, int fd, struct registered *d, uint64_t at,
                                          uint64_t bytes, void *tail)
 {
@@ -424,7 +425,7 @@ static void test_R2_memory_that_was_cut_is_a_fault_and_no_more(void **state)
 
         for (unsigned i = 0; i < ARRAY_SIZE(lefts); i++) {
                 cut(&d, lefts[i]);
-                /* What has gone is not worth a registered buffer. */
+                /* Memory that has disappeared cannot be registered. */
                 assert_int_equal(register_region(&d), is_uring() ? -EFAULT : -EOPNOTSUPP);
                 assert_int_equal(d.region.registered_bytes, 0);
                 expect_faults(fd, &d, bytes, false);

@@ -16,7 +16,7 @@
 enum {
         BLOCK = 4096,
         FILES = 2,
-        BLOCKS = 320, /* of each file */
+        BLOCKS = 320, /* blocks of each file */
         FILE_BYTES = BLOCKS * BLOCK,
         ITEMS = FILES * BLOCKS,
         CANARY = 0xa5,
@@ -28,13 +28,13 @@ static struct {
         int fd;
 } files[FILES] = { { .fd = -1 }, { .fd = -1 } };
 
-/* What a test submits together, and what it is about. Static: a failed assertion leaves the test
- * while a worker may still have them. */
+/* Requests that a test submits together. Static, because a failed assertion leaves the test while a
+ * worker may still use them. */
 static struct item {
         struct kio_request req;
         unsigned file;
         uint64_t bytes; /* that count, of its length */
-        uint64_t guard; /* so many behind them are not its own */
+        uint64_t guard; /* bytes after them that belong to no request */
 } items[ITEMS];
 static unsigned n_items;
 static _Alignas(BLOCK) char tails[ITEMS][BLOCK], model[FILES][FILE_BYTES];
@@ -185,7 +185,7 @@ static void expect_read(const struct item *item)
                 assert_int_equal(item->req.crc, kio_crc32c(right, item->req.crc_bytes));
 }
 
-/* What was read, and what became of the files: what succeeded, and nothing else. */
+/* Checks the bytes read and the files: exactly the successful requests took effect. */
 static void expect_right_data(void)
 {
         static char whole[FILE_BYTES];
@@ -270,7 +270,7 @@ static int teardown(void **state)
         return 0;
 }
 
-/* ---- what goes as one, and what does not ---- */
+/* ---- requests that are merged, and requests that are not ---- */
 
 /* With one place in flight: what makes one of them is used again and again. */
 static void neighbours_go_as_one_in_any_order(void **state)
@@ -295,7 +295,7 @@ static void neighbours_go_as_one_in_any_order(void **state)
 static void what_differs_in_anything_goes_alone(void **state)
 {
         static struct kio_region region;
-        /* Of the one that comes next to blocks 2 and 3. */
+        /* The request submitted next to blocks 2 and 3. */
         static const struct {
                 unsigned block, file;
                 enum kio_class class;
@@ -405,7 +405,7 @@ static void memory_side_by_side_is_registered_memory(void **state)
                         i / 2 == 1 ? POOL_PIECE - 2 * BLOCK : 0; /* across the end of the piece */
                 for (unsigned k = 0; k < N; k++)
                         add(op, 0, k * BLOCK, BLOCK);
-                for (unsigned k = 0; k < N / 2; k += 3) /* they come in another order */
+                for (unsigned k = 0; k < N / 2; k += 3) /* requests come in another order */
                         swap(k, N - 1 - k);
                 go(&no_fault);
                 assert_int_equal(stats().registered_ops - before.registered_ops,
@@ -467,7 +467,7 @@ static void odd_lengths_go_along_with_their_tails(void **state)
                 go(&plans[i / 4]);
                 expect_ops(both[i & 1], i / 4 == 0 ? 1 : M);
         }
-        /* As many as there can be, each in two pieces. */
+        /* The maximum number, each in two pieces. */
         together = false;
         clear();
         for (unsigned k = 0; k < 32; k++)
@@ -476,7 +476,7 @@ static void odd_lengths_go_along_with_their_tails(void **state)
         expect_ops(KIO_WRITE, 1);
 }
 
-/* ---- what fails as one is tried one by one ---- */
+/* ---- a failed merged request is split ---- */
 
 /* One error fails no part. Of more, those are of the parts that lie first: they come back to where
  * they were. */
@@ -602,8 +602,8 @@ static void of_a_read_beyond_the_end_those_within_succeed(void **state)
 
 /* ---- at the device ---- */
 
-/* If it answers none of them: as many operations as there are places, whatever they are made up of.
- */
+/* If it answers none of them: as many operations as there are places, whatever they are made up
+ * of. */
 static void many_neighbours_stay_within_the_depth(void **state)
 {
         struct fault_plan never = { .kind = FAULT_NEVER, .first = 1, .count = FAULT_FOR_EVER };
@@ -674,7 +674,7 @@ static void what_finds_no_room_waits_as_it_was(void **state)
                         assert_int_equal(stats().inflight, 0);
                 }
                 atomic_store(&narrow.full, false);
-                kio_submit(t.io, &items[N / 2].req, 0); /* it looks again */
+                kio_submit(t.io, &items[N / 2].req, 0); /* the worker checks again */
                 wait_completed(2 + N);
                 assert_int_equal(stats().queued, 0);
                 assert_int_equal(resubmitted(), 0);
@@ -682,8 +682,8 @@ static void what_finds_no_room_waits_as_it_was(void **state)
         }
 }
 
-/* The others of their volume fail, other volumes go on, and when the device answers each gets its
- * own result: also where by then the file has become too short for all of them. */
+/* Other requests of the volume fail, other volumes continue, and when the device answers, each
+ * request gets its own result, even if the file has become too short for all of them. */
 static void test_R15_merged_requests_that_hang_cost_their_volume_only(void **state)
 {
         enum { HANG_MS = 500, LATE = N, OTHER = N + 4 };

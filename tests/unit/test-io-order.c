@@ -63,7 +63,7 @@ static void calls_run_one_by_one_on_a_thread_of_their_own(void **state)
         assert_int_equal(stats().queued, 0);
 }
 
-/* Of the calls that wait, gets' go first, and each class in the order in which it came. */
+/* Waiting calls of gets go first, and each class in order of arrival. */
 static void calls_go_in_the_order_of_their_classes(void **state)
 {
         struct kio_params p = params_of(t.backend);
@@ -191,7 +191,7 @@ static void as_few_workers_take_a_burst_as_it_needs(void **state)
                 assert_int_equal(sums[i].worker, i < 16 ? 0 : 1);
         }
         wait_completed(SUMS);
-        /* What has come back is no load. */
+        /* Completed requests are no load. */
         for (unsigned i = 0; i < DEPTH; i++) {
                 completed = 0;
                 kio_submit(t.io, &reads[i], 2);
@@ -223,8 +223,8 @@ static void reads_are_spread_where_there_are_cores_for_it(void **state)
         start_spreading(WORKERS, DEPTH, EACH * 4096);
         completed = 0;
         fault_set(&never);
-        /* What is written is compared with nothing: the first has places for all of it, and as many
-         * for reads as before. */
+        /* Writes are not compared: the first worker has room for all of them, and for as many reads
+         * as before. */
         for (unsigned i = 0; i < ARRAY_SIZE(writes); i++) {
                 writes[i] = transfer(KIO_WRITE, fd, t.pool + POOL_PIECE, 4096, 32768);
                 kio_submit(t.io, &writes[i], 2);
@@ -239,7 +239,7 @@ static void reads_are_spread_where_there_are_cores_for_it(void **state)
         fault_set(NULL);
         fault_release();
         wait_completed(N + ARRAY_SIZE(writes));
-        /* What has come back is no load. */
+        /* Completed requests are no load. */
         for (unsigned i = 0; i < EACH + 1; i++) {
                 kio_submit(t.io, &reads[i], 2);
                 assert_int_equal(reads[i].worker, i / EACH);
@@ -278,7 +278,7 @@ static void a_reader_is_woken_when_the_next_one_is_given_reads(void **state)
         skip_unless_possible();
         fd = make_file("data", 65536, 26);
         start_spreading(WORKERS, DEPTH, EACH * 4096);
-        for (; woken == 0 && tries < TRIES; tries++) { /* it may not have been asleep yet */
+        for (; woken == 0 && tries < TRIES; tries++) { /* the worker may not have been asleep yet */
                 uint64_t before = stats().wakeups;
 
                 completed = 0;
@@ -415,7 +415,7 @@ static void gets_overtake_puts_but_do_not_starve_them(void **state)
         fault_gate_open();
         wait_completed(90);
         assert_int_equal(n_order, 90);
-        /* Of the first eight one is a put, though all puts came before all gets. */
+        /* One of the first eight is a put, though all puts came before all gets. */
         for (n = 0; n < 8; n++)
                 puts += order[n] == KIO_CLASS_PUT;
         assert_int_equal(order[0], KIO_CLASS_GET);

@@ -154,7 +154,7 @@ static void what_a_ring_will_not_let_go_is_tried_again_and_said(void **state)
         give_back(&d);
 }
 
-/* Of one whose state is looked at. */
+/* A callback for regions whose state the test reads. */
 static void ignore_region(struct kio_region *region)
 {
 }
@@ -193,7 +193,7 @@ static void without_buffers_left_it_goes_unregistered(void **state)
                         full += regions[i].result == -ENOSPC;
         }
         assert_int_equal(full, 3);
-        /* One comes free: half of what is wanted. */
+        /* One region is freed: half of the required room. */
         kio_region_unregister(t.io, &regions[7]);
         wait_region(&regions[7], KIO_REGION_NONE);
         assert_int_equal(register_region(&e), -ENOSPC);

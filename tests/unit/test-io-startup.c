@@ -48,7 +48,7 @@ static void the_self_test_reads_the_probe_file(void **state)
                         fill(expected, sizeof(expected), 20);
                 assert_memory_equal(t.pool + i * sizeof(expected), expected, sizeof(expected));
         }
-        /* What a pool has already is left alone. */
+        /* The pool's existing contents are kept. */
         p.workers = 1;
         p.pool_has_data = true;
         fill(t.pool, 4096, 21);

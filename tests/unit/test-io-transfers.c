@@ -77,7 +77,7 @@ static int compare_and_tear_down(void **state)
 #undef IO_TEST
 #define IO_TEST(f) cmocka_unit_test_setup_teardown(f, test_setup, compare_and_tear_down)
 
-/* What the pages at `at` of the file ought to have. */
+/* Returns the checksum that the pages at `at` must have. */
 static uint32_t crc_of(uint64_t at, uint64_t bytes)
 {
         struct kio_request read = transfer(KIO_READ, fd, t.pool, round_up(bytes, PAGE), at);

@@ -211,7 +211,7 @@ static void memory_that_vanishes_costs_only_its_own_request(void **state)
                 req.src = t.pool;
                 req.guard_src = true;
                 assert_int_equal(run(&req), -EFAULT);
-                /* What is still there can be used. */
+                /* Remaining requests can be used. */
                 req = transfer(KIO_COPY, -1, t.pool, 300 * 1024, 0);
                 req.src = shared;
                 req.guard_src = true;
@@ -447,7 +447,7 @@ static void a_queue_that_cannot_be_entered_fails_requests_until_it_can(void **st
         kio_submit(t.io, &copy, 0);
         wait_completed(1); /* the copy: by then the worker has tried to enter */
         assert_int_equal(copy.result, 0);
-        /* What was handed over may be with the device, for all one knows; the next ones fail. */
+        /* Submitted requests may be at the device; later ones fail. */
         for (unsigned i = 0; i < 3; i++) {
                 req = transfer(KIO_READ, fd, t.pool + 4096, 4096, 0);
                 completed = 0;

@@ -32,7 +32,7 @@ static struct {
         struct kio *io;
         struct event_base *base;
         struct keep *keep;
-        struct store_chunk stored; /* of every key; length 0: the store has none */
+        struct store_chunk stored; /* chunk of every key; length 0: the store has none */
         unsigned more_room, ended;
 } t;
 
@@ -375,7 +375,7 @@ static void what_was_used_last_is_evicted_last(void **state)
         assert_int_equal(s.verified, CHUNKS);
 }
 
-/* One that is still cached, and one that was evicted while it was leased. */
+/* Keeps a cached chunk, and one that was evicted while leased. */
 static void what_a_client_may_read_stays_until_it_has_closed(void **state)
 {
         struct keep *k = keep_of(t.old, -1);
@@ -485,7 +485,8 @@ static void no_bit_of_a_map_can_change(void **state)
                 map[bit / 8] ^= (char)(1 << bit % 8);
         }
         for (size_t length = 0; length < bytes; length++) {
-                cut = malloc(length + 1); /* its own, so that a read beyond it is noticed */
+                cut = malloc(length + 1); /* a separate allocation, so that reads beyond its end
+                                             are detected */
                 memcpy(cut, map, length);
                 assert_non_null(keep_check(cut, length, &parts));
                 free(cut);

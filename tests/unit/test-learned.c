@@ -35,7 +35,7 @@ ssize_t __wrap_write(int fd, const void *data, size_t bytes)
                 errno = fail_write;
                 return -1;
         }
-        return __real_write(fd, data, bytes > 5000 ? 5000 : bytes); /* it may write less */
+        return __real_write(fd, data, bytes > 5000 ? 5000 : bytes); /* a write may be short */
 }
 
 int __real_fsync(int fd);
@@ -117,7 +117,7 @@ static void no_other_bytes_are(void **state)
                 assert_non_null(learned_check(file, n));
 }
 
-/* Whose checksum is right. */
+/* The checksum is right, but the sizes are not. */
 static void sizes_that_lie_are_found(void **state)
 {
         static const uint64_t numbers[] = { 2,
@@ -300,7 +300,7 @@ static void the_old_file_stays_whole_when_a_new_one_cannot_be_written(void **sta
                 assert_false(has_new_file());
         }
         assert_int_equal(warnings, 1);
-        /* It is tried again, though nothing has been used since. */
+        /* Saving is retried, though nothing has been used since. */
         save(l, now += 10 * second);
         assert_int_equal(stats_of(l).saves, 2);
         save(l, now += 10 * second);
@@ -339,7 +339,7 @@ static void a_stop_saves_what_was_begun_or_used_since(void **state)
         assert_non_null(file);
         while ((s = learned_next(file, s)))
                 assert_int_equal(s->n_chunks, s->tier == LEARNED_VOLUME ? 3 : 0);
-        /* What cannot be written at the end is given up. */
+        /* A write that fails at the end is given up. */
         l = learned_free(l);
         l = begin(NULL);
         put(4);
@@ -353,8 +353,7 @@ static void a_stop_saves_what_was_begun_or_used_since(void **state)
         tiers_remove(&t);
 }
 
-/* Of this store, but with records that are none, of chunks that are not there, and more than once.
- */
+/* A file of this store with invalid, unknown and duplicate records. */
 static void a_hostile_file_restores_what_it_can(void **state)
 {
         _cleanup_(freep) struct learned_head *file = NULL;

@@ -59,7 +59,7 @@ static int setup(void **state)
         memset(&t, 0, sizeof(t));
         strcpy(t.dir, "/tmp/kvcache-listener-XXXXXX");
         assert_non_null(mkdtemp(t.dir));
-        snprintf(t.path, sizeof(t.path), "%s/run/s", t.dir); /* its directory is made */
+        snprintf(t.path, sizeof(t.path), "%s/run/s", t.dir); /* creates its directory */
         t.base = event_base_new();
         return 0;
 }
@@ -154,7 +154,7 @@ static void it_does_not_take_the_path_of_who_listens(void **state)
         l = listener_free(l);
 }
 
-/* Nor when it has no time for us: a backlog that is full, or another kind of socket. */
+/* A socket that is busy is not replaced either: a full backlog, or another kind of socket. */
 static void it_does_not_take_the_path_of_who_is_busy(void **state)
 {
         struct listener *l = NULL;
@@ -249,7 +249,7 @@ static void an_inherited_descriptor_of_another_kind_is_refused(void **state)
         close(file);
 }
 
-/* Of which another user could take the socket away and put its own there. */
+/* In such a directory, another user could replace the socket. */
 static void a_directory_that_others_may_change_is_refused(void **state)
 {
         struct listener *l = NULL;
@@ -263,7 +263,7 @@ static void a_directory_that_others_may_change_is_refused(void **state)
         assert_non_null(strstr(t.error, run));
         assert_int_equal(access(t.path, F_OK), -1);
 
-        /* As of /tmp: others may make files there, and change none but their own. */
+        /* In a sticky directory such as /tmp, users can create files, and change only their own. */
         assert_int_equal(chmod(run, 01777), 0);
         assert_int_equal(listen_on(&l, -1), 0);
         l = listener_free(l);

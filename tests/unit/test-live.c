@@ -72,7 +72,7 @@ int kvcache_bench_session(struct kvcache *kv, enum kvcache_bench_action action, 
         return 0;
 }
 
-/* --- what is said on stderr --- */
+/* --- messages on stderr --- */
 
 static int saved_stderr;
 static FILE *said;

@@ -49,7 +49,7 @@ static int end(void **state)
         return 0;
 }
 
-/* What was logged since begin(); stderr is itself again, so that assertions can be seen. */
+/* Returns the log since begin(), and restores stderr, so that assertions are visible. */
 static const char *logged(void)
 {
         ssize_t n;
@@ -142,7 +142,7 @@ static void context_is_a_prefix_until_it_ends(void **state)
         struct log_context c = { .session = 12, .pid = 345, .uid = 1000, .client = client };
 
         log_set_context(&c);
-        memset(client, '#', 4); /* it keeps its own copy */
+        memset(client, '#', 4); /* the log has its own copy */
         log_notice("hello");
         c.client = NULL;
         log_set_context(&c);

@@ -281,7 +281,7 @@ static void what_moves_between_tiers_is_never_absent(void **state)
         lookup_table_free(r.t);
 }
 
-/* --- what a reader believes --- */
+/* --- checks of a reader --- */
 
 static void a_header_that_makes_no_sense_is_refused(void **state)
 {
@@ -478,12 +478,12 @@ static struct lookups_stats stats(void)
         return s;
 }
 
-/* As a client has it. */
+/* A client's view of the index. */
 struct reading {
         void *base;
         uint64_t bytes;
         struct lookup_view view;
-        struct key_secret secrets[2]; /* of the two namespaces */
+        struct key_secret secrets[2]; /* secrets of the two namespaces */
 };
 
 static void reading_open(struct reading *r)
@@ -713,7 +713,7 @@ static void it_is_kept_up(void **state)
         reading_close(&r);
 }
 
-/* What the pool gives up to make room, and what the store does. */
+/* Evictions by the pool and by the store. */
 static void it_follows_evictions(void **state)
 {
         struct reading r;
@@ -762,7 +762,7 @@ static void a_build_misses_nothing_that_happens_meanwhile(void **state)
                                 change(KEYS);
                         steps++;
                 }
-                assert_true(steps > 8); /* it was interrupted */
+                assert_true(steps > 8); /* the build was interrupted */
                 assert_live_is_truth(KEYS);
         }
 }
@@ -821,7 +821,8 @@ static void a_table_that_was_replaced_is_freed_off_the_loop(void **state)
                 tiers_wait_io(&t);
                 kio_reap(t.io);
         }
-        assert_int_equal(calls() - before, 2); /* one for the memory of the new table */
+        assert_int_equal(calls() - before, 2); /* a single allocation for the memory of the new
+                                                  table */
 }
 
 static void one_that_is_nearly_empty_is_replaced_by_a_smaller_one(void **state)
@@ -864,7 +865,7 @@ static void without_memory_the_waiters_are_answered(void **state)
         assert_int_equal(a.completed, 0);
         lookups_cancel(&a.wait);
 
-        /* One that cannot grow stays, and calls nothing absent that is there. */
+        /* A table that cannot grow stays, and reports no stored key as absent. */
         available = UINT64_MAX;
         build();
         available = 4096;
@@ -908,7 +909,7 @@ static void clients_of_a_daemon_that_stops_see_it(void **state)
         build();
         reading_open(&r);
         lookups_stop(lookups);
-        put(1, CACHE_WRITTEN); /* what was accepted before is still written */
+        put(1, CACHE_WRITTEN); /* accepted chunks are still written */
         assert_is_truth(&r, KEYS);
         lookups = lookups_free(lookups);
         assert_int_equal(lookup_state(&r.view), LOOKUP_SUPERSEDED);
@@ -937,7 +938,7 @@ static void the_clock_is_written_by_the_tick(void **state)
         reading_close(&r);
 }
 
-/* Of another tenant's chunks there is no word. */
+/* The index has no word of another tenant's chunks. */
 static void a_tenant_has_its_own(void **state)
 {
         struct lookups_tenant both[] = { { .store_tenant = 0, .pool = t.pool },

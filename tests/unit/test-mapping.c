@@ -26,7 +26,7 @@ enum { PAGE = 4096, FILE_BYTES = 4 << 20, LIMIT = 8 << 20, CLIENTS = 6, TENANTS 
 /* --- failures by order --- */
 
 static unsigned mmaps, mmaps_to_fail, callocs_to_fail, statx_to_fail;
-static size_t calloc_bytes; /* those of at least so many fail */
+static size_t calloc_bytes; /* allocations of at least this size fail */
 
 void *__real_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
 void *__wrap_mmap64(void *at, size_t bytes, int prot, int flags, int fd, off_t offset);
@@ -67,7 +67,7 @@ int __wrap_statx(int fd, const char *path, int flags, unsigned mask, struct stat
 
 struct user {
         struct client client;
-        struct wire_reply last; /* its latest reply */
+        struct wire_reply last; /* latest reply of the daemon */
         char text[WIRE_MAX_TEXT + 1];
         unsigned replies;
 };
@@ -196,7 +196,7 @@ static int memory_fd(void)
         return fd;
 }
 
-/* --- what a client asks for --- */
+/* --- requests of a client --- */
 
 static struct request request_of(unsigned i, uint16_t op)
 {
@@ -261,7 +261,7 @@ static uint64_t shared(unsigned tenant)
         return world.tenants[tenant].registered.shared;
 }
 
-/* --- what is shared --- */
+/* --- sharing --- */
 
 static void the_same_memory_is_mapped_and_charged_once(void **state)
 {
@@ -393,7 +393,7 @@ static void test_R2_a_file_is_checked_again_for_each_that_shares_it(void **state
         assert_int_equal(fallocate(fd, 0, 0, 2 * FILE_BYTES), 0);
         (void)lend(ALICE_2, fd, 0, FILE_BYTES);
         assert_int_equal(charged(), FILE_BYTES);
-        /* What it has grown by is not in the mapping, and is charged. */
+        /* The part by which the file has grown is not in the mapping, and is charged. */
         (void)lend(ALICE_2, fd, FILE_BYTES, PAGE);
         assert_int_equal(charged(), FILE_BYTES + PAGE);
         snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -448,7 +448,7 @@ static void test_R17_each_handle_waits_for_its_own_requests_alone(void **state)
         assert_int_equal(world.users[ALICE_2].replies, replies);
         assert_int_equal(charged(), FILE_BYTES);
         memset(place, 'y', PAGE);
-        /* One that comes meanwhile shares what is still mapped. */
+        /* A registration that arrives meanwhile shares the existing mapping. */
         (void)lend(ALICE_3, fd, 0, PAGE);
         assert_int_equal(charged(), FILE_BYTES);
         buffers_unuse(second, named);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the renderers of metrics.c promise: pages that Prometheus and OpenMetrics parsers take, JSON
- * that parses, the same numbers in all of them. The pages are parsed here by a reader of its own,
- * line by line; promtool, where there is one, has the last word on the names. */
+/* Guarantees of the renderers in metrics.c: pages that Prometheus and OpenMetrics parsers accept,
+ * valid JSON, and equal numbers in all of them. The pages are parsed here line by line; promtool,
+ * if installed, checks the names. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -116,7 +116,7 @@ static unsigned check_page(const char *page, bool openmetrics)
                 if (memcmp(line, "# HELP ", 7) == 0) {
                         const char *help = strchr(text, ' ');
 
-                        assert_true(help && help < end - 1); /* it says something */
+                        assert_true(help && help < end - 1); /* the help text is not empty */
                         assert_true((size_t)(help - text) < sizeof(family));
                         snprintf(family, sizeof(family), "%.*s", (int)(help - text), text);
                         for (unsigned i = 0; i < families; i++)
@@ -297,7 +297,7 @@ static void histograms_of_times_begin_with_a_microsecond(void **state)
 #undef BUCKET
 }
 
-/* As Prometheus' own client libraries name them, not as the others here. */
+/* Named like those of Prometheus' own client libraries. */
 static void metrics_of_the_process_have_the_usual_names(void **state)
 {
         _cleanup_(freep) char *page = NULL, *json = NULL;
@@ -564,7 +564,7 @@ static void a_section_of_the_status_is_walked(void **state)
         metrics_walk(&snapshot, "tenant", 1, look_for, &tenant);
         assert_int_equal(tenant.found, 1);
         metrics_walk(&snapshot, "poo", 0, look_for, &none);
-        /* Those by another label are not of the section. */
+        /* Metrics with another label do not belong to the section. */
         none.key = "written_bytes";
         metrics_walk(&snapshot, "store", 0, look_for, &none);
         assert_int_equal(none.found, 0);

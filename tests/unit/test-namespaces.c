@@ -159,7 +159,8 @@ static void what_each_volume_has_missed_is_kept_apart(void **state)
         assert_int_equal(header_of(0).set_claims_count, 2); /* of itself */
 }
 
-/* Others say that it has missed something: that it was emptied for that is its own to say. */
+/* Other volumes report that it has missed changes; the volume itself records that it was emptied
+ * for that. */
 static void what_a_volume_has_missed_itself_counts_once_it_is_emptied(void **state)
 {
         struct volume_set set = two_missed;
@@ -179,7 +180,7 @@ static void what_a_volume_has_missed_itself_counts_once_it_is_emptied(void **sta
         assert_int_equal(namespaces_set(t.names)->missed_at[0][2], 13);
 }
 
-/* It empties both by the highest epoch: never less than what is so. */
+/* An older version empties both by the highest epoch, never by less than required. */
 static void an_older_version_reads_the_sum(void **state)
 {
         note(&two_missed);
@@ -192,12 +193,12 @@ static void an_older_version_reads_the_sum(void **state)
                 assert_int_equal(h.set_missed_count, 4);
                 assert_int_equal(h.set_emptied_at, 12 + 1);
                 assert_int_equal(h.set_removed_at, 7);
-                assert_int_equal(h.bytes, sizeof(h)); /* what follows is not in its way */
+                assert_int_equal(h.bytes, sizeof(h)); /* later records do not disturb it */
         }
 }
 
-/* `missed_count`: the version before this one, which had an epoch of each volume; or an older one.
- */
+/* `missed_count`: the version before this one, which had an epoch of each volume; or an older
+ * one. */
 static void write_as_older(bool missed_count)
 {
         for (unsigned i = 0; i < 2; i++) {
@@ -224,8 +225,8 @@ static void what_an_older_version_wrote_holds_for_each(void **state)
                 assert_false(t.lost);
                 set = namespaces_set(t.names);
                 assert_int_equal(set->epoch, 40);
-                /* It was emptied for whichever claim is not higher, and knows of removals by all.
-                 */
+                /* The volume was emptied for every claim that is not higher, and knows removals by
+                 * all. */
                 assert_int_equal(set->missed_at[0][0], 12);
                 assert_int_equal(set->removed_at[0], 7);
                 assert_int_equal(set->missed_at[1][0], round == 0 ? 23 : 40);
@@ -271,7 +272,7 @@ static void a_torn_end_is_a_torn_copy(void **state)
         assert_true(t.lost);
 }
 
-/* It may be in the page cache alone, of a process whose sync has failed: a sync of it now says
+/* The record may be in the page cache only, of a process whose sync failed: a sync of it now proves
  * nothing. */
 static void what_is_read_is_written_again(void **state)
 {
@@ -309,7 +310,7 @@ static void the_half_of_a_superblock_that_counts_is_written_again(void **state)
         open_dir();
         t.counting = false;
         assert_int_equal(t.writes_at[0] + t.writes_at[2],
-                         0); /* both are the same: nothing is in doubt */
+                         0); /* both copies are equal, so nothing is in doubt */
 }
 
 /* Never shorter than was asked for, and longer by less than a thousandth. */

@@ -65,7 +65,7 @@ static void assert_has_not(const char *text, const char *what)
                 fail_msg("\"%s\" is there: %.100s", what, strstr(text, what));
 }
 
-/* Of a number that is none, printed as one. */
+/* Checks that no invalid number is printed. */
 static void assert_only_numbers(const char *text)
 {
         static const char *const words[] = { "nan", "inf" };
@@ -267,7 +267,7 @@ static void it_reloads_itself_unless_it_is_paused(void **state)
         assert_well_formed(paused);
 }
 
-/* What a client can choose is text, and no more, wherever it is shown. */
+/* Text chosen by a client is displayed as text, and nothing else, everywhere. */
 static void names_are_text(void **state)
 {
         static const char *const names[] = {
@@ -442,7 +442,7 @@ static void plots_show_the_samples(void **state)
         assert_true(strlen(page) < 64 * 1024);
 }
 
-/* Of each line the runs of points: a new one after a gap, and where there is no value. */
+/* Each line is split into runs of points at gaps and missing values. */
 static void a_gap_is_not_drawn_over(void **state)
 {
         static const double ages[] = { 60, 50, 40, 30, 20, 10 };

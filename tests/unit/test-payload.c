@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a replay compares with must notice every kind of wrong block: a replay that cannot fail
+/* The comparison of a replay must detect every kind of wrong block: a replay that cannot fail
  * proves nothing. */
 #include <setjmp.h>
 #include <stdarg.h>

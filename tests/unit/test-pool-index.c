@@ -86,7 +86,7 @@ static int setup(void **state)
         return 0;
 }
 
-/* What was seen of holds is too old by then to count. */
+/* Lets the last reading of the holds expire. */
 static void pass_time(void)
 {
         now_ns += 2 * MILLISECOND;
@@ -190,7 +190,7 @@ static bool is_there(uint32_t n)
         return pool_find(pool, 1, &k, n) != POOL_NONE;
 }
 
-/* As a client does it; NULL: the daemon would be asked. */
+/* Finds a record as a client does; NULL: a client would ask the daemon. */
 static const struct pool_index_record *find_as(uint64_t tag, uint32_t n)
 {
         struct key k = key_of(n);
@@ -270,7 +270,7 @@ static void drop(uint32_t chunk)
         (void)pool_release_held(pool);
 }
 
-/* So many chunks of 1 MiB fill it, numbered from `first` on. */
+/* Fills the pool with chunks of 1 MiB, numbered from `first` on. */
 enum { FULL = POOL / MIB };
 static void fill(uint32_t first)
 {
@@ -278,8 +278,8 @@ static void fill(uint32_t first)
                 add(first + i, MIB);
 }
 
-/* So many chunks of 4 KiB fill it, numbered from 0 on, of which the first client holds the first.
- */
+/* Fills the pool with chunks of 4 KiB, numbered from 0 on; the first client holds the first
+ * `held`. */
 enum { ALL = POOL / 4096 };
 static void fill_with_pages(uint32_t held)
 {
@@ -416,7 +416,7 @@ static void what_a_purge_has_still_to_drop_is_not_announced(void **state)
         assert_null(find(7));
 }
 
-/* What a purge has still to drop a client cannot tell from the rest. */
+/* A client cannot distinguish chunks that a purge has yet to drop. */
 static void while_a_purge_is_under_way_clients_find_nothing(void **state)
 {
         static struct pool_purge other;
@@ -439,7 +439,7 @@ static void while_a_purge_is_under_way_clients_find_nothing(void **state)
         assert_true(pool_index_is_live(&view));
         for (uint32_t i = 0; i < 100; i++)
                 assert_null(find(i));
-        /* Of nothing, and while it is suspended for something else. */
+        /* A purge of nothing, and one while the index is suspended for another reason. */
         pool_purge(pool, &purge);
         assert_true(pool_index_is_live(&view));
         add(5, 4096);
@@ -476,7 +476,7 @@ static void what_is_not_verified_yet_is_not_announced(void **state)
         close(page);
 }
 
-/* Of keys whose buckets are these two, no more than they have words. */
+/* Keys that share two buckets, no more than the buckets have words. */
 static void what_finds_no_place_is_asked_for(void **state)
 {
         enum { KEYS = 24 };
@@ -556,7 +556,7 @@ static void files_are_sealed_and_the_index_is_read_only(void **state)
         assert_true(bytes <= POOL / 50);
 }
 
-/* --- as a reader sees it --- */
+/* --- the reader's view --- */
 
 static void a_malformed_header_is_refused(void **state)
 {
@@ -749,7 +749,7 @@ static void each_candidate_is_found_once(void **state)
         m->buckets[p.a].words[1] = pool_index_word(hash, UINT32_MAX);     /* wraps to none */
         m->buckets[p.a].words[2] = pool_index_word(hash, 3);              /* one */
         m->buckets[p.a].words[3] = pool_index_word(hash ^ 1ull << 32, 4); /* another's */
-        m->buckets[p.a].words[7] = pool_index_word(hash ^ 1, 5);          /* of the same half */
+        m->buckets[p.a].words[7] = pool_index_word(hash ^ 1, 5); /* equal upper half of the hash */
         m->buckets[p.b].words[0] = pool_index_word(hash, UINT32_MAX - 1);
         m->buckets[p.b].words[7] = pool_index_word(hash, RECORDS - 1);
         for (unsigned first_only = 0; first_only < 2; first_only++) {
@@ -767,7 +767,7 @@ static void each_candidate_is_found_once(void **state)
         assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
         assert_int_equal(at, POOL_INDEX_WORDS);
         assert_int_equal(pool_index_find(&v, hash, true, &at), RECORDS - 1);
-        /* What is nothing in the last word of the first is not made up for by the second. */
+        /* An empty last word in the first bucket is not replaced by the second bucket. */
         m->buckets[p.a].words[7] = pool_index_word(hash, RECORDS);
         at = 3;
         assert_int_equal(pool_index_find(&v, hash, true, &at), POOL_INDEX_NONE);
@@ -777,7 +777,7 @@ static void each_candidate_is_found_once(void **state)
         memset(m->buckets, 0, sizeof(m->buckets));
         assert_int_equal(pool_index_find(&v, 1, false, &at), POOL_INDEX_NONE);
 
-        /* Of the candidates only that which has the key now counts. */
+        /* Only the candidate that has the key at present counts. */
         m->records[5] = (struct pool_index_record){
                 .key = k, .tag = 9, .serial = 1, .offset = 4096, .length = 77, .generation = 3
         };
@@ -953,8 +953,8 @@ static bool count_is_held(void *userdata, uint32_t chunk)
         return guard->is_held(userdata, chunk);
 }
 
-/* The search for a victim goes by what was seen a moment ago, not by each client's page each time.
- */
+/* The search for a victim goes by what was seen a moment ago, not by each client's page each
+ * time. */
 static void what_is_known_to_be_held_is_not_asked_for(void **state)
 {
         enum { HELD = 2048, PUTS = 64 };
@@ -971,7 +971,7 @@ static void what_is_known_to_be_held_is_not_asked_for(void **state)
         assert_true(n_asked >= PUTS && n_asked <= 2 * PUTS);
         for (uint32_t i = 0; i < ALL; i++)
                 assert_int_equal(is_there(i), i < HELD || i >= HELD + PUTS);
-        /* Nor is it when all are held. */
+        /* The page is not read again either when all chunks are held. */
         for (uint32_t i = HELD + PUTS; i < ALL + PUTS; i++)
                 hold(0, chunk_of(i));
         now_ns += 10 * MILLISECOND;
@@ -982,7 +982,7 @@ static void what_is_known_to_be_held_is_not_asked_for(void **state)
         __real_pool_set_guard(pool, guard);
 }
 
-/* What was found held when all holds were read counts as held until they are read again. */
+/* Chunks found held when all holds were read count as held until they are read again. */
 static void what_was_let_go_meanwhile_leaves_a_moment_later(void **state)
 {
         uint32_t chunk;
@@ -1001,7 +1001,7 @@ static void what_was_let_go_meanwhile_leaves_a_moment_later(void **state)
         now_ns += 1;
         add(103, MIB);
         assert_true(!is_there(0) && is_there(4));
-        /* What is taken meanwhile counts at once. */
+        /* A new hold counts at once. */
         chunk = chunk_of(4);
         hold(0, chunk);
         add(104, MIB);
@@ -1047,7 +1047,7 @@ static void holds_are_read_the_less_often_the_more_there_are(void **state)
         assert_false(is_there(0));
 }
 
-/* Nor is a slab taken from them that often. */
+/* A slab is not taken from them that often either. */
 static void a_slab_that_may_be_held_stays_until_that_can_be_seen(void **state)
 {
         enum { HELD = 2048 };
@@ -1145,7 +1145,7 @@ static void what_is_dropped_keeps_its_slot_while_it_is_held(void **state)
         assert_int_not_equal(find(0x5a)->offset, offset);
 
         let_go(0, chunk);
-        assert_int_equal(pool_held(pool), 1); /* it did not say so */
+        assert_int_equal(pool_held(pool), 1); /* the client has not reported it */
         assert_int_equal(pool_release_held(pool), 1);
         assert_int_equal(pool_held(pool), 0);
         pool_get_stats(pool, &s);
@@ -1189,7 +1189,7 @@ static void however_it_was_dropped(void **state)
         let_go(0, purged);
         assert_int_equal(pool_release_held(pool), 1);
         assert_int_equal(pool_held(pool), 2);
-        /* What is full looks for them by itself. */
+        /* A full pool looks for released holds itself. */
         fill(100);
         assert_int_equal(pool_held(pool), 2);
         for (uint32_t i = 0; i < pool_records(pool); i++)
@@ -1253,7 +1253,7 @@ static void a_hold_of_something_else_holds_nothing(void **state)
         hold_raw(0, bucket, n++, pool_page_hold(chunk, MIB - 1));
         hold_raw(0, bucket, n++, pool_page_hold(chunk, MIB + 1));
         hold_raw(0, bucket, n++, pool_page_hold(chunk, 0));
-        hold_raw(0, bucket, n++, MIB); /* of no record */
+        hold_raw(0, bucket, n++, MIB); /* an invalid record */
         hold_raw(0, bucket, n++, UINT64_MAX);
         n = 0;
         bucket += 3;
@@ -1315,7 +1315,7 @@ static void a_hold_of_no_bytes_holds_nothing(void **state)
         assert_int_equal(s.used_bytes, 0);
 }
 
-/* Whatever a client says, and whatever becomes of it. */
+/* Whatever a client does, and whatever happens to the chunk. */
 static void what_is_not_verified_is_never_announced(void **state)
 {
         struct pool_kept kept = { .namespace_id = 1, .length = 4096 };
@@ -1341,14 +1341,14 @@ static void what_is_not_verified_is_never_announced(void **state)
         hold(0, chunk[1]);
         while (n < slots)
                 add(n++, 4096);
-        /* They are the oldest, and taken for a victim. */
+        /* The chunks are the oldest, and are chosen as victims. */
         for (unsigned i = 0; i < 8; i++) {
                 add(n++, 4096);
                 assert_null(find(0));
                 assert_null(find(1));
                 pass_time();
         }
-        /* Nor where a slab is to move. */
+        /* Moving a slab does not drop held chunks either. */
         for (uint32_t i = 2; i < n; i++)
                 if (is_there(i))
                         hold(0, chunk_of(i));
@@ -1517,7 +1517,8 @@ static void what_was_found_again_keeps_its_bytes_until_it_is_let_go(void **state
         assert_int_equal(pthread_create(&client, NULL, race, NULL), 0);
         end = real_ns() +
               (getenv("KVCACHE_TEST_LONG") ? RACED_LONG_MS : RACED_MS) * (SECOND / 1000);
-        /* What is dropped is absent until the next drop, and what was absent has its slot. */
+        /* A dropped chunk stays absent until the next drop, and an absent chunk's slot is
+         * reused. */
         while (real_ns() < end || __atomic_load_n(&raced.held, __ATOMIC_RELAXED) == 0)
                 for (unsigned i = 0; i < 64; i++, drops++) {
                         uint32_t n = (uint32_t)drops % RACED_KEYS;
@@ -1612,7 +1613,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         assert_int_equal(pages[0]->allowance, most / 2);
         hold(0, chunk);
         assert_int_equal(pool_chunk(pool, chunk)->length, MIB);
-        /* As much as twice, but no more. */
+        /* Up to twice the allowance is tolerated. */
         for (unsigned i = 0; i < 200; i++)
                 look_at(most - MIB, SECOND);
         assert_false(clients[0].revoked);
@@ -1627,7 +1628,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         look_at(most - MIB + 1, 10 * MILLISECOND);
         assert_true(clients[0].revoked);
         assert_int_equal(stats().revoked, 1);
-        /* It finds nothing any more, before its holds count for nothing, and while it is there. */
+        /* A revoked client finds nothing before its holds stop counting, and afterwards. */
         assert_int_equal(pages[0]->tags[0], 0);
         pool_index_allow(&clients[0], 1, 1);
         assert_int_equal(pages[0]->tags[0], 0);
@@ -1635,7 +1636,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         add(2000, MIB);
         assert_false(is_there(0));
 
-        /* It holds nothing any more. */
+        /* A revoked client holds nothing. */
         assert_int_equal(pool_index_holds(&clients[0]), 0);
         pool_index_each_hold(&clients[0], on_held, seen);
         assert_int_equal(seen[0], 0);
@@ -1649,7 +1650,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         leave(0);
         assert_int_equal(stats().revoked, 1);
         assert_int_equal(stats().allowed, 0);
-        /* Nor does its user, for a while; others do. */
+        /* Its user is refused for a while; other users are not. */
         assert_int_equal(join_as(0, UID, POOL), -EACCES);
         assert_int_equal(join_as(1, OTHER_UID, POOL), 0);
         now_ns += 59 * SECOND;
@@ -1773,17 +1774,17 @@ static void a_session_that_ended_gives_out_nothing_more(void **state)
         for (unsigned i = 0; i < POOL_PAGE_NAMESPACES; i++)
                 assert_int_equal(pages[0]->tags[i], 0);
         assert_int_equal(pages[1]->tags[0], tag);
-        /* What it held before, it holds until it leaves. */
+        /* Earlier holds last until the client leaves. */
         assert_int_equal(pool_index_holds(&clients[0]), 1);
         add(100, MIB);
         assert_true(is_there(0));
         leave(0);
         add(101, MIB);
         assert_false(is_there(0));
-        pool_index_close(&clients[0]); /* it has left */
+        pool_index_close(&clients[0]); /* the client has left */
 }
 
-/* What was dropped under it, too, when it is looked for; others keep what they hold. */
+/* Also when chunks dropped under its holds are searched; others keep their holds. */
 static void one_that_is_revoked_is_no_longer_waited_for(void **state)
 {
         uint32_t mine, other;
@@ -1853,7 +1854,7 @@ static void who_leaves_gives_everything_back(void **state)
         assert_true(pool_holds_more(pool)); /* once for all that leave at a time */
         assert_int_equal(pool_release_held(pool), FULL / 2);
         assert_null(clients[1].index);
-        pool_index_leave(&clients[1]); /* it has left */
+        pool_index_leave(&clients[1]); /* the client has left */
         assert_int_equal(stats().clients, 1);
         for (uint32_t i = 0; i < FULL / 2; i++)
                 add(100 + i, MIB);
@@ -1863,7 +1864,7 @@ static void who_leaves_gives_everything_back(void **state)
         assert_null(pool_index_next_client(pi, &clients[0]));
 }
 
-/* --- what they got --- */
+/* --- counters of clients --- */
 
 static struct pool_index_count count(unsigned number, bool is_possible)
 {
@@ -1894,7 +1895,7 @@ static void counts_bring_what_was_got_since_the_last(void **state)
         assert_count(count(256, true), 1, 0, 7, 0);
         pages[0]->counts[0] = (struct pool_page_count){ 11, 1000, 3 * MIB + 5, 3 };
         assert_count(count(1, true), 1, 0, 5, 1);
-        /* What goes back brings nothing, and counts from there. */
+        /* A counter that decreases adds nothing, and counts from its new value. */
         pages[0]->counts[0] = (struct pool_page_count){ 5, 1, 1, 1 };
         assert_count(count(1, false), 0, 0, 0, 0);
         pages[0]->counts[0] = (struct pool_page_count){ 7, 2, 3, 2 };
@@ -1919,7 +1920,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         now_ns += 4000;                                        /* a thousand keys */
         pages[0]->counts[0].keys = 401;
         assert_count(count(1, true), 400, 0, 0, 0);
-        /* Of all namespaces together. */
+        /* The limit applies to all namespaces together. */
         pages[0]->counts[2].keys = 601;
         assert_count(count(3, false), 600, 0, 0, 0);
         pages[0]->counts[2].keys = 602;
@@ -1929,7 +1930,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         assert_count(count(3, true), 1, 0, 0, 0);
 
         now_ns += SECOND;
-        /* Of more bytes than so many keys can have: the keys alone. */
+        /* If there are more bytes than the keys can have, only the keys count. */
         pages[0]->counts[3] = (struct pool_page_count){ 2, 100 * slab, 2 * slab, 0 };
         assert_count(count(4, false), 2, 0, 0, 0);
         pages[0]->counts[4] = (struct pool_page_count){ 2, 2 * slab, UINT64_MAX, 0 };
@@ -1944,7 +1945,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         c = count(7, false);
         assert_true(c.keys > 0 && c.keys <= SECOND / 4 + 1001);
         assert_true(c.untold == 0 && c.mapped_bytes == 0 && c.copied_bytes == 0);
-        /* Nor is what could be of the keys that were not believed. */
+        /* Bytes of keys that were not believed do not count either. */
         pages[0]->counts[8].keys = UINT64_C(1) << 63;
         (void)count(9, false);
         now_ns += SECOND;
@@ -1953,7 +1954,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         pages[0]->counts[8] =
                 (struct pool_page_count){ UINT64_C(1) << 63, 0, 0, UINT64_C(1) << 62 };
         assert_count(count(9, false), 0, 0, 0, 0);
-        /* As much as the keys that were, and no more. */
+        /* Bytes count up to the maximum of the believed keys. */
         pages[0]->counts[9] = (struct pool_page_count){ 2, slab, 0, 1 };
         assert_count(count(10, true), 2, slab, 0, 1);
         pages[0]->counts[9] = (struct pool_page_count){ 2, 3 * slab - 1, 0, 2 };
@@ -1969,7 +1970,7 @@ static void what_cannot_be_true_is_left_out(void **state)
         assert_count(count(10, false), 0, 0, 0, 0);
         pages[0]->counts[10].keys = UINT64_C(1) << 62; /* and all that is left */
         (void)count(11, false);
-        /* It has had all that is possible, and has more a moment later. */
+        /* The client has used its possible lookups, and has more a moment later. */
         pages[0]->counts[7].keys = 1;
         assert_count(count(8, false), 0, 0, 0, 0);
         now_ns += 4;
@@ -1988,7 +1989,7 @@ static int take_touches(void)
         return pool_index_take_touches(&clients[0], touches, &words);
 }
 
-/* As a client writes a request into its ring. */
+/* Writes a request into the ring as a client does. */
 static void tell_head(uint64_t head)
 {
         pages[0]->ring[pages[0]->written++ % POOL_PAGE_RING] = head;
@@ -2093,7 +2094,7 @@ static void nonsense_in_the_ring_is_passed_by(void **state)
                         tell(&chunk, 1);
                         pages[0]->written += POOL_PAGE_RING - 1;
                         break;
-                case 7: /* it goes back */
+                case 7: /* the counter decreases */
                         pages[0]->written -= 1;
                         break;
                 default:
@@ -2132,7 +2133,7 @@ static void what_is_not_there_any_more_is_not_touched(void **state)
         tell_head(pool_page_touch(pool_records(pool), 0));
         tell_head(pool_page_touch(pool_max_chunks(pool), 0));
         assert_int_equal(take_touches(), 2);
-        assert_int_equal(words, 6); /* what is not touched has been read, too */
+        assert_int_equal(words, 6); /* words that touch nothing have been read, too */
         assert_int_equal(touches[n++].chunk, chunks[0]);
         assert_int_equal(touches[n++].chunk, chunks[3]);
         assert_int_equal(take_touches(), 0);

@@ -38,7 +38,7 @@ static struct pool *new_pool(uint64_t bytes)
                 uint64_t offset = (uint64_t)pool_next_slab(p) * pool_slab_bytes(p), huge;
 
                 assert_int_equal(pool_populate(p, offset, pool_slab_bytes(p), &huge), 0);
-                assert_int_equal(huge, 0); /* they were not requested */
+                assert_int_equal(huge, 0); /* huge pages were not requested */
                 assert_int_equal(pool_open_slab(p, 0), 0);
         }
         return p;
@@ -113,7 +113,7 @@ static void what_is_populated_keeps_what_is_in_it(void **state)
         backing_close(&b);
 }
 
-/* Of the mapping that begins at `base`, as the kernel says. */
+/* Returns the part of the mapping at `base` that is in huge pages, according to the kernel. */
 static uint64_t mapped_by_huge_pages(const void *base)
 {
         FILE *f = fopen("/proc/self/smaps", "re");
@@ -443,7 +443,7 @@ enum { N_KEYS = 400, N_NAMESPACES = 5, N_PURGES = 8 };
 /* Two of them share the count of their chunks, and three the bucket of their purges. */
 static const uint32_t namespaces[N_NAMESPACES] = { 1, 2, 1 + 1024, 1 + 8192, 3 };
 
-/* What the pool should find, and what its watch was notified of. */
+/* Expected contents of the pool, and notifications of its watch. */
 struct truth {
         struct pool *p;
         uint32_t chunk[N_NAMESPACES][N_KEYS];
@@ -559,7 +559,7 @@ static void purges_beside_everything_else_leave_what_they_should(void **state)
         pool_free(t.p);
 }
 
-/* One of each namespace in turn; what is pinned goes as well, with its last pin. */
+/* Drops one chunk of each namespace in turn; pinned chunks are dropped with their last pin. */
 static void a_namespace_is_dropped_without_looking_further_than_its_last_chunk(void **state)
 {
         enum { N = 300, MANY = 8192 };
@@ -700,7 +700,7 @@ static void what_is_leased_of_the_pool_counts_once(void **state)
         assert_int_equal(lease_holder_init(l, &two, 2, false), 0);
         assert_int_equal(lease_acquire(l, &one, a, &lease[0]), 0);
         assert_int_equal(lease_acquire(l, &one, b, &lease[1]), 0);
-        /* What is leased already costs nothing more, what is not does not fit. */
+        /* A chunk that is leased already costs nothing more; another one does not fit. */
         assert_int_equal(lease_acquire(l, &two, b, &lease[2]), 0);
         assert_int_equal(lease_release(l, &two, lease[2]), 0);
         assert_int_equal(lease_acquire(l, &two, c, &lease[2]), LEASE_FULL);
@@ -755,8 +755,8 @@ static void each_user_of_a_chunk_is_charged_until_its_last_lease_ends(void **sta
         pool_free(p);
 }
 
-/* Whatever users lease, there is something left for one more; what several connections of one user
- * lease is its own once. */
+/* Room for one more user remains, whatever users lease; a chunk leased by several connections of
+ * one user counts once. */
 static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
 {
         enum { CHUNKS = 16, HOLDERS = 3 };
@@ -785,11 +785,11 @@ static void test_R10_a_users_leases_leave_room_for_another_user(void **state)
         for (n = 0; lease_acquire(l, &second, chunks[CHUNKS - 1 - n], &lease) == 0;)
                 n++;
         assert_int_equal(n, 3);
-        /* What another one leases is its own, too; and it may have it although that is at its end.
-         */
+        /* A chunk leased by another user counts for that user, too, who may lease it even at its
+         * limit. */
         assert_int_equal(lease_acquire(l, &second, chunks[0], &lease), LEASE_FULL);
         assert_int_equal(lease_acquire(l, &third, chunks[0], &lease), 0);
-        /* One of two leases of a user ends: the chunk is the user's still. */
+        /* When one of two leases of a user ends, the chunk still counts for the user. */
         release_all(l, &greedy[0]);
         release_all(l, &third);
         assert_int_equal(lease_acquire(l, &greedy[2], chunks[CHUNKS - 4], &lease), LEASE_FULL);

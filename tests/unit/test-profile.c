@@ -23,7 +23,7 @@ struct fake {
         atomic_uint moved[MOST_BLOCKS]; /* times, in all passes */
         atomic_uint pass[MOST_BLOCKS];  /* times, in this pass */
         atomic_uint checked[MOST_BLOCKS];
-        atomic_uint last[MOST_BLOCKS]; /* of each user: the block moved last, plus one */
+        atomic_uint last[MOST_BLOCKS]; /* per user, the block moved last, plus one */
         atomic_uint clients, most_window, passes, writes, cold, disordered;
         uint64_t users;
         _Atomic uint64_t generation;

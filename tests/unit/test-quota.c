@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may connect, as which tenant, and who is an admin; what is charged is uncharged, and never
- * more than the limit.
- */
+/* Permission to connect, tenants and admins; every charge is released, and no limit is exceeded. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -325,10 +323,10 @@ static void test_R10_a_connection_has_a_limit_of_its_own(void **state)
         assert_int_equal(quota_holder_open(&other, t, 0, 10), 0);
         assert_int_equal(quota_charge(&a, QUOTA_LEASES, 2), 0);
         assert_int_equal(quota_charge(&a, QUOTA_LEASES, 1), QUOTA_OVER_CONNECTION);
-        assert_int_equal(quota_charge(&b, QUOTA_LEASES, 1), 0); /* of the same user */
+        assert_int_equal(quota_charge(&b, QUOTA_LEASES, 1), 0); /* the same user */
         assert_int_equal(quota_charge(&b, QUOTA_LEASED_BYTES, 1001), QUOTA_OVER_CONNECTION);
         assert_int_equal(quota_charge(&b, QUOTA_LEASED_BYTES, 1000), 0);
-        assert_int_equal(quota_charge(&other, QUOTA_LEASES, 100), 0); /* of another tenant */
+        assert_int_equal(quota_charge(&other, QUOTA_LEASES, 100), 0); /* another tenant */
         quotas_get_usage(t, 1, &u);
         assert_int_equal(u.used[QUOTA_LEASES], 3);
         assert_int_equal(u.refused[QUOTA_LEASES], 1);
@@ -397,8 +395,8 @@ static void test_R10_users_share_what_is_left(void **state)
                 assert_true(i == 0 ? n == ALL / 4 * 3 : i < 3 ? n > 0 && n < before : n <= before);
                 before = n;
         }
-        /* Another connection of the same user has nothing more; too much at once is refused whole.
-         */
+        /* Another connection of the same user has nothing more; too much at once is refused
+         * whole. */
         assert_int_equal(quota_holder_open(&second, t, 0, 100), 0);
         assert_ptr_equal(second.user, holders[0].user);
         assert_int_equal(quota_user_uid(second.user), 100);
@@ -414,7 +412,7 @@ static void test_R10_users_share_what_is_left(void **state)
         admin.admin = true;
         assert_int_equal(quota_charge(&admin, QUOTA_REGIONS, ALL - total.used[QUOTA_REGIONS]), 0);
         assert_int_equal(quota_charge(&admin, QUOTA_REGIONS, 1), QUOTA_FULL);
-        /* What must be kept is charged over the limit, and given back as all else. */
+        /* Resources that must be kept are charged above the limit, and released like others. */
         quota_charge_anyway(&second, QUOTA_REGIONS, 3);
         quotas_get_total(t, &total);
         assert_int_equal(total.used[QUOTA_REGIONS], ALL + 3);

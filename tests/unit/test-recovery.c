@@ -159,8 +159,8 @@ static void queue(const struct disk_entry *e)
                         write_page();
 }
 
-/* Nothing is written. What is still queued stays so: a put that is evicted at once has its entry.
- */
+/* Nothing is written. What is still queued stays so: a put that is evicted at once has its
+ * entry. */
 static void evict(uint32_t slot)
 {
         if (w.slot[slot].key == 0)
@@ -212,7 +212,7 @@ static void put(uint32_t n)
                 .slot_offset = at,
                 .slot_pages = size,
                 .length = size * DISK_PAGE - (uint32_t)random_below(DISK_PAGE),
-                .namespace_id = chance(98) ? t.ns : t.ns + 7, /* which does not exist */
+                .namespace_id = chance(98) ? t.ns : t.ns + 7, /* a namespace that does not exist */
                 .created_ms = 1000 * w.seq / 3,
                 .segment_epoch = w.cut[segment].epoch,
         };
@@ -293,7 +293,7 @@ static void crash(unsigned unsynced, bool tears)
         }
 }
 
-/* Of the last pages, none of which was synced, the very last ones are there, and no other. */
+/* Keeps only the very last of the pages that were not synced. */
 static void lose_all_but(uint32_t kept, uint32_t unsynced)
 {
         for (uint32_t i = kept + 1; i <= unsynced; i++) {
@@ -314,7 +314,7 @@ struct line {
 static struct line lines[PAGES_MAX * DISK_PAGE_ENTRIES];
 static size_t n_lines, n_valid;
 static uint32_t expected[KEYS]; /* generations; 0: not there */
-static uint32_t evicted[KEYS];  /* of those that were, without a word: they may be back later */
+static uint32_t evicted[KEYS];  /* chunks evicted without a record, which may return */
 
 static bool is_left_over(const struct disk_page *newest, uint32_t i)
 {
@@ -512,7 +512,7 @@ static void lay_down(void)
         close(fd);
 }
 
-/* Its generation; 0: it is not there. */
+/* Returns the generation of a chunk, or 0 if it is absent. */
 static uint32_t found(uint64_t n)
 {
         struct key k = key_of(n);
@@ -565,7 +565,8 @@ static void expect_what_lives(unsigned n)
         assert_int_equal(st.chunks, n);
 }
 
-/* What a crash left would pass for whole at the next start, or be made whole by another crash. */
+/* Remains of a crash would be taken for whole at the next start, or be completed by another
+ * crash. */
 static void expect_what_is_left_over_to_be_erased(void)
 {
         static const struct disk_page zeros;
@@ -672,7 +673,7 @@ static void what_a_crash_left_is_found_behind_what_a_start_needs(void **state)
         assert_true(left_out > 0);
 }
 
-/* As no store leaves them; a copy that was taken while it ran may. */
+/* No store leaves such pages, but a copy taken while it ran may. */
 static void pages_out_of_order_count_by_their_sequences(void **state)
 {
         for (uint32_t i = 300; i < 324; i += STEP) {

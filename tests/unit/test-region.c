@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may be registered, and what not: rule R2. */
+/* Memory that may be registered, and memory that may not: rule R2. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -247,7 +247,7 @@ static long reserve_huge_pages(long more)
         return fclose(f) == 0 ? before : -1;
 }
 
-/* They are the machine's: tests that use them take turns, as daemon/buffers.py has it. */
+/* Huge pages belong to the machine: tests that use them take turns, as in daemon/buffers.py. */
 static int take_turn_with_huge_pages(void)
 {
         int turn = open(HUGE_PAGES, O_RDONLY | O_CLOEXEC);
@@ -279,7 +279,7 @@ static void test_R2_huge_pages_are_taken_whole(void **state)
         reserved = reserve_huge_pages(2) >= 0;
         r = fallocate(fd, 0, 0, 2 * huge) < 0 ? errno : 0;
         if (reserved)
-                (void)reserve_huge_pages(-2); /* those are given back when they are free again */
+                (void)reserve_huge_pages(-2); /* the pages are returned when they are free again */
         if (r != 0) {
                 print_message("cannot reserve two huge pages: %s\n", strerror(r));
                 assert_int_equal(r, ENOSPC);

@@ -74,7 +74,7 @@ static void every_error_has_its_result(void **state)
                 { BACKEND_CREATE, CALL_OPENAT, EROFS, 1, -EACCES },
                 { BACKEND_CREATE, CALL_OPENAT, ENOSPC, 1, -ENOSPC },
                 { BACKEND_CREATE, CALL_OPENAT, EDQUOT, 1, -ENOSPC },
-                { BACKEND_CREATE, CALL_OPENAT, EEXIST, 2, 0 }, /* its temporary name */
+                { BACKEND_CREATE, CALL_OPENAT, EEXIST, 2, 0 }, /* temporary name of the object */
                 { BACKEND_CREATE, CALL_OPENAT, ENOENT, 1, 0 }, /* the sweeper took the directory */
                 { BACKEND_CREATE, CALL_OPENAT, ENOENT, 2, -EIO },
                 { BACKEND_CREATE, CALL_OPENAT, ESTALE, 1, 0 },
@@ -195,7 +195,7 @@ static void without_hard_links_it_is_renamed(void **state)
                         print_message("no RENAME_NOREPLACE on this file system: skipped\n");
                         skip();
                 }
-                assert_int_equal(n_calls(CALL_LINKAT), 1); /* it is remembered */
+                assert_int_equal(n_calls(CALL_LINKAT), 1); /* the result is remembered */
                 assert_int_equal(n_calls(CALL_RENAMEAT2), 2);
                 assert_int_equal(create(NAME, BYTES, 3), -EEXIST);
                 assert_int_equal(read_back(NAME, BYTES, 1), 0);
@@ -230,7 +230,7 @@ static void without_either_it_is_renamed_over(void **state)
         assert_int_equal(count_files("", ".tmp"), 0);
 }
 
-/* As when NFS sends a request again, since its answer was lost. */
+/* NFS may repeat a request whose answer was lost. */
 static void a_link_that_was_made_after_all_counts(void **state)
 {
         start(1, false);
@@ -349,8 +349,8 @@ static struct operation *submit_read(const char *name, uint64_t ms)
         return o;
 }
 
-/* It hangs, as the `n`th. Its deadline is in `ms`, or later where the machine was too slow to begin
- * with it by then. */
+/* Submits an operation that hangs, as the `n`th. Its deadline is in `ms`, or later if the machine
+ * was too slow to start it by then. */
 static struct operation *submit_hanging(enum backend_op_kind kind, unsigned n, uint64_t ms)
 {
         for (;; ms *= 2) {
@@ -367,7 +367,8 @@ static struct operation *submit_hanging(enum backend_op_kind kind, unsigned n, u
         }
 }
 
-/* Of the back end, its supervisor included; a thread has its name a moment after it has begun. */
+/* Counts the threads of the back end, including its supervisor; a thread has its name a moment
+ * after it has begun. */
 static unsigned n_threads(void)
 {
         DIR *dir = opendir("/proc/self/task");
@@ -414,7 +415,7 @@ static void one_that_hangs_does_not_stop_the_others(void **state)
         assert_false(has_ended(hung[0]) || has_ended(hung[1]));
         release_calls();
         for (unsigned i = 0; i < 2; i++) {
-                assert_int_equal(wait_for(hung[i]), 0); /* it ends when it ends */
+                assert_int_equal(wait_for(hung[i]), 0); /* the operation ends at some time */
                 assert_true(holds(hung[i], BYTES, 1));
                 operation_free(hung[i]);
         }
@@ -426,7 +427,7 @@ static void what_waits_behind_hung_threads_ends_in_time(void **state)
         struct operation *hung[HUNG], *waiting[WAITING];
         uint64_t begun;
 
-        start(2, false); /* so four threads at most */
+        start(2, false); /* at most four threads */
         assert_int_equal(create(NAME, BYTES, 1), 0);
         hang_call(CALL_PREADV, 0, HUNG);
         for (unsigned i = 0; i < HUNG; i++)
@@ -533,7 +534,7 @@ static void a_stop_waits_for_nothing(void **state)
         }
         assert_false(has_ended(reading) || has_ended(creating) || has_ended(waiting[0]));
         release_calls();
-        /* What was read before it came back is read; what was not yet named is not. */
+        /* A read that completed before counts; an object not yet named does not exist. */
         assert_int_equal(wait_for(reading), 0);
         assert_int_equal(wait_for(waiting[0]), 0);
         assert_int_equal(wait_for(creating), -ECANCELED);

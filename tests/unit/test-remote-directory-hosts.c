@@ -21,7 +21,7 @@ enum {
         HOSTS = 2,
         OBJECTS = 100,
         BYTES = HEADER + 60000,
-        KILLS = SANITIZES_THREADS ? 30 : 200, /* it makes processes slowly */
+        KILLS = SANITIZES_THREADS ? 30 : 200, /* ThreadSanitizer makes processes slowly */
 };
 
 static void name_of(unsigned i, char ret[static 64])
@@ -29,7 +29,7 @@ static void name_of(unsigned i, char ret[static 64])
         snprintf(ret, 64, "kv/1/id/%02x/%u", i % 8, i);
 }
 
-/* Which of the hosts an object is from, as every byte of it says; -1: it is not there. */
+/* Returns the host that wrote an object, as every byte of it tells, or -1 if it is absent. */
 static int whole_object(const char *name, unsigned i)
 {
         struct operation *o = operation_new(BACKEND_READ, name, BYTES);
@@ -78,8 +78,8 @@ static void run_host(unsigned host, int gate)
         _exit((int)won);
 }
 
-/* Every name is created by one of two processes, and what a third one reads is whole at any time.
- */
+/* Every name is created by one of two processes, and what a third one reads is whole at any
+ * time. */
 static void of_several_creates_one_wins(void **state)
 {
         unsigned won = 0, of[HOSTS] = { 0 };
@@ -190,7 +190,7 @@ static void a_kill_leaves_whole_objects(void **state)
         for (unsigned round = 0; round < KILLS || (left == 0 && round < 50 * KILLS); round++) {
                 random = random * 6364136223846793005u + 1442695040888963407u;
                 kill_one(o, round, (random >> 33) % 3000000);
-                left = count_files("", ".tmp"); /* of those killed in the middle */
+                left = count_files("", ".tmp"); /* files of processes killed in the middle */
         }
         start(4, false);
         for (unsigned i = 0; i < OBJECTS; i++) {

@@ -64,7 +64,7 @@ static void a_lease_ends_by_the_clock_of_the_file_system(void **state)
         assert_int_equal(lease("b", 2 * MINUTE_NS), 0);
         assert_false(exists(LEASE_FILE));
         assert_int_equal(lease("a", MINUTE_NS), -EBUSY);
-        age(NEXT_FILE, 61); /* it is the holder's duration that counts */
+        age(NEXT_FILE, 61); /* the holder's duration counts */
         assert_int_equal(lease("a", MINUTE_NS), -EBUSY);
         assert_int_equal(count_files("", ".tmp"), 0);
 }
@@ -151,7 +151,7 @@ static void errors_of_leases_are_passed_on(void **state)
         assert_int_equal(lease("b", MINUTE_NS), 0);
 }
 
-/* Of several processes that all find an ended lease, one takes it over. */
+/* If several processes find an ended lease, one takes it over. */
 static void of_several_hosts_one_takes_it_over(void **state)
 {
         enum { HOSTS = 4, ROUNDS = 10 };
@@ -346,7 +346,7 @@ static void what_is_no_name_of_an_object_is_passed_over(void **state)
         assert_string_equal(l.names[0], NAME);
 }
 
-/* --- what is removed, and what keeps it --- */
+/* --- removal, and reasons against it --- */
 
 static int remove_unused(const char *name, uint64_t used_s)
 {

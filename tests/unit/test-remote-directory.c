@@ -149,7 +149,7 @@ static void modes_are_those_of_the_umask(void **state)
         umask(before);
 }
 
-/* --- what may be in an object's place --- */
+/* --- other things in an object's place --- */
 
 static void expect_no_object_but(int other)
 {
@@ -271,7 +271,7 @@ static void a_missing_path_is_found_when_it_comes(void **state)
         assert_int_equal(read_back(NAME, 4096, 1), 0);
 }
 
-/* As when a file system is unmounted and mounted again. */
+/* The file system was unmounted and mounted again. */
 static void a_path_that_was_replaced_is_found(void **state)
 {
         start(1, false);

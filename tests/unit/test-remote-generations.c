@@ -44,7 +44,7 @@ static uint64_t on_engine(void)
         return ret;
 }
 
-/* As another host does. */
+/* Purges as another host does. */
 static void purge_by_another(uint64_t new)
 {
         uint8_t bytes[REMOTE_HEADER_BYTES];
@@ -133,7 +133,7 @@ static void what_is_offered_waits_for_the_first_generation(void **state)
         step();
         offer(2);
         assert_int_equal(stats().queued, 0);
-        /* Nor for one that does not come. */
+        /* A generation that is not answered does not count either. */
         remote_namespace_remove(rig.r, NS);
         fake_fail(BACKEND_READ, -EIO, 1);
         fake_set_end(BACKEND_READ, FAKE_HELD);
@@ -175,7 +175,7 @@ static void a_purge_hides_what_was_there(void **state)
                 assert_false(finds(i, CHUNK));
         assert_int_equal(match(0, &known), 0);
         assert_int_equal(rig.purged, 0);
-        /* Nor after a restart: the state file knows. */
+        /* The state file knows the purge after a restart. */
         wait_until(is_recorded());
         make_again();
         assert_false(finds(1, CHUNK));
@@ -223,7 +223,7 @@ static void a_purge_ends_at_its_deadline_and_what_it_did_is_seen(void **state)
         assert_int_equal(p.completed, 1);
         assert_int_equal(p.purge.result, -ETIMEDOUT);
         fake_set_end(BACKEND_REPLACE, FAKE_WITHIN);
-        assert_int_equal(fake_release(1), 1); /* it is written all the same */
+        assert_int_equal(fake_release(1), 1); /* the generation is written nevertheless */
         step();
         advance(rig.params.generation_interval_ns);
         assert_int_equal(rig.purged, 1);
@@ -351,8 +351,7 @@ static void a_purge_with_a_slow_clock_is_one(void **state)
         advance(rig.params.generation_interval_ns);
         step();
         assert_int_equal(rig.purged, 2);
-        assert_true(on_engine() >
-                    5000); /* so that all have the same, and nothing older comes back */
+        assert_true(on_engine() > 5000); /* equal generations, and nothing older returns */
         assert_int_equal(on_engine(), generation());
         assert_false(finds(1, CHUNK));
         for (unsigned i = 0; i < 5; i++)
@@ -447,7 +446,7 @@ static void a_damaged_state_file_is_as_none(void **state)
         rig.r = remote_free(rig.r);
         make_again();
         assert_int_equal(rig.purged, 2);
-        make_again(); /* it was written anew */
+        make_again(); /* the file was written again */
         assert_int_equal(rig.purged, 2);
 }
 
@@ -555,7 +554,7 @@ static void a_damaged_generation_makes_the_namespace_unknown(void **state)
         assert_false(finds(1, CHUNK));
         assert_int_equal(match(10, &known), 0);
         assert_true(known);
-        assert_true(fake_flip(generation_name(), 17)); /* it was the network */
+        assert_true(fake_flip(generation_name(), 17)); /* the network caused the fault */
         advance(rig.params.generation_interval_ns);
         assert_int_equal(status().unknown, 0);
         assert_true(finds(1, CHUNK));
@@ -639,7 +638,7 @@ static void what_was_read_before_a_purge_is_not_believed_after_it(void **state)
         step();
         new = on_engine();
         assert_true(fake_remove(generation_name()));
-        assert_int_equal(fake_release(1), 1); /* it brings what was there when it began */
+        assert_int_equal(fake_release(1), 1); /* the read returns the state at its beginning */
         purge_by_another(new);
         step();
         assert_int_equal(generation(), on_engine());
@@ -667,7 +666,7 @@ static void a_namespace_that_was_removed_has_nothing_there(void **state)
         assert_int_equal(fake_count(BACKEND_CREATE), 0);
         assert_false(remote_has_namespace(rig.r, NS));
         fake_set_end(BACKEND_READ, FAKE_WITHIN);
-        /* Another one with its number. */
+        /* Another namespace gets the same number. */
         assert_int_equal(remote_namespace_add(rig.r, NS, "other", "fp", NULL, 0), 0);
         step();
         assert_false(finds(1, CHUNK));

@@ -48,7 +48,7 @@ static void a_chain_is_found_with_few_probes(void **state)
                 assert_true(known);
                 assert_int_equal(stats().searches, 1);
                 assert_in_range(stats().probes, 1, 7 + 1);
-                /* It is remembered, of any part of the chain. */
+                /* The end is remembered, for any part of the chain. */
                 for (unsigned n = 1; n <= 100; n++) {
                         assert_int_equal(match(n, &known), MIN(n, (uint32_t)reaches[i]));
                         assert_true(known);
@@ -72,7 +72,7 @@ static void a_very_long_chain_is_found_in_two_steps(void **state)
         assert_int_equal(find_end(KEYS), 2345);
         assert_int_equal(stats().searches, 2);
         assert_in_range(stats().probes, 12, 15 + 1);
-        /* It is remembered for those that are longer and shorter, too, */
+        /* The end is remembered for longer and shorter chains, too. */
         for (unsigned n = 1000; n < 10000; n += 999) {
                 assert_int_equal(find_end(n), MIN(n, 2345U));
                 assert_in_range(stats().searches, 2, 12);
@@ -118,7 +118,7 @@ static void lifetimes_are_kept(void **state)
         advance(5 * SECOND);
         assert_int_equal(match(100, &known), 50);
         assert_true(known);
-        advance(rig.params.absence_ns); /* what was absent may have come */
+        advance(rig.params.absence_ns); /* absent objects may have been written */
         assert_int_equal(match(100, &known), 50);
         assert_false(known);
         assert_int_equal(find_end(100), 60);

@@ -196,7 +196,7 @@ static void half_of_the_operations_failing_opens_the_breaker(void **state)
         assert_int_equal(b.state, REMOTE_OPEN);
         assert_int_equal(b.since_ns, 101 * SECOND);
         assert_int_equal(b.trips, 1);
-        /* What ends now began before. */
+        /* An operation that ends now began before. */
         assert_false(breaker_count(&b, true, MS, 101 * SECOND));
 }
 
@@ -260,7 +260,7 @@ static void trials_come_after_a_time_that_doubles(void **state)
                 now += backoff;
                 assert_true(breaker_trial(&b, now));
                 assert_int_equal(b.state, REMOTE_HALF_OPEN);
-                assert_false(breaker_trial(&b, now + 3600 * SECOND)); /* one at a time */
+                assert_false(breaker_trial(&b, now + 3600 * SECOND)); /* a single trial at a time */
                 assert_int_equal(breaker_next(&b), 0);
                 breaker_trial_end(&b, true, now);
                 assert_int_equal(b.state, REMOTE_OPEN);
@@ -281,7 +281,7 @@ static void trials_that_succeed_close_it(void **state)
                 breaker_trial_end(&b, false, 2 * SECOND + i);
         }
         assert_int_equal(b.state, REMOTE_CLOSED);
-        /* It begins anew, and opens for as short as the first time. */
+        /* The breaker starts again, and opens for as short a time as at first. */
         for (unsigned i = 0; i < BREAKER_IN_A_ROW - 1; i++)
                 assert_false(breaker_count(&b, true, MS, 3 * SECOND));
         assert_true(breaker_count(&b, true, MS, 3 * SECOND));
@@ -328,7 +328,7 @@ static void buffers_stay_within_their_bound(void **state)
                 buffers_release(&s, b[i], 0);
         assert_int_equal(s.used, 0);
         assert_int_equal(s.kept, 3 * 65536);
-        /* What is kept makes room. */
+        /* Kept buffers make room. */
         assert_int_equal(buffers_acquire(&s, 2 * 65536 + 1, &large), 0);
         assert_true(s.used + s.kept <= 3 * 65536);
         buffers_release(&s, large, 0);
@@ -647,7 +647,7 @@ static void a_tenant_with_much_in_the_queue_is_at_its_own_expense(void **state)
         for (uint64_t i = 1; i <= 100; i++)
                 assert_int_equal(queue_has(&q, i), i <= 3 || i > 93);
         assert_false(queue_has_room(&q, 1, 100));
-        assert_true(queue_has_room(&q, 2, 100)); /* of tenant 1's */
+        assert_true(queue_has_room(&q, 2, 100)); /* room of tenant 1 */
         assert_false(queue_has_room(&q, 2, 500));
         e = entry(101, 100);
         e.tenant = 2;

@@ -140,7 +140,7 @@ static void errors_are_those_of_the_contract(void **state)
                 assert_int_equal(backend_delete(&backend_rados, b, NAME), cases[i].want);
                 assert_int_equal(read_one(1), 0);
         }
-        stub.fault("write", 0, 1, -ENOENT); /* of the pool, then */
+        stub.fault("write", 0, 1, -ENOENT); /* the pool is missing */
         assert_int_equal(backend_write(&backend_rados, b, BACKEND_REPLACE, NAME, 10, 1), -EIO);
 }
 
@@ -202,7 +202,7 @@ static void what_hangs_ends_at_its_deadline(void **state)
         assert_int_equal(read_one(1), 0);
 }
 
-/* What librados does not give back keeps its memory; all else goes on. */
+/* An operation that librados does not return keeps its memory; others continue. */
 static void memory_is_kept_while_librados_has_it(void **state)
 {
         struct operation *o = NULL;
@@ -226,7 +226,7 @@ static void memory_is_kept_while_librados_has_it(void **state)
         wait_for_calls("rados_aio_cancel", 1);
         assert_false(operation_has_ended(o));
         stub.hang(false);
-        assert_int_equal(operation_wait(o), 0); /* it came after all, and is whole */
+        assert_int_equal(operation_wait(o), 0); /* the read completed after all, and is whole */
         assert_true(operation_holds(o, 9000, 1));
         operation_free(o);
 }
@@ -324,8 +324,8 @@ static void stop_and_close_do_not_wait(void **state)
         stop();
         assert_true(clock_mono_ns() - began < 60 * SECOND_NS);
         assert_false(operation_has_ended(o[0]));
-        stub.hang(false); /* nothing is there any more to take its end; its memory is kept till here
-                           */
+        stub.hang(false); /* nothing is there any more to take its end; its memory is kept till
+                             here */
         wait_for_nothing_live();
         assert_false(operation_has_ended(o[0]));
         operation_free(o[0]);
@@ -364,7 +364,7 @@ static void a_mark_moves_mtime_once_a_day(void **state)
         assert_int_equal(read_one(1), 0);
         assert_int_equal(stub.calls("rados_aio_write_op_operate"), before);
         assert_int_equal(stub.mtime(OID), long_ago);
-        /* What a read has seen as new needs no mark. */
+        /* An object that a read has seen as new needs no mark. */
         stop();
         start();
         assert_true(stub.set_mtime(OID, an_hour_ago));

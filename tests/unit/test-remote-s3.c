@@ -468,7 +468,7 @@ static void credentials_are_read_again(void **state)
                 r = run_op(BACKEND_CREATE, "x", 9000, 0, error);
         while (r == -EACCES && clock_mono_ns() < until);
         assert_int_equal(r, 0);
-        /* One that cannot be read leaves what there is. */
+        /* Unreadable credentials leave the present ones in use. */
         write_credentials("nothing\n");
         assert_int_equal(get("x", 9000, 1), 0);
 }

@@ -45,8 +45,8 @@ static struct remote_sweep sweep(uint64_t limit, bool dry_run)
         return s.sweep;
 }
 
-/* Chunks 0..n-1, of which number i was used i minutes after the beginning; listed in another order.
- */
+/* Chunks 0..n-1, of which number i was used i minutes after the beginning; listed in another
+ * order. */
 static void put_chunks(unsigned n)
 {
         for (unsigned k = 0; k < n; k++) {
@@ -85,7 +85,7 @@ static void the_oldest_go_first(void **state)
                 assert_int_equal(fake_has(name_of(i)), i >= 60);
         assert_false(fake_is_leased(NULL));
         assert_false(status().sweeping);
-        s = sweep(40 * SIZE, false); /* it is within the limit */
+        s = sweep(40 * SIZE, false); /* the tier is within the limit */
         assert_int_equal(s.seen, 40);
         assert_int_equal(s.deleted, 0);
         s = sweep(39 * SIZE + 1, false);
@@ -138,7 +138,7 @@ static void all_of_older_generations_go(void **state)
         assert_int_equal(fake_objects(), 1 + 10);
         for (unsigned i = 0; i < 10; i++)
                 assert_true(fake_has(name_of(i)));
-        /* Both at once. */
+        /* Purged and unused objects at once. */
         purge_by_another(7000);
         put_chunks(10);
         s = sweep(4 * SIZE, false);
@@ -257,14 +257,14 @@ static void a_stop_does_not_wait_for_the_sweeper(void **state)
         put_chunks(3);
         fake_hang_list(true);
         begin(&s, 0, false);
-        while (fake_lists() == 0) /* its thread is in the engine */
+        while (fake_lists() == 0) /* the sweeper's thread is in the engine */
                 step();
         remote_stop(rig.r);
         assert_int_equal(s.completed, 1);
         assert_int_equal(s.sweep.result, -ECANCELED);
         rig.r = remote_free(rig.r);
         fake_hang_list(false);
-        while (fake_is_leased(NULL)) /* it goes on, and ends, with memory that is still there */
+        while (fake_is_leased(NULL)) /* the sweep continues, and ends, with valid memory */
                 sched_yield();
         assert_int_equal(fake_objects(), 3);
         fake_backend.close(NULL); /* remote_free() did not, as the sweeper stood in it */

@@ -18,7 +18,7 @@
 
 enum { HEADER = REMOTE_HEADER_BYTES };
 
-/* --- as it should be --- */
+/* --- normal operation --- */
 
 static void what_one_host_writes_another_finds(void **state)
 {
@@ -202,7 +202,7 @@ static void a_get_under_way_is_a_miss_at_its_deadline(void **state)
         assert_int_equal(stats().late, 1);
         assert_int_equal(stats().reading_bytes, 0);
         assert_int_equal(stats().hits, 0);
-        /* What it has seen is remembered. */
+        /* The presence that was seen is remembered. */
         assert_int_equal(remote_presence(rig.r, NS, hash_of(1)), 1);
 }
 
@@ -381,7 +381,7 @@ static void a_tenant_whose_pool_is_full_does_not_have_all_buffers(void **state)
         assert_int_equal(one.completed, 1);
         get_end(&one);
         put_object(N + 1, (1 << 20) - REMOTE_HEADER_BYTES);
-        assert_true(finds(N + 1, (1 << 20) - REMOTE_HEADER_BYTES)); /* so large are all buffers */
+        assert_true(finds(N + 1, (1 << 20) - REMOTE_HEADER_BYTES)); /* the size of all buffers */
         for (unsigned i = 0; i < N; i++)
                 assert_true(get_as(&first[i], 1, i));
         step();
@@ -448,7 +448,7 @@ static void errors_open_the_breaker_and_trials_close_it(void **state)
         assert_false(get(&a, 1, SECOND));
         assert_int_equal(stats().refused[0], 1);
         assert_int_equal(match(10, &known), 0);
-        assert_true(known); /* so that it is not asked again and again */
+        assert_true(known); /* prevents repeated searches */
         offer(2);
         step();
         assert_int_equal(fake_count(BACKEND_CREATE), 0);
@@ -458,7 +458,7 @@ static void errors_open_the_breaker_and_trials_close_it(void **state)
         advance(2 * BREAKER_BACKOFF_MIN);
         assert_int_equal(status().breaker, REMOTE_CLOSED);
         assert_true(finds(1, CHUNK));
-        assert_int_equal(fake_count(BACKEND_CREATE), 1); /* what was queued is written now */
+        assert_int_equal(fake_count(BACKEND_CREATE), 1); /* queued objects are written now */
 }
 
 static void after_a_long_time_generations_are_read_as_soon_as_the_breaker_closes(void **state)
@@ -568,7 +568,7 @@ static void a_full_engine_stops_writes_alone(void **state)
         assert_int_equal(fake_count(BACKEND_CREATE), 4);
         fake_fail(BACKEND_CREATE, -ENOSPC, 1);
         advance(3600 * SECOND);
-        assert_int_equal(fake_count(BACKEND_CREATE), 5); /* one is tried */
+        assert_int_equal(fake_count(BACKEND_CREATE), 5); /* a single write is tried */
         assert_true(status().full);
         advance(5 * SECOND);
         assert_int_equal(fake_count(BACKEND_CREATE), 5);
@@ -718,7 +718,7 @@ static void what_is_offered_is_as_the_setting_says(void **state)
 {
         static const struct {
                 enum remote_write write;
-                unsigned puts[2]; /* of what was put, and what was used again */
+                unsigned puts[2]; /* writes after a put, and after another use */
         } cases[] = { { REMOTE_WRITE_NEVER, { 0, 0 } },
                       { REMOTE_WRITE_REUSED, { 0, 1 } },
                       { REMOTE_WRITE_ALL, { 1, 1 } } };
@@ -771,7 +771,7 @@ static void what_is_not_here_any_more_is_dropped(void **state)
         assert_int_equal(fake_count(BACKEND_CREATE), 0);
         assert_int_equal(stats().writing_bytes, 0);
         rig.load_fails = false;
-        offer(1); /* it is not remembered as written */
+        offer(1); /* the object is not remembered as written */
         step();
         assert_int_equal(stats().puts, 1);
 }
@@ -829,7 +829,7 @@ static void what_is_about_to_be_evicted_is_queued_where_there_is_room(void **sta
         offer_as(1, REMOTE_LEAVING);
         offer_as(2, REMOTE_USED_AGAIN);
         offer_as(3, REMOTE_LEAVING);
-        offer_as(4, REMOTE_LEAVING); /* it drops none for itself */
+        offer_as(4, REMOTE_LEAVING); /* the offer drops no other */
         assert_int_equal(stats().queued, 3);
         assert_int_equal(stats().dropped[0], 1);
         assert_int_equal(stats().offers[REMOTE_PUT], 0);
@@ -837,7 +837,7 @@ static void what_is_about_to_be_evicted_is_queued_where_there_is_room(void **sta
         assert_int_equal(stats().offers[REMOTE_LEAVING], 2);
         step();
         assert_int_equal(stats().puts, 3);
-        offer_as(3, REMOTE_LEAVING); /* it is there */
+        offer_as(3, REMOTE_LEAVING); /* the object exists */
         assert_int_equal(stats().offers[REMOTE_LEAVING], 2);
         rig.params.write = REMOTE_WRITE_NEVER;
         remote_configure(rig.r, &rig.params);
@@ -858,7 +858,7 @@ static void writes_stay_within_their_buffers(void **state)
         assert_int_equal(stats().writing_bytes, 3 * (CHUNK + HEADER));
         advance(rig.params.timeout_ns);
         assert_int_equal(stats().dropped[3], 3);
-        assert_int_equal(fake_held(), 3); /* they still have their buffers */
+        assert_int_equal(fake_held(), 3); /* the writes still have their buffers */
         assert_int_equal(stats().queued, 7);
         put_object(50, CHUNK);
         assert_true(finds(50, CHUNK)); /* reads have theirs */

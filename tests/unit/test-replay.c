@@ -154,7 +154,7 @@ static void a_block_that_vanished_is_put_again(void **state)
         assert_int_equal(result.counts.blocks_vanished, 1);
         assert_int_equal(result.counts.blocks_hit, 13);
         assert_int_equal(result.counts.blocks_put, 18);
-        assert_int_equal(result.counts.blocks_existed, 1); /* it was there after all */
+        assert_int_equal(result.counts.blocks_existed, 1); /* the block existed after all */
         assert_int_equal(result.counts.tokens_saved, (2 + 4) * 512);
         assert_int_equal(result.counts.errors, 0);
         assert_nothing_held();

@@ -239,7 +239,7 @@ static int setup(void **state)
                 .n_paths = 1,
                 .limit = 512 * MIB,
                 .segment_bytes = 8 * MIB,
-                .prewrite = false, /* so that a plan meets the operations it means */
+                .prewrite = false, /* keeps the operations of a plan free of preformatting */
                 .direct = t.direct,
                 .policy = "lru",
                 .error_budget = 1000,
@@ -522,7 +522,7 @@ static void a_pass_reads_every_chunk_and_leaves_good_ones_alone(void **state)
         assert_int_equal(stats().scrub_failures, 0);
         assert_int_equal(stats().crc_rereads, 0);
         assert_true(stats().scrub_last_pass_ms > 0);
-        assert_int_equal(stats().reads, 0); /* those are gets' */
+        assert_int_equal(stats().reads, 0); /* these count only gets */
         assert_int_equal(stats().scrub_pinned, 0);
         for (uint64_t i = 0; i < MANY; i++)
                 assert_int_equal(get(i, length_of(i)), 0);
@@ -897,7 +897,7 @@ static void a_request_does_not_wait_for_a_slow_pass(void **state)
                 wait_for_work(1000000);
                 turn_once();
         }
-        /* It has read a piece and now waits a minute, with the chunk pinned. */
+        /* The scrubber has read a piece and now waits a minute, with the chunk pinned. */
         assert_true(store_deadline_ns(t.s) > clock_mono_ns() + UINT64_C(30) * 1000000000);
         assert_int_equal(stats().scrub_pinned, 1);
         assert_int_equal(verify_all(10, UINT64_MAX).chunks, 1);
@@ -958,8 +958,8 @@ static void a_pass_waits_while_others_wait(void **state)
                 };
                 puts[i].req.hash = store_hash(t.s, t.ns, &puts[i].req.key);
                 assert_int_equal(store_put(t.s, &puts[i].req), 0);
-                /* As many as may be at the device are there, one by one: or, as neighbours, they
-                 * would go as one. The others wait. */
+                /* The maximum number at the device are submitted one by one, because neighbours
+                 * would be merged. The others wait. */
                 if (i < t.depth)
                         wait_hits(i + 1);
         }
@@ -968,7 +968,7 @@ static void a_pass_waits_while_others_wait(void **state)
         while (clock_mono_ns() < until) {
                 assert_true(wait_for_work(20000000));
                 turn_once();
-                if (clock_mono_ns() < until) /* it waits for a second */
+                if (clock_mono_ns() < until) /* scrubbing waits for a second */
                         assert_int_equal(stats().scrub_bytes, 0);
         }
         fault_set(NULL);
@@ -1066,7 +1066,7 @@ static void R15_a_device_that_hangs_holds_up_no_other(void **state)
         assert_int_equal(t.n_findings, 0);
 }
 
-/* --- as it is --- */
+/* --- stores opened as they are --- */
 
 /* Names and sizes of all files, in one number. */
 static uint64_t shape_of(const char *dir)
@@ -1120,7 +1120,7 @@ static void as_it_is_nothing_is_made_and_nothing_put(void **state)
         check_found(mask);
 }
 
-/* As an old version left it. */
+/* An old version left this store. */
 static void as_it_is_a_small_table_stays_small(void **state)
 {
         char error[512] = "", name[PATH_MAX + 8];

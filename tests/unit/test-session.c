@@ -110,7 +110,7 @@ static uint64_t used(enum quota_thing what)
         return usage.used[what];
 }
 
-/* As server.c has it. */
+/* Ends an iteration as server.c does. */
 static bool turn_end(void)
 {
         uint64_t now = clock_mono_ns(), deadline;
@@ -142,7 +142,7 @@ static void turn(bool wait)
         more = turn_end();
 }
 
-/* As many as it takes to read all that a client may have sent. */
+/* Iterates often enough to read everything that a client may have sent. */
 static void turns(void)
 {
         for (unsigned i = 0; i < 4 * WIRE_MAX_INFLIGHT; i++)
@@ -521,7 +521,7 @@ static void an_ended_session_keeps_its_leases_until_the_peer_closes(void **state
         hang_up(&other);
 }
 
-/* So many leases of one chunk; its bytes are a page. */
+/* Takes `count` leases of one chunk of a page. */
 static void lease_many(struct peer_end *c, uint16_t count)
 {
         struct wire_get *e = (struct wire_get *)(batch(c, WIRE_GET, 0, count) + 1);
@@ -666,7 +666,7 @@ static void an_ended_session_waits_for_its_io(void **state)
         assert_ended(&c);
         hang_up(&c);
         turns();
-        assert_int_equal(sessions().open, 1); /* its staging area may be in use */
+        assert_int_equal(sessions().open, 1); /* the staging area may be in use */
         fault_set(NULL);
         fault_release();
         wait_for_open(0);
@@ -760,7 +760,7 @@ static void a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens(voi
         turns();
         submit_put(&c, 1, (uint32_t)pool_slab_bytes(t.pool), WIRE_WRITTEN, 0);
         ((struct wire_batch *)out.bytes)->timeout_ms = 300;
-        send_batch(&c); /* both wait; the second not for long */
+        send_batch(&c); /* both wait, but the second only briefly */
         while (poll(&(struct pollfd){ .fd = c.fd, .events = POLLIN }, 1, 0) == 0)
                 turn(true);
         assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);
@@ -805,7 +805,7 @@ static void submit_waits(struct peer_end *c, uint32_t n, uint16_t count)
         send_batch(c);
 }
 
-/* As many keys as a session may have in flight, of each session. */
+/* Each session has the maximum number of keys in flight. */
 static void waits_of_sessions_that_end_are_cancelled_in_steps(void **state)
 {
         enum { SESSIONS = 3, EACH = WIRE_MAX_KEYS_INFLIGHT, MESSAGE = 1024, MOST = 256 };
@@ -1158,7 +1158,7 @@ static void when_stopping_what_was_asked_is_answered_and_sessions_end(void **sta
         wait_for_open(0);
 }
 
-/* What this thread asks for; the library's own calls do not come by here. */
+/* Allocations of this thread; the library's own calls are not wrapped. */
 static _Thread_local uint64_t allocations;
 static atomic_bool no_tallies; /* there is no memory for them; workers allocate, too */
 
@@ -1181,7 +1181,7 @@ void *__wrap_calloc(size_t n, size_t bytes)
         return __real_calloc(n, bytes);
 }
 
-/* What is done for one key. */
+/* Work done for one key. */
 struct work {
         unsigned pool, index, hashes;
 };
@@ -1245,7 +1245,7 @@ static void each_key_is_looked_up_once_in_each_index(void **state)
         static const struct {
                 enum wire_op op;
                 uint16_t flags;
-                bool in_memory; /* as well as on disk */
+                bool in_memory; /* in memory and on disk */
                 struct work takes;
         } what[] = {
                 { WIRE_GET, 0, true, { .pool = 1, .index = 0 } },
@@ -1291,7 +1291,7 @@ static void hits_allocate_nothing(void **state)
         greet(&c);
         for (uint32_t n = 0; n < KEYS; n++)
                 assert_int_equal(put(&c, n, 4096, WIRE_ACCEPTED, 0).status, WIRE_OK);
-        assert_true(allocations > KEYS); /* they are counted */
+        assert_true(allocations > KEYS); /* allocations are counted */
         for (unsigned round = 0; round < 4; round++) {
                 before = allocations;
                 submit_gets(&c, 0, KEYS, 0, 0);
@@ -1311,7 +1311,7 @@ static void hits_allocate_nothing(void **state)
         hang_up(&c);
 }
 
-/* --- what clients look up by themselves --- */
+/* --- lookups that clients make themselves --- */
 
 static struct lookups *lookups_open(void)
 {
@@ -1358,7 +1358,8 @@ static struct tally_keys own_lookups(void)
         return d.tenant.tally.all[TALLY_OWN_LOOKUPS];
 }
 
-/* Of each session by its own namespaces, at each reading and at the end, whichever side ends it. */
+/* Counters are read for each session by its own namespaces, at each reading and at the end,
+ * whichever side ends it. */
 static void what_clients_count_is_read_until_their_session_ends(void **state)
 {
         struct tally_keys keys[TALLY_KINDS];
@@ -1373,14 +1374,15 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
                 counts[i] = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
                 assert_ptr_not_equal(counts[i], MAP_FAILED);
                 close(fd);
-                assert_int_equal(ask_for_tally(&c[i], &fd), 1); /* it has it */
+                assert_int_equal(ask_for_tally(&c[i], &fd), 1); /* the session has its page */
         }
         assert_int_equal(own_lookups().found, 0);
         assert_int_equal(sessions().counted, 2);
         assert_int_equal(sessions().uncounted, 0);
         counts[0][c[0].ns - 1] = (struct wire_tally){ 5, 1 };
         counts[1][c[1].ns - 1] = (struct wire_tally){ 10, 0 };
-        counts[1][c[1].ns] = (struct wire_tally){ 3, 3 }; /* it has opened one namespace only */
+        counts[1][c[1].ns] = (struct wire_tally){ 3, 3 }; /* a session that has opened one
+                                                             namespace only */
         assert_int_equal(own_lookups().found, 15);
         assert_int_equal(own_lookups().missing, 1);
 
@@ -1392,7 +1394,7 @@ static void what_clients_count_is_read_until_their_session_ends(void **state)
         assert_int_equal(own_lookups().found, 115);
         assert_int_equal(sessions().counted, 1);
 
-        /* Nor before the daemon ends it. */
+        /* The counters are read before the daemon ends the session. */
         counts[1][c[1].ns - 1].missing = 7;
         send_raw(&c[1], "?", 1);
         assert_ended(&c[1]);

@@ -200,7 +200,7 @@ static void a_full_table_of_classes_falls_back_to_the_shared_ones(void **state)
         assert_int_equal(r, -ENOSPC);
         assert_int_equal(slabs_class_count(s), SLAB_DECLARED_SIZES);
         assert_int_equal(slabs_class_bytes(s, class_of(s, bytes)), 36 * MIB);
-        /* What is in the table stays declared. */
+        /* Classes in the table stay declared. */
         assert_int_equal(slabs_declare_class(s, bytes - SLAB_GRAIN), 0);
         assert_int_equal(slabs_class_bytes(s, class_of(s, bytes - SLAB_GRAIN)), bytes - SLAB_GRAIN);
 }
@@ -254,7 +254,7 @@ static void a_full_table_of_groups_is_said(void **state)
         assert_true(slabs_class_of(s, 1, 4096) >= 0);
         assert_int_equal(slabs_class_of(s, 1, 8192), -ENOSPC);
         assert_int_equal(slabs_declare_class(s, 33 * MIB), -ENOSPC);
-        /* What a group has takes smaller ones, too. */
+        /* A class of the group takes smaller chunks, too. */
         r = slabs_class_restore(s, 1, MIB);
         assert_true(r >= 0);
         assert_int_equal(slabs_class_of(s, 1, 8192), r);

@@ -54,7 +54,7 @@ static void a_poll_ends_at_a_deadline(void **state)
 {
         assert_int_equal(spin_end(1000, 500, 0), 1500);
         assert_int_equal(spin_end(1000, 500, 1001), 1001);
-        assert_int_equal(spin_end(1000, 500, 10), 10); /* it is past */
+        assert_int_equal(spin_end(1000, 500, 10), 10); /* the deadline has passed */
         assert_int_equal(spin_end(1000, 500, UINT64_MAX), 1500);
 }
 

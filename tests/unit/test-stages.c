@@ -64,7 +64,7 @@ static void the_latest_events_stay_and_turning_on_begins_anew(void **state)
         }
         assert_int_equal(stages_event(&stages, 0)->keys, 3);
         assert_null(stages_event(&stages, STAGES_EVENTS));
-        assert_int_equal(stages_set(&stages, true), 0); /* it is on */
+        assert_int_equal(stages_set(&stages, true), 0); /* recording is on */
         assert_non_null(stages_event(&stages, 0));
         stages_set(&stages, false);
         assert_non_null(stages_event(&stages, 0));

@@ -98,7 +98,7 @@ static void release(struct hold *h)
         sem_destroy(&h->released);
 }
 
-/* --- what a session has, and its end --- */
+/* --- a session's resources, and its end --- */
 
 static void *open_and_end(uid_t uid)
 {

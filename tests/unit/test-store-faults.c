@@ -134,8 +134,8 @@ static void read_table(void *buf, size_t bytes)
         close(fd);
 }
 
-/* The pages that it was to cover may never reach the disk. Nothing overwrites what they stand for.
- */
+/* The pages that it was to cover may never reach the disk. Nothing overwrites what they stand
+ * for. */
 static void a_failed_sync_of_the_table_bypasses_the_volume(void **state)
 {
         static char before[64 * 4096], after[64 * 4096];
@@ -182,7 +182,7 @@ static void a_failed_sync_of_a_growing_ring_is_one_as_well(void **state)
                         assert_true(r == 0 || r == STORE_BYPASSED);
                 }
                 settle();
-                /* It was this one's sync; others come before, now more, now fewer. */
+                /* The sync of this file failed; a varying number of others came before. */
                 if (stats().bypassed && stats().table_pages == 64) {
                         not_grown++;
                         assert_int_equal(stats().sync_errors, 1);

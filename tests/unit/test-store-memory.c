@@ -180,7 +180,7 @@ static void test_R2_shared_memory_that_vanished_costs_the_device_nothing(void **
         assert_int_equal(get(1, 300000), 0);
         assert_int_equal(ftruncate(f.fd, (off_t)f.bytes), 0);
         assert_int_equal(get_foreign(1, 300000), 0);
-        /* What is the device's stays the device's. */
+        /* Errors of the device stay errors of the device. */
         fault_set(&(struct fault_plan){
                 .ops = 1u << KIO_READ, .kind = FAULT_ERROR, .error = EIO, .first = 1 });
         assert_int_equal(get_foreign(1, 300000), -EIO);
@@ -217,8 +217,8 @@ static bool region_is_not(const void *arg)
         return !f.use_region;
 }
 
-/* A ring that has the memory pinned reads into it all the same; then it is not there to be summed.
- */
+/* A ring that has the memory pinned reads into it all the same; then it is not there to be
+ * summed. */
 static void test_R2_registered_memory_that_vanished_kills_no_process(void **state)
 {
         share(MIB);
@@ -244,7 +244,7 @@ static void test_R2_registered_memory_that_vanished_kills_no_process(void **stat
         unshare_it();
 }
 
-/* Of memory that is the store's caller's own it is an error like any other. */
+/* In memory of the store's caller, a fault is an ordinary error. */
 static void a_fault_in_ones_own_memory_is_an_error_of_the_volume(void **state)
 {
         struct store_params params = params_of(64 * MIB);

@@ -17,7 +17,7 @@ static void purge_then_put(void)
 {
         start_limit(64 * MIB);
         assert_int_equal(purge(false), 350);
-        assert_int_equal(stats().chunks, 20); /* of the other namespace */
+        assert_int_equal(stats().chunks, 20); /* chunks of the other namespace */
         assert_int_equal(put(5, 16384), 0);
 }
 
@@ -48,7 +48,7 @@ static void a_purge_survives_a_kill(void **state)
 
 enum { MANY = 3000, STEP_DROPS = 520 };
 
-/* Of several steps: nothing of it is found from the first on. */
+/* Begins a purge of several steps; nothing of the namespace is found from the first on. */
 static void begin_large_purge(struct store_purge *req)
 {
         static struct store_chunk chunks[64];
@@ -377,7 +377,7 @@ static void the_list_of_namespaces_is_put_together_off_the_loop(void **state)
         stop();
 }
 
-/* Of a request that waits for its answer the namespace stays. */
+/* The namespace of a pending request stays. */
 static void what_is_being_opened_or_written_is_not_removed(void **state)
 {
         struct store_namespace_open open = { .name = "busy",
@@ -394,7 +394,7 @@ static void what_is_being_opened_or_written_is_not_removed(void **state)
         turn(ns_done, &open);
 
         open.complete = ns_complete;
-        store_namespace_open(t.s, &open); /* of one that is there: only the answer is to come */
+        store_namespace_open(t.s, &open); /* the namespace exists: only the answer is pending */
         remove.id = id;
         store_namespace_remove(t.s, &remove);
         turn(remove_done, &remove);
@@ -411,8 +411,8 @@ static void what_is_being_opened_or_written_is_not_removed(void **state)
         stop();
 }
 
-/* What a client asked to be opened is refused with a pointer to the namespace that is there: it
- * outlives the removal and the failure of it. */
+/* A refused opening returns a pointer to the existing namespace, which outlives its removal and a
+ * failed removal. */
 static void a_refusal_names_a_namespace_that_is_still_memory(void **state)
 {
         struct store_namespace_open reqs[8];
@@ -445,7 +445,7 @@ static void a_refusal_names_a_namespace_that_is_still_memory(void **state)
         stop();
 }
 
-/* As if ids had been given for ever. */
+/* Simulates that nearly all ids have been used. */
 static void forge_next_id(uint32_t id)
 {
         for (unsigned i = 0; i < DISK_NAMESPACE_FILES; i++) {

@@ -26,7 +26,7 @@ static void a_foreign_directory_is_refused_and_untouched(void **state)
         expect_refused(-EPROTO, "superblock");
         snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
         unlink(path);
-        /* What a crash leaves of a store that was being made is no hindrance. */
+        /* Remains of a crash during creation are no obstacle. */
         close(file_of("superblock.new", O_CREAT | O_WRONLY));
         start_limit(64 * MIB);
         stop();
@@ -83,8 +83,8 @@ static void an_opener_waits_for_the_lock(void **state)
                 /* "x": it has the lock; then it waits until the parent has been refused once. */
                 if (write(pipes[1], "x", 1) != 1 || read(back[0], &c, 1) != 1)
                         _exit(2);
-                /* What follows is a race that either outcome of is right: the parent finds the lock
-                 * free, or waits. */
+                /* The following race has two right outcomes: the parent finds the lock free, or
+                 * waits. */
                 _exit(0);
         }
         assert_int_equal(read(pipes[0], &c, 1), 1);

@@ -167,7 +167,7 @@ static void killed_after_checksum(void)
         put_killed(false);
 }
 
-/* Neither is there after a kill, and a put that comes again is not answered that it is. */
+/* Neither chunk is there after a kill, and a repeated put is not answered EXISTS. */
 static void a_kill_between_payload_and_entry_leaves_nothing(void **state)
 {
         void (*const kills[])(void) = { killed_after_payload, killed_after_checksum };
@@ -245,8 +245,8 @@ static void entries_of_a_batch_are_written_with_its_last_one(void **state)
         stop();
 }
 
-/* By a put by itself, a drop, a tick, and an end of the batch's last payload that was no success.
- */
+/* By a put by itself, a drop, a tick, and an end of the batch's last payload that was no
+ * success. */
 static void entries_of_a_batch_are_taken_along(void **state)
 {
         struct put *lost, *held;
@@ -360,7 +360,7 @@ static void entries_wait_for_checksums_of_their_batch(void **state)
         stop();
 }
 
-/* What made the table due and left nothing to be written says nothing of the next batch. */
+/* An entry that made the table due and was dropped does not make the next batch due. */
 static void a_put_that_fails_makes_no_entry_due(void **state)
 {
         uint64_t payloads, pages;

@@ -78,7 +78,7 @@ static void kill_after_kill_never_gives_a_wrong_byte(void **state)
         }
 }
 
-/* What the process that will be killed says about each key, in memory that outlives it. */
+/* Records of the process that will be killed, in memory that outlives it. */
 struct said {
         uint64_t acked;
         uint8_t keys[256]; /* 1: written, 2: dropped and settled */
@@ -492,15 +492,16 @@ static void turn_all_but_the_newest_round(struct disk_page *pages, uint32_t n)
 {
         struct disk_page swap;
 
-        /* What the newest says is free behind it must not have come round to the first ones: what
-         * they hold would go, rightly. */
+        /* The free part after the newest page must not have reached the first pages, whose contents
+         * would rightly be dropped. */
         assert_true(n + pages[n - 1].safe <= pages[n - 1].ring_pages);
         for (uint32_t a = 0, b = n - 2; a < b; a++, b--) {
                 swap = pages[a];
                 pages[a] = pages[b];
                 pages[b] = swap;
         }
-        pages[n - 1].run_sequence = pages[n - 1].sequence; /* the others are of an earlier run */
+        pages[n - 1].run_sequence = pages[n - 1].sequence; /* the other pages are of an earlier
+                                                              run */
 }
 
 /* Each in a page of its own: how many there are does not depend on how fast the machine is. */
@@ -572,7 +573,7 @@ static void start_only(void)
                 fail_msg("open: %s", error);
 }
 
-/* As a kill leaves it: what the superblock said at startup. */
+/* Stops as a kill does, with the superblock of startup. */
 static void stop_as_killed(const struct disk_superblock *sb)
 {
         int fd;
@@ -654,7 +655,7 @@ ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off_t offset)
         return __real_pwrite64(fd, buf, bytes, offset);
 }
 
-/* It may be in the page cache alone, of a process whose sync of it had failed. */
+/* Pages may be in the page cache only, of a process whose sync of them had failed. */
 static void the_newest_pages_are_written_again_after_a_kill(void **state)
 {
         struct stat st;
@@ -674,7 +675,7 @@ static void the_newest_pages_are_written_again_after_a_kill(void **state)
         stop();
 }
 
-/* What an unreadable page may say is below what is given from then on: a purge covers it. */
+/* Sequences on an unreadable page are below those assigned later, so a later purge covers them. */
 static void what_could_not_be_read_is_older_than_a_later_purge(void **state)
 {
         struct disk_superblock sb;
@@ -777,8 +778,8 @@ static void ceilings_of_sequences_are_raised_while_it_runs(void **state)
         assert_true(sb.seq_ceiling > PUTS && sb.seq_ceiling <= PUTS + 2 * RESERVED);
         assert_true(sb.page_ceiling > PUTS / EACH);
         assert_false(stats().bypassed);
-        /* A start that does not see all of them goes on above them: a purge covers what it missed.
-         */
+        /* A start that does not see all of them goes on above them: a purge covers what it
+         * missed. */
         stop_as_killed(&sb);
         table_is_bad_at(10 * DISK_PAGE);
         start_with_reserve(RESERVED);
@@ -810,7 +811,7 @@ static void a_volume_that_cannot_raise_its_ceilings_is_bypassed_before_them(void
                 assert_true(++n < MIN(ceiling, page_ceiling));
         assert_int_equal(r, STORE_BYPASSED);
         assert_true(n > RESERVED / 4 && stats().bypassed);
-        /* It does not try again and again. */
+        /* The sync is not repeated endlessly. */
         assert_in_range(__atomic_load_n(&syncs_of.failed, __ATOMIC_RELAXED), 1, 16);
         settle();
         __atomic_store_n(&syncs_of.file, 0, __ATOMIC_RELAXED);

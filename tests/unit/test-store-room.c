@@ -288,7 +288,8 @@ static void pins_gain_no_room_from_other_tenants(void **state)
                          (unsigned long long)with, (unsigned long long)tiny);
 }
 
-/* Nor do they lose it: to another tenant what is pinned counts by its last use, as all else. */
+/* Pinned chunks do not lose their room either: to another tenant they count by their last use, like
+ * others. */
 static void what_is_pinned_is_not_taken_first_by_other_tenants(void **state)
 {
         uint64_t n, first;
@@ -460,7 +461,7 @@ static void there_are_never_more_data_files_than_there_may_be(void **state)
                 more_than_whole_ones =
                         more_than_whole_ones || s.segments > s.limit / s.segment_bytes + 1;
         }
-        /* What is full has all that it can have, but for a rest that is too small for a slot. */
+        /* A full store uses all of its room, except a rest too small for a slot. */
         assert_in_range(s.segments_max - s.segments, 0, 1);
         assert_true(more_than_whole_ones);
         stop();
@@ -479,7 +480,7 @@ static void start_unwritten(uint64_t limit)
 static void a_ring_has_a_part_of_the_limit(void **state)
 {
         start_unwritten(64 * MIB);
-        put_range(0, 100, 1 * MIB); /* it is full */
+        put_range(0, 100, 1 * MIB); /* fills the store */
         settle();
         assert_int_equal(stats().table_pages, 64);
         stop();
@@ -501,8 +502,8 @@ static void a_ring_has_a_part_of_the_limit(void **state)
         stop();
 }
 
-/* As an old version made it; and the limit has no room for another data file, which would be
- * refused, too. The volume does not count as full for a ring that it can do without. */
+/* An old version made this store, and the limit has no room for another data file. The volume does
+ * not count as full for lack of a larger ring. */
 static void a_file_system_without_room_keeps_the_small_ring(void **state)
 {
         struct store_volume_stats volume = { 0 };
@@ -510,7 +511,7 @@ static void a_file_system_without_room_keeps_the_small_ring(void **state)
         uint64_t used;
 
         start_unwritten(160 * MIB);
-        put_range(0, 90, 2 * MIB); /* it is full */
+        put_range(0, 90, 2 * MIB); /* fills the store */
         settle();
         assert_int_equal(stats().table_pages, 80);
         used = stats().used_bytes;
@@ -568,7 +569,7 @@ static void a_little_too_much_costs_a_little(void **state)
         uint64_t all;
 
         start_limit(16 * MIB);
-        put_range(0, 1200, 16384); /* it is full */
+        put_range(0, 1200, 16384); /* fills the store */
         all = stats().chunks;
         assert_true(all > 850 && all < 1200);
         stop();
@@ -593,7 +594,7 @@ static void a_part_of_a_page_at_the_end_of_a_data_file_costs_nothing(void **stat
         put_range(0, 1200, 16384);
         all = stats().chunks;
         stop();
-        /* As a power loss may leave it: of the size that was not synced, a part. */
+        /* After a power loss, the unsynced size may be there in part. */
         snprintf(path, sizeof(path), "%s/segment-0000", t.dir);
         assert_int_equal(stat(path, &st), 0);
         assert_int_equal(truncate(path, st.st_size + 512), 0);

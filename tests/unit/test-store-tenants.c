@@ -68,7 +68,7 @@ static bool all_but_four(const void *arg)
         return puts_busy == 4;
 }
 
-/* One whose share is taken by what is being written. */
+/* A tenant whose share is taken by pending writes. */
 static void a_tenant_without_room_keeps_no_other_waiting(void **state)
 {
         struct store_params params = params_of(64 * MIB);
@@ -83,7 +83,7 @@ static void a_tenant_without_room_keeps_no_other_waiting(void **state)
         become(1);
         first = t.ns;
         store_set_tenant_limit(t.s, 1, 3 * 64 * KIB);
-        assert_int_equal(put(100, 64 * KIB), 0); /* it has a segment */
+        assert_int_equal(put(100, 64 * KIB), 0); /* allocates a segment */
         assert_int_equal(drop(100), 0);
         settle();
         fault_set(&(struct fault_plan){
@@ -134,7 +134,7 @@ static void test_R1_a_handover_is_on_disk_before_the_next_tenants_first_byte(voi
                                                 .first = 1,
                                                 .count = FAULT_FOR_EVER });
                 assert_int_equal(submit_put(1, length, false), 0);
-                while (fault_hits() == 0) { /* what is held back wakes no thread */
+                while (fault_hits() == 0) { /* a held operation wakes no thread */
                         turn_once();
                         sched_yield();
                 }

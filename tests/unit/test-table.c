@@ -20,10 +20,10 @@ enum { PAGES_MAX = 512, KEYS = 6000 };
 
 enum state { GONE, EVICTED, QUEUED, LIVE };
 
-/* What we know of a key: the truth that the disk is compared with. */
+/* Expected state of a key, which the disk is compared with. */
 struct model {
         enum state state;
-        uint64_t seq;        /* of the put, or of the tombstone while GONE */
+        uint64_t seq;        /* last answered one */
         uint64_t acked_seq;  /* the last one that was answered */
         uint64_t stable_seq; /* the last one that was answered when a sync began that ended well */
 };
@@ -264,8 +264,7 @@ static void restart(void)
         for (uint32_t k = 0; k < KEYS; k++) {
                 struct model *m = &t.keys[k];
 
-                /* What was evicted lost its slot to another, unless the disk knows a later put of
-                 * it. */
+                /* An evicted key has lost its slot, unless the disk has a later put of it. */
                 bool back = found[k].seq != 0 && !found[k].tombstone &&
                             !(m->state == EVICTED && found[k].seq <= m->seq);
 
@@ -565,7 +564,7 @@ static void nothing_is_written_after_a_failed_sync(void **state)
         assert_true(compose(&w));
         table_sync_begin(t.table);
         table_sync_end(t.table, -EIO);
-        finish(&w); /* it was in flight */
+        finish(&w); /* the page was in flight */
         assert_false(table_wants_sync(t.table));
         put(2);
         assert_false(compose(&w));
@@ -583,7 +582,7 @@ static void puts_that_queue_up_share_pages(void **state)
                 put(k);
         assert_true(compose(&w));
         assert_int_equal(w.bytes, 4 * DISK_PAGE);
-        assert_false(compose(&w)); /* one at a time */
+        assert_false(compose(&w)); /* a single page at a time */
         for (uint32_t k = 100; k < 105; k++)
                 put(k);
         finish(&w);
@@ -674,8 +673,8 @@ static void a_ring_grows_anywhere_in_its_round(void **state)
         }
 }
 
-/* Of the pages that were not synced, before a ring grew or after, any may be what they were. Where
- * a newer one is not, that must show. */
+/* Unsynced pages, before a ring grew or after, may have old contents. If a newer page is missing,
+ * that must be detected. */
 static void pages_that_were_lost_are_found_after_a_growth_as_well(void **state)
 {
         unsigned grown_unsynced = 0;

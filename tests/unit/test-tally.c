@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients count, as the daemon reads it: exact where they are honest, bounded where they lie,
- * and by namespace as long as there is one. */
+/* Lookups that clients count, as the daemon reads them: exact for honest clients, bounded for lying
+ * ones, and by namespace while it exists. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@ enum { PAGE = WIRE_TALLY_BYTES, SECOND = 1000000000, NAMESPACES = 4096 };
 /* Which namespaces the store has, and when the one of a number was created. */
 static uint32_t first_namespace, namespaces;
 static uint64_t created_ms[NAMESPACES];
-static uint64_t version; /* of all these */
+static uint64_t version; /* version of the namespaces */
 const struct store_namespace *__wrap_store_namespace_get(const struct store *s, uint32_t id);
 uint64_t __wrap_store_namespaces_version(const struct store *s);
 
@@ -77,7 +77,7 @@ static int teardown(void **state)
         return 0;
 }
 
-/* What a reading a second later brings for one namespace. */
+/* Returns what a reading a second later adds for one namespace. */
 static struct tally_keys read_one(unsigned number, bool is_possible)
 {
         struct tally_keys keys = { 99, 99 };
@@ -154,7 +154,7 @@ static void a_count_that_goes_back_counts_nothing(void **state)
         assert_keys(read_one(1, true), 2, 0);
 }
 
-/* Whatever it writes, and over all its namespaces together. */
+/* The limit holds whatever the client writes, for all its namespaces together. */
 static void a_client_adds_no_more_than_can_be_looked_up_in_the_time(void **state)
 {
         const uint64_t most = SECOND / TALLY_PAGE_NS_PER_KEY;
@@ -261,7 +261,7 @@ static void a_removed_namespace_leaves_the_sum_and_its_number_to_another(void **
         assert_keys(keys[TALLY_OWN_LOOKUPS], 10, 0);
         assert_int_equal(t.all[TALLY_GETS].found, 6);
 
-        /* What was asked for in one that the store no longer has makes no row. */
+        /* Lookups in a namespace that no longer exists make no row. */
         namespaces = 4;
         version++;
         tally_add(&t, NULL, 4, TALLY_GETS, (struct tally_keys){ 5, 0 });

@@ -75,7 +75,7 @@ static void a_name_keeps_its_number_whatever_the_order(void **state)
         assert_int_equal(b[2], 0);
         assert_int_equal(b[3], a[1]);
         reopen();
-        /* What is not configured keeps its number from others. */
+        /* A tenant that is no longer configured keeps its number. */
         assign(without, 2, b);
         assert_int_equal(b[1], 4);
         reopen();
@@ -383,7 +383,7 @@ static void test_R10_what_no_share_can_hold_does_not_wait(void **state)
 
         store_set_tenant_limit(t.store, 1, LENGTH / 2);
         begin_put(&first, 2, b,
-                  0); /* its data file is its own from here on: no table write for that */
+                  0); /* the tenant has its own data file, so no table write is needed */
         tiers_wait(&t, &first.done);
         assert_int_equal(first.req.status, CACHE_OK);
         tiers_settle(&t);

@@ -74,7 +74,7 @@ static void growth_is_between_two_pages(void **state)
 
         close_to(samples_growth(&now, &before, "a_total", ""), 15);
         close_to(samples_growth(&now, &before, "b_total", "x"), 1);
-        /* It fell: another namespace by that name, or another daemon. */
+        /* A counter that fell belongs to another namespace of that name, or another daemon. */
         assert_true(isnan(samples_growth(&now, &before, "b_total", "y")));
         assert_true(isnan(samples_growth(&now, &before, "new_total", "")));
         assert_true(isnan(samples_growth(&now, NULL, "a_total", "")));
@@ -198,7 +198,7 @@ static void figures_are_rates_of_the_interval(void **state)
         assert_string_equal(cJSON_GetObjectItem(row, "volume")->valuestring, "/b");
         assert_string_equal(cJSON_GetObjectItem(row, "state")->valuestring, "suspended");
         close_to(cJSON_GetObjectItem(row, "read_bytes_per_second")->valuedouble, 2048);
-        /* What the page does not have is null. */
+        /* Values missing from the page are null. */
         assert_true(cJSON_IsNull(cJSON_GetObjectItem(row, "used_bytes")));
         cJSON_Delete(figures);
 
@@ -321,7 +321,7 @@ static void low_screen_has_namespaces_and_operations_at_least(void **state)
         samples_fini(&before);
 }
 
-/* Of a busy daemon on a large host. */
+/* Figures of a busy daemon on a large host. */
 static void head_fits_80_columns(void **state)
 {
         static const char *const growing[] = { "kvcache_requests_total{op=\"GET\"}",

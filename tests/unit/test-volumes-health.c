@@ -46,7 +46,7 @@ static void replace_file(unsigned dir, const char *name, unsigned kind)
         }
 }
 
-/* Whatever lies in the place of a file of a volume costs that volume, and no time. */
+/* Anything else in the place of a volume's file costs only that volume, and no time. */
 static void what_is_no_file_costs_its_volume_only(void **state)
 {
         static const char *const names[] = { "superblock",   "LOCK",  "namespaces.0",
@@ -88,7 +88,7 @@ static void a_suspended_volume_is_a_miss_and_comes_back_whole(void **state)
         assert_int_equal(device(store_resume, 1), 0);
         assert_int_equal(stats_of(1).state, STORE_VOLUME_UP);
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
-        /* What went elsewhere is present, too. */
+        /* Chunks put on other volumes are there, too. */
         for (uint64_t i = MANY; i < 2 * MANY; i++)
                 assert_int_equal(put(i), STORE_EXISTS);
         assert_int_equal(t.events[STORE_VOLUME_IS_SUSPENDED], 1);
@@ -165,7 +165,7 @@ static void what_is_counted_of_a_volume_goes_on_when_it_is_resumed(void **state)
                 assert_int_equal(device(store_resume, 1), 0);
                 again = stats_of(1).stats;
                 assert_no_less(&before, &again);
-                /* Nor is anything counted twice. */
+                /* Nothing is counted twice either. */
                 assert_int_equal(again.scrub_chunks, before.scrub_chunks);
                 assert_int_equal(again.table_entries_written, before.table_entries_written);
                 assert_int_equal(again.chunks, before.chunks);
@@ -233,7 +233,7 @@ static void a_failing_volume_is_bypassed_when_its_budget_is_spent(void **state)
         assert_int_equal(t.events[STORE_VOLUME_IS_BYPASSED], 1);
         assert_int_equal(t.told, 1);
         fault_set(NULL);
-        settle(); /* its superblock is being marked: a call of the volume, too */
+        settle(); /* the superblock is being marked, which is also a call of the volume */
         assert_int_equal(device(store_suspend, 1), 0);
         assert_non_null(strstr(stats_of(1).reason, "error_budget")); /* why is not forgotten */
         put_range(MANY, 50);
@@ -489,7 +489,7 @@ static void with_its_only_volume_bypassed_the_store_answers_misses(void **state)
                 assert_int_equal(drop(i), 0);
                 assert_int_equal(settle_drops(), STORE_BYPASSED);
         }
-        /* So does every other request, since it may be another's drop that is asked about. */
+        /* Other requests fail, too, because they may concern another request's drop. */
         assert_int_equal(drop(1000), STORE_MISS);
         assert_int_equal(settle_drops(), STORE_BYPASSED);
         assert_int_equal(open_namespace("meanwhile", &id), 0);
@@ -582,7 +582,7 @@ static void test_R15_a_volume_that_hangs_is_bypassed_and_keeps_its_buffers(void 
         assert_int_equal(settle_drops(), 0);
         assert_int_equal(device(store_resume, 1), STORE_BUSY);
 
-        /* It comes back: only now are the buffers ours. */
+        /* The request returns: only now are the buffers ours. */
         fault_set(NULL);
         fault_release();
         wait_for(&g.done);

@@ -53,7 +53,7 @@ static void what_was_dropped_while_a_volume_was_offline_never_comes_back(void **
         assert_int_equal(drop(other), 0);
         assert_int_equal(settle_drops(), 0);
         assert_int_equal(device(store_resume, 1), 0);
-        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0); /* it had nothing to do with that */
+        assert_int_equal(t.events[STORE_VOLUME_IS_EMPTIED], 0); /* the volume had no part in it */
         assert_int_equal(get(i), 0);
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(drop(i), 0);
@@ -64,8 +64,8 @@ static void what_was_dropped_while_a_volume_was_offline_never_comes_back(void **
         stop();
 }
 
-/* What the tombstone is for is older than the put, wherever the put is: at its payload (write 1),
- * on its way to the table (write 2), or queued behind such a write. */
+/* The tombstone's eviction is older than the put, wherever the put is: at its payload (write 1), in
+ * flight to the table (write 2), or queued behind such a write. */
 static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
 {
         struct put p[2];
@@ -101,7 +101,7 @@ static void a_tombstone_does_not_outlive_a_put_that_was_under_way(void **state)
                 assert_int_equal(get(key + last), 0);
                 restart("0");
                 assert_int_equal(get(key + last), 0);
-                /* Nor does the put outlive a drop that comes after it. */
+                /* A put does not outlive a later drop either. */
                 assert_int_equal(drop(key + last), 0);
                 restart("0");
                 assert_int_equal(get(key + last), STORE_MISS);
@@ -233,8 +233,8 @@ what_is_purged_on_one_volume_while_another_is_used_apart_does_not_come_back(void
         stop();
 }
 
-/* A volume that two others have gone on without knows less than they do, and nothing on it says so.
- */
+/* A volume that two others have gone on without knows less than they do, and nothing on it says
+ * so. */
 static void what_a_volume_purges_that_knows_less_than_the_others_does_not_come_back(void **state)
 {
         start("012");
@@ -275,7 +275,7 @@ static void a_claim_that_was_made_up_for_empties_no_volume_again(void **state)
         stop();
 }
 
-/* What it knows of the others comes too late to empty those. */
+/* Its knowledge of the others comes too late to empty those. */
 static void a_volume_that_was_used_apart_is_not_resumed(void **state)
 {
         char aside[300];

@@ -371,7 +371,7 @@ static void a_lifetime_is_every_volumes(void **state)
         assert_int_equal(open_namespace("name", &id), 0);
         assert_int_equal(lifetime("name"), 100);
 
-        /* One that was suspended learns it. */
+        /* A suspended volume learns the lifetime when it is resumed. */
         assert_int_equal(device(store_suspend, 1), 0);
         assert_int_equal(set_lifetime("name", 0), 0);
         assert_int_equal(device(store_resume, 1), 0);

@@ -322,7 +322,7 @@ static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **stat
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
         stop();
 
-        /* Its number is not given again, and what it misses is known. */
+        /* Its number is not reused, and the changes it misses are recorded. */
         assert_int_equal(rename(t.dirs[2], t.dirs[3]), 0);
         start("01");
         assert_int_equal(purge(), 0);
@@ -334,7 +334,7 @@ static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **stat
         stop();
 }
 
-/* Nor does a stop wait for the others' superblocks longer than for any of them. */
+/* A stop does not wait longer for other superblocks than for any of them. */
 static void a_stop_ends_a_resume_that_waits_for_a_number(void **state)
 {
         struct device d;

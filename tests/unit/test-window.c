@@ -29,7 +29,7 @@ static uint64_t seed = 88172645463325252u;
 static struct {
         struct lookup_table *table;
         struct lookup_view view;
-        uint8_t *pages; /* one for keys, and one behind it that may not be touched */
+        uint8_t *pages; /* a page for keys, followed by an inaccessible one */
 } f;
 
 static uint64_t draw(void)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client may send is accepted, and one wrong bit in the form of it is not. */
+/* Valid messages of a client are accepted, and a single wrong bit in their form is refused. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -316,7 +316,7 @@ static void pieced(union message *msg, unsigned op, unsigned count, unsigned eac
         }
 }
 
-/* The same, with this flag (or these) and what a request with it needs. */
+/* Makes a minimal message with these flags, and everything that they require. */
 static void with_flags(union message *msg, unsigned op, unsigned flags)
 {
         if (!(flags & WIRE_F_PIECES)) {
@@ -623,7 +623,7 @@ static void pieces_are_counted_exactly(void **state)
                 m.batch.releases = 2;
                 assert_refused(&m);
 
-                /* As many as a message holds. */
+                /* The maximum number in a message. */
                 pieced(&m, op, 1, 4088, 0);
                 assert_true(m.hdr.len <= WIRE_MAX_MESSAGE);
                 assert_accepted(&m);
@@ -665,7 +665,7 @@ static void a_key_names_pieces_of_its_message_and_no_others(void **state)
 {
         static const struct {
                 uint64_t first;
-                uint32_t n, length; /* of pieces of 10, 11 and 12 bytes */
+                uint32_t n, length; /* pieces have 10, 11 and 12 bytes */
                 bool good;
         } cases[] = {
                 { 0, 3, 33, true },
@@ -734,7 +734,7 @@ static void no_piece_is_empty_and_their_sum_does_not_overflow(void **state)
                 piece[2].length = 12;
                 set_pieces(&m, 0, 0, 3, 10); /* the sum, modulo 2^32 */
                 assert_refused(&m);
-                /* What lies before a key's pieces is none of its sum. */
+                /* Pieces before those of a key do not count in its sum. */
                 set_pieces(&m, 0, 2, 1, 12);
                 assert_accepted(&m);
                 piece[2].length = 2;
@@ -995,7 +995,7 @@ static void namespaces_are_exact(void **state)
         m.namespace.lifetime_s = UINT32_MAX;
         assert_accepted(&m);
         m.namespace.hdr.flags = WIRE_F_ATTACH;
-        assert_refused(&m); /* one that exists has its own */
+        assert_refused(&m); /* an existing namespace has its own lifetime */
         m.namespace.lifetime_s = 0;
         assert_accepted(&m);
         m.namespace.hdr.flags = WIRE_F_SET << 1;

@@ -32,7 +32,7 @@ static int try_open(const char *which, char error[static 512])
                 .segment_bytes = 1 * MIB,
                 .entries = 4096,
                 .policy = "lru",
-                .secret = { { 1, clock_mono_ns() } }, /* another one at each start */
+                .secret = { { 1, clock_mono_ns() } }, /* differs at each start */
                 .lock_wait_ms = 30000,
                 .hang_ms = t.hang_ms,
                 .error_budget = t.error_budget,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of a store of several volumes share: directories, and a store of some of them,
- * named by their numbers in the order of the configuration; requests that are waited for; keys and
- * payloads made from numbers. The POSIX backend under faults by plan; the test is the loop. */
+/* Fixture of the tests of stores with several volumes: directories, and a store of some of them,
+ * selected by their numbers in the configuration; requests that are waited for; keys and payloads
+ * derived from numbers. The POSIX backend with planned faults; the test replaces the loop. */
 #pragma once
 
 #include <setjmp.h>
@@ -40,7 +40,7 @@ struct volumes_test {
         uint32_t error_budget;
         bool foreign;              /* puts are from a client's memory */
         unsigned events[16], told; /* by enum store_volume_event; all */
-        char text[512];            /* of the last one */
+        char text[512];            /* text of the last event */
 };
 extern struct volumes_test t;
 
