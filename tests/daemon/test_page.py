@@ -111,7 +111,13 @@ def test_the_pages_values_equal_those_of_the_status(start):
     with daemon.client() as c:
         traffic(c)
         c.evict(c.namespace("llama"), [k for k, _ in items("llama", 20, 20000)])
-        status, page = json.loads(daemon.http("/status")[2]), page_of(daemon)
+
+        def of_one_moment():
+            """The daemon preformats segments while it rests: a page counts if no figure changed around it."""
+            before, page, after = (json.loads(daemon.http("/status")[2]), page_of(daemon), json.loads(daemon.http("/status")[2]))
+            return before["store"] == after["store"] and before["pool"] == after["pool"] and (before, page)
+
+        status, page = wait_until(of_one_moment, "a page and a status of one moment")
     volume, pool, namespace = status["store"]["volumes"][0], status["pool"], status["namespaces"][0]
     assert status["store"]["chunks"] == 30 and namespace["lookup_found_keys"] == 50
     for value in (status["store"]["chunks"], pool["chunks"], pool["live_bytes"], pool["used_bytes"], pool["bytes"],
