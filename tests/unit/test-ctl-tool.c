@@ -167,7 +167,7 @@ static void connection_that_fails_is_explained_by_its_cause(void **state)
                 { -ENOENT, EXIT_UNREACHABLE,
                   "kvcachectl: /s: x\nStart it (systemctl start kvcache, or kvcache-daemon)" },
                 { -ECONNREFUSED, EXIT_UNREACHABLE, "\nStart it " },
-                { -EACCES, EXIT_REFUSED, "\nThis user may not connect." },
+                { -EACCES, EXIT_REFUSED, "\nA member of the socket's group may connect" },
                 { -ETIMEDOUT, EXIT_UNREACHABLE, "kvcachectl: /s: x\n" },
                 { -ENOTSOCK, EXIT_UNREACHABLE, "kvcachectl: /s: x\n" },
                 { -EPROTO, EXIT_REFUSED, "kvcachectl: /s: x\n" },

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -62,7 +63,7 @@ static void limit_room(uint64_t bytes, bool in_place)
 }
 
 /* Startup writes without kio. */
-static bool is_starting;
+static atomic_bool is_starting; /* read by the threads of the store */
 
 ssize_t __real_pwrite64(int fd, const void *buf, size_t bytes, off64_t offset);
 ssize_t __wrap_pwrite64(int fd, const void *buf, size_t bytes, off64_t offset);
