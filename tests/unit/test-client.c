@@ -441,7 +441,7 @@ static void test_releases_ride_and_end_once(void **state)
         put_one(f, 2, 100);
         assert_true(fake_daemon_wait_leases(f->d, 1));
 
-        /* Its row is reused by another lease, and the old name still ends nothing. */
+        /* The row is reused by another lease, and the old name still ends nothing. */
         assert_int_equal(kvcache_get_map(f->kv, f->ns, &k, &b), KVCACHE_OK);
         assert_int_equal(kvcache_release(f->kv, &a.lease, 1), 0);
         assert_int_equal(kvcache_flush(f->kv), 0);
@@ -2268,7 +2268,7 @@ static size_t make_noise(struct fake_daemon *d, const struct wire_hdr *request,
         return bytes;
 }
 
-/* Whatever bytes the replies contain: no crash, no report of a sanitizer, every request ends, and
+/* With any bytes in the replies: no crash, no report of a sanitizer, every request ends, and
  * each mapped chunk can be read to its end. */
 static void test_noise_in_the_replies_does_no_harm(void **state)
 {

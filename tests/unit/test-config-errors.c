@@ -478,7 +478,7 @@ static void note(void *userdata, const char *text)
                 snprintf(first_noted, sizeof(first_noted), "%s", text);
 }
 
-/* Whatever is wrong: reading past errors ends, finds an error if and only if reading up to the
+/* With any file, reading past errors ends, finds an error if and only if reading up to the
  * first does, and reports the same first error. */
 static void all_errors_are_noted_whatever_is_wrong(void **state)
 {

@@ -153,7 +153,7 @@ static void a_ghost_is_taken_once(void **state)
         ghosts_fini(&g);
 }
 
-/* Of many more ghosts than there is room for, the younger remain; each forgotten one was
+/* When there are more ghosts than room, the younger remain; each forgotten one was
  * released. */
 static void the_oldest_ghosts_are_forgotten(void **state)
 {

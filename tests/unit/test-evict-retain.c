@@ -54,7 +54,7 @@ static void what_is_retained_is_no_victim(const char *policy)
         for (uint32_t i = 0; i < 8; i++)
                 evict_retain(e, i, i % GROUPS, true);
         evict_retain(e, 0, 0, true); /* again, which changes nothing */
-        /* It is touched as all others, and stays retained. */
+        /* A retained item is touched like all others, and stays retained. */
         evict_touch(e, 2, 0, EVICT_NO_USE);
         evict_refresh(e, 4, 0);
         assert_int_equal(evict_all(e, 0), ITEMS / 2 - 4);
@@ -66,7 +66,7 @@ static void what_is_retained_is_no_victim(const char *policy)
 
         /* When there is nothing else, the coldest of them; 0 and 6 were not touched. */
         assert_int_equal(evict_retained_victim(e, 1, NULL, NULL, UINT32_MAX), 1);
-        /* What is over is a victim again. */
+        /* An item is a victim again when its retention ends. */
         evict_retain(e, 4, 0, false);
         evict_retain(e, 4, 0, false);
         assert_int_equal(victim(e, 0), 4);

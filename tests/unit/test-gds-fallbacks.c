@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What does not come by GPUDirect Storage comes another way, with the reason counted: against a
- * stub cuFile, a stub driver and a fake daemon that lends.
+/* A transfer that GPUDirect Storage cannot make is made another way, and its reason is counted:
+ * against a stub cuFile, a stub driver and a fake daemon that lends.
  *
  *     test-gds-fallbacks [library|symbol]    with a cuFile; without one; with one that lacks a
  *                                            function */

@@ -128,8 +128,8 @@ static void a_client_is_caught_up_with_but_for_very_much(void **state)
         fill(0);
         hits_catch_up(&clients[0]);
         assert_int_equal(taken(0), 2 + 2 * REQUEST_WORDS);
-        /* Neither does it with this client and others, however many messages they send in an
-         * iteration. */
+        /* No further word is taken, from this client or others, however many messages they send in
+         * an iteration. */
         hits_catch_up(&clients[0]);
         hits_catch_up(&clients[1]);
         assert_int_equal(taken(0), 2 + 2 * REQUEST_WORDS);

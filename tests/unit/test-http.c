@@ -579,7 +579,7 @@ static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **sta
         }
 }
 
-/* Whatever arrives, the connection ends and the next client is served. */
+/* With any input, the connection ends and the next client is served. */
 static void garbage_costs_only_its_connection(void **state)
 {
         static const char *const requests[] = {

@@ -308,7 +308,7 @@ static void what_differs_in_anything_goes_alone(void **state)
                 { .block = 0, .file = 1 },
                 { .block = 5 }, /* a gap */
                 { .block = 200 },
-                { .block = 3 }, /* both have a part of it */
+                { .block = 3 }, /* block 3 is in both requests */
                 { .block = 1 },
                 { .block = 2 },
                 { .block = 4, .class = KIO_CLASS_PUT },

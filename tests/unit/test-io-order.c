@@ -415,7 +415,7 @@ static void gets_overtake_puts_but_do_not_starve_them(void **state)
         fault_gate_open();
         wait_completed(90);
         assert_int_equal(n_order, 90);
-        /* One of the first eight is a put, though all puts came before all gets. */
+        /* A put is among the first eight, though all puts came before all gets. */
         for (n = 0; n < 8; n++)
                 puts += order[n] == KIO_CLASS_PUT;
         assert_int_equal(order[0], KIO_CLASS_GET);

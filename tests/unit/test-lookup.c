@@ -324,7 +324,7 @@ static void a_header_that_makes_no_sense_is_refused(void **state)
         lookup_table_free(t);
 }
 
-/* Whatever the words are, a lookup ends and stays within the table. */
+/* A lookup ends and stays within the table with any words. */
 static void words_of_any_kind_do_no_harm(void **state)
 {
         struct lookup_table *t = table_of(64);

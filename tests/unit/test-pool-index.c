@@ -1315,7 +1315,7 @@ static void a_hold_of_no_bytes_holds_nothing(void **state)
         assert_int_equal(s.used_bytes, 0);
 }
 
-/* Whatever a client does, and whatever happens to the chunk. */
+/* This holds for everything a client does, and for every fate of the chunk. */
 static void what_is_not_verified_is_never_announced(void **state)
 {
         struct pool_kept kept = { .namespace_id = 1, .length = 4096 };
@@ -1650,7 +1650,7 @@ static void a_client_is_revoked_that_holds_too_much_for_long(void **state)
         leave(0);
         assert_int_equal(stats().revoked, 1);
         assert_int_equal(stats().allowed, 0);
-        /* Its user is refused for a while; other users are not. */
+        /* The user of that client is refused for a while; other users are not. */
         assert_int_equal(join_as(0, UID, POOL), -EACCES);
         assert_int_equal(join_as(1, OTHER_UID, POOL), 0);
         now_ns += 59 * SECOND;

@@ -760,7 +760,7 @@ static void a_wait_for_room_ends_at_its_deadline_though_nothing_else_happens(voi
         turns();
         submit_put(&c, 1, (uint32_t)pool_slab_bytes(t.pool), WIRE_WRITTEN, 0);
         ((struct wire_batch *)out.bytes)->timeout_ms = 300;
-        send_batch(&c); /* both wait, but the second only briefly */
+        send_batch(&c); /* the two puts wait, but the second only briefly */
         while (poll(&(struct pollfd){ .fd = c.fd, .events = POLLIN }, 1, 0) == 0)
                 turn(true);
         assert_int_equal(reply(&c, WIRE_PUT, NULL)->status, WIRE_OK);

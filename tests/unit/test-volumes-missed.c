@@ -275,7 +275,7 @@ static void a_claim_that_was_made_up_for_empties_no_volume_again(void **state)
         stop();
 }
 
-/* Its knowledge of the others comes too late to empty those. */
+/* The knowledge about the other volumes comes too late to empty those. */
 static void a_volume_that_was_used_apart_is_not_resumed(void **state)
 {
         char aside[300];

@@ -322,7 +322,7 @@ static void a_volume_that_is_added_by_a_resume_is_written_down_first(void **stat
         assert_int_equal(count_hits(0, 2 * MANY), 2 * MANY);
         stop();
 
-        /* Its number is not reused, and the changes it misses are recorded. */
+        /* The number of the volume is not reused, and the changes it misses are recorded. */
         assert_int_equal(rename(t.dirs[2], t.dirs[3]), 0);
         start("01");
         assert_int_equal(purge(), 0);
