@@ -20,7 +20,7 @@
 
 static struct {
         atomic_ullong bytes;
-        bool in_place; /* a write over bytes that are there takes no room */
+        atomic_bool in_place; /* a write over bytes that are there takes no room */
 } room;
 
 /* Any thread. */
