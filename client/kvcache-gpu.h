@@ -217,8 +217,10 @@ enum {
  * for `after_event` has a meaning from then on: KVCACHE_GPU_NOTIFY_ISSUED says when that is. After
  * a put, the blocks' memory may be overwritten in that order; after a get, blocks whose status is
  * good by then may be read.
- * Captures: a program may capture CUDA graphs in other threads at any time; no call of this header
- * invalidates a capture, and each restores the thread's capture mode. If `after_stream` is being
+ * Captures: a program may capture CUDA graphs in other threads at any time: every call makes the
+ * thread's capture mode relaxed, so that none of its own calls of the driver invalidates a capture,
+ * and restores it. cuFile's threads and its first use are outside of that: a program that uses
+ * GPUDirect Storage attaches and opens its volumes before it captures. If `after_stream` is being
  * captured when the request could be issued, it is issued when that capture has ended.
  *
  * A get of more than the daemon leases at a time (limits.leased_bytes) goes in parts: the rest is
@@ -248,7 +250,8 @@ struct kvcache_gpu_request {
 /* Begins to take blocks out of GPU memory, or to bring them there, and returns. -EINVAL: the
  * request is not what it must be; -E2BIG: a block is longer than an eighth of the staging memory;
  * -EBUSY: `before_stream` or `after_stream` is being captured into a CUDA graph, which the request
- * would become a part of; neither is touched; -ENOMEM; -EIO: the driver refuses. */
+ * would become a part of, or is CU_STREAM_LEGACY during a capture, which it would invalidate;
+ * neither is touched; -ENOMEM; -EIO: the driver refuses. */
 int kvcache_gpu_put_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 int kvcache_gpu_get_blocks(struct kvcache_gpu *gpu, const struct kvcache_gpu_request *request);
 

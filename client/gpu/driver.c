@@ -69,12 +69,12 @@ void driver_restore(const struct driver *d, int mode)
 bool driver_is_capturing(const struct driver *d, cu_stream stream)
 {
         int state = CU_CAPTURE_STATE_NONE;
+        cu_result c;
 
-        /* The legacy default stream cannot be captured; asking for it invalidates other captures.
-         */
-        if (!d->stream_is_capturing || (uintptr_t)stream <= 1)
+        if (!stream || !d->stream_is_capturing)
                 return false;
-        return d->stream_is_capturing(stream, &state) == CU_OK && state != CU_CAPTURE_STATE_NONE;
+        c = d->stream_is_capturing(stream, &state);
+        return c == CU_ERROR_CAPTURE_IMPLICIT || (c == CU_OK && state != CU_CAPTURE_STATE_NONE);
 }
 
 static void *driver_find(void *library, proc_address find, const char *name, const char *symbol,

@@ -32,5 +32,7 @@ const char *driver_error_name(const struct driver *d, cu_result result);
  * that driver_restore() sets again. A driver before CUDA 10.1 has no modes. */
 int driver_relax(const struct driver *d);
 void driver_restore(const struct driver *d, int mode);
-/* Does the stream record a graph now? A stream that cannot be asked does not. */
+/* Would work in the stream become a part of a capture, or invalidate one? The legacy default stream
+ * itself is never captured, but waits for the streams that are. NULL, and any stream of a driver
+ * before CUDA 10.0, counts as not captured. */
 bool driver_is_capturing(const struct driver *d, cu_stream stream);

@@ -141,7 +141,7 @@ struct kvcache_gpu {
         cu_device device;
         cu_context context;
         bool is_primary, is_current; /* the context is ours to release; pushed */
-        int capture_mode;            /* of the calling thread outside of the library */
+        int capture_mode;            /* the calling thread's mode outside of the library */
         int multiprocessors;
         uint32_t flags;
         cu_stream put_stream;

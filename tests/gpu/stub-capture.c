@@ -108,7 +108,7 @@ cu_result capture_end(cu_stream stream)
 bool capture_is_active(cu_stream stream)
 {
         for (unsigned i = 0; i < MOST_CAPTURES; i++)
-                if (captures[i].is_active && captures[i].stream == stream)
+                if (captures[i].is_active && (!stream || captures[i].stream == stream))
                         return true;
         return false;
 }

@@ -17,7 +17,7 @@ cu_result capture_check_stream(cu_stream stream);
 cu_result capture_begin(cu_stream stream, int mode);
 /* CU_OK; CU_ERROR_CAPTURE_INVALIDATED: the capture had become invalid; it is over anyway. */
 cu_result capture_end(cu_stream stream);
-bool capture_is_active(cu_stream stream);
+bool capture_is_active(cu_stream stream); /* NULL: of any stream */
 /* Sets the calling thread's mode. Returns the mode before. */
 int capture_exchange_mode(int mode);
 int capture_mode(void);

@@ -742,6 +742,8 @@ cu_result cuStreamSynchronize(cu_stream stream)
 cu_result cuStreamIsCapturing(cu_stream stream, int *ret_state)
 {
         BEGIN_IN_CONTEXT();
+        if ((uintptr_t)stream <= STREAM_LEGACY && capture_is_active(NULL))
+                return leave(CU_ERROR_CAPTURE_IMPLICIT);
         *ret_state = capture_is_active(stream) ? CU_CAPTURE_STATE_ACTIVE : CU_CAPTURE_STATE_NONE;
         return leave(CU_OK);
 }

@@ -16,6 +16,8 @@
 
 enum { N = 4, MOST_CALLS = 20000 };
 
+#define STREAM_LEGACY ((void *)1)
+
 static void detach(struct fixture *f)
 {
         assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
@@ -165,6 +167,24 @@ static void a_request_of_a_stream_that_is_captured_is_refused(void **state)
         }
 }
 
+static void a_request_of_the_legacy_stream_is_refused_during_any_capture(void **state)
+{
+        struct fixture *f = *state;
+        struct job *j;
+
+        begin(f);
+        put_keys(f, N, 1);
+        for (unsigned side = 0; side < 2; side++) {
+                j = job_of(f, N, 1, 0);
+                *(side == 0 ? &j->q.before_stream : &j->q.after_stream) = STREAM_LEGACY;
+                assert_int_equal(stub.begin_capture(f->stream, CU_CAPTURE_MODE_GLOBAL), CU_OK);
+                assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), -EBUSY);
+                assert_true(stub.end_capture(f->stream));
+                assert_int_equal(get(f, j), 0);
+                assert_statuses(j, KVCACHE_OK);
+        }
+}
+
 static void a_request_waits_for_the_capture_of_the_stream_behind_it(void **state)
 {
         struct fixture *f = *state;
@@ -201,6 +221,7 @@ int main(void)
                 TEST(the_stub_forbids_unsafe_calls_of_threads_that_are_not_relaxed),
                 TEST(no_capture_is_invalidated_whenever_it_begins),
                 TEST(a_request_of_a_stream_that_is_captured_is_refused),
+                TEST(a_request_of_the_legacy_stream_is_refused_during_any_capture),
                 TEST(a_request_waits_for_the_capture_of_the_stream_behind_it),
         };
 

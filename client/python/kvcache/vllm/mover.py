@@ -44,8 +44,9 @@ COMPUTED_S = 0.001  # between two looks at whether what a store reads was comput
 FLUSH_S = 0.1       # of an engine that waits for stores, before the rest of them is dropped
 ATTACH_S = 10.0     # that the start of an engine waits for the attachment: vLLM captures its CUDA graphs next
 
-NOT_READY = 600  # CUDA_ERROR_NOT_READY
-RELAXED = 2      # CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread invalidates a capture of another one
+NOT_READY = 600         # CUDA_ERROR_NOT_READY
+CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: the legacy default stream, while another stream is being captured
+RELAXED = 2             # CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread invalidates a capture of another one
 
 
 class Blocks(NamedTuple):
@@ -129,7 +130,8 @@ class Cuda:
         try:
             self._call("cuCtxPushCurrent_v2", self._context)
             try:
-                if stream > 1 and self._cuda.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state)) == 0 and state.value:
+                asked = self._cuda.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state))
+                if asked == CAPTURE_IMPLICIT or (asked == 0 and state.value):
                     return 0
                 self._call("cuEventCreate", ctypes.byref(event), 2)  # without timing
                 self._call("cuEventRecord", event, ctypes.c_void_p(stream))
