@@ -50,6 +50,8 @@ enum {
         KVCACHE_GPU_NO_BOUNCE = 1 << 3, /* takes no device memory (64 MiB, or what there is of it)
                                            for small pieces of gets to come through: the kernel
                                            reads the bus, which slows a model beside it more */
+        KVCACHE_GPU_LEASED = 1 << 4,    /* most is loaded by kvcache_gpu_copy_leased(): only its
+                                           pieces come through such memory */
 };
 
 /* GPUDirect Storage: gets read what is on disk, and not in memory, by cuFile (libcufile.so.0) into
@@ -63,12 +65,12 @@ enum kvcache_gpu_gds_option {
 };
 
 struct kvcache_gpu_options {
-        uint32_t size;    /* sizeof(struct kvcache_gpu_options) */
-        uint32_t flags;   /* KVCACHE_GPU_CURRENT_CONTEXT, KVCACHE_GPU_NO_POOL, KVCACHE_GPU_URGENT */
-        int32_t device;   /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
-        uint32_t engine;  /* enum kvcache_gpu_engine; not AUTO: for measurements */
-        uint32_t max_sms; /* multiprocessors that the kernel may take at a time; 0: 2 */
-        uint32_t gds;     /* enum kvcache_gpu_gds_option */
+        uint32_t size;          /* sizeof(struct kvcache_gpu_options) */
+        uint32_t flags;         /* KVCACHE_GPU_CURRENT_CONTEXT, ... */
+        int32_t device;         /* ordinal; ignored with KVCACHE_GPU_CURRENT_CONTEXT */
+        uint32_t engine;        /* enum kvcache_gpu_engine; not AUTO: for measurements */
+        uint32_t max_sms;       /* multiprocessors that the kernel may take at a time; 0: 2 */
+        uint32_t gds;           /* enum kvcache_gpu_gds_option */
         uint64_t staging_bytes; /* memory that puts pass through, in eight parts, each to hold a
                                    block; 0: 128 MiB */
         uint64_t gds_bytes; /* device memory that cuFile reads into, in eight parts, each to hold
@@ -283,6 +285,65 @@ static inline int kvcache_gpu_reap(struct kvcache_gpu *gpu, struct kvcache_gpu_c
 {
         return kvcache_gpu_reap_sized(gpu, ret, sizeof(*ret), max, timeout_ms);
 }
+
+/* --- copies of leased chunks ---
+ *
+ * A leased chunk neither moves nor changes, so copying it into blocks needs neither the daemon nor
+ * the thread that owns the handle. The functions below may be called by any thread, beside any call
+ * on the same attachment but kvcache_gpu_attach() and kvcache_gpu_detach(); each relaxes and
+ * restores the calling thread's capture mode.
+ *
+ * A lease may be of another handle, or of another process that hands on what kvcache_pool_of() says
+ * of the leased bytes: the pool and the offset in it. */
+
+struct kvcache_gpu_leased_request {
+        uint32_t size;                       /* sizeof(struct kvcache_gpu_leased_request) */
+        uint32_t flags;                      /* 0 */
+        const struct kvcache_layout *layout; /* these three are read during the call only */
+        const uint64_t *blocks;              /* indices in the layout, `count` of them */
+        const uint64_t *pool_offsets;        /* position of each block's chunk */
+        size_t count;                        /* 0: only prepares for requests that follow */
+        uint64_t pool_id;                    /* the pool of all these chunks */
+        void *before_stream, *before_event;  /* NULL: none; see kvcache_gpu_request */
+        void *after_stream;                  /* made to wait for the copies; NULL: none */
+        uint64_t user_data;
+};
+
+/* Puts copies of whole leased chunks into a stream of the library's and returns; it does not wait
+ * for the daemon, nor for the device. Requests are copied one after another. The caller keeps the
+ * leases until it has taken the request's completion. The first request makes streams and up to 64
+ * MiB of device memory.
+ *
+ * -EINVAL: the request is not what it must be, or a chunk is not within its pool; -ESTALE: the pool
+ * is not registered with this device; -EBUSY: a stream is being captured into a CUDA graph, see
+ * kvcache_gpu_put_blocks(); -ENOMEM; -EIO: the driver refuses, and nothing is under way any more. A
+ * request that returned 0 fails only if the device does. */
+int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
+                            const struct kvcache_gpu_leased_request *request);
+
+/* Takes up to `max` completions of such requests, all of kind KVCACHE_GPU_DONE, in their order,
+ * waiting for the first at most timeout_ms (0: not at all; < 0: until there is one or nothing is
+ * under way). Returns how many. */
+int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
+                                  size_t completion_size, size_t max, int timeout_ms);
+static inline int kvcache_gpu_reap_leased(struct kvcache_gpu *gpu,
+                                          struct kvcache_gpu_completion *ret, size_t max,
+                                          int timeout_ms)
+{
+        return kvcache_gpu_reap_leased_sized(gpu, ret, sizeof(*ret), max, timeout_ms);
+}
+/* Why the last of these calls failed. Never NULL; valid until the next of them. */
+const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu);
+
+/* The pools whose chunks can be copied, the latest first: writes up to `max` ids and returns how
+ * many. After a restart of the daemon its new pool is one of them once a call on the handle has
+ * reconnected. From the first kvcache_gpu_copy_leased() on, the pool before it remains one, mapped
+ * and registered, for leases that were taken in it. At most four pools are kept: of more, the
+ * oldest goes. */
+int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max);
+/* Lets go of a pool in which the caller has no lease any more; the handle's next call unregisters
+ * it. -ESTALE: there is no such pool; -EBUSY: it is that of the handle's session. */
+int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -671,6 +671,13 @@ int kvcache_count_declined(struct kvcache *kv, uint32_t namespace_handle, uint64
 int kvcache_release(struct kvcache *kv, const struct kvcache_lease *leases, size_t n);
 int kvcache_flush(struct kvcache *kv);
 
+/* Finds the pool that leased bytes lie in, for kvcache_gpu_copy_leased(). The id names the pool's
+ * memory: it is never 0, the same in each process of the host that maps this pool, also over a
+ * restart that keeps the pool, and no other pool that is mapped has it. `*ret_offset` is the
+ * position of `data` in the pool. Returns -ENOENT if `data` is in no pool that this handle maps. */
+int kvcache_pool_of(struct kvcache *kv, const void *data, uint64_t *ret_pool_id,
+                    uint64_t *ret_offset);
+
 /* Asks the daemon for a descriptor of the loan's data file, read-only and O_DIRECT. The caller owns
  * and closes it, and may keep it while the session lasts (loan.session). Returns -ESTALE if the
  * loan belongs to an earlier session or the file is no longer in use, -EACCES if the daemon no

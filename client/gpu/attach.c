@@ -21,6 +21,7 @@
 #include "checked.h"
 #include "cleanup.h"
 #include "gpu/gpu.h"
+#include "gpu/leased.h"
 #include "lib/abi.h"
 
 enum {
@@ -113,6 +114,7 @@ int gpu_pool_open(struct kvcache_gpu *gpu)
         }
         if (c != CU_OK)
                 gpu_fail_driver(gpu, "the pool cannot be registered with the driver", c);
+        leased_publish(gpu);
         return 0;
 }
 
@@ -140,10 +142,14 @@ int gpu_gds_open(struct kvcache_gpu *gpu)
 
 void gpu_pool_close(struct kvcache_gpu *gpu)
 {
-        if (gpu->pool_device)
+        bool is_kept = leased_keep(gpu);
+
+        if (gpu->pool_device && !is_kept)
                 (void)gpu->driver.host_unregister((void *)gpu->pool.base);
         gpu->pool_device = 0;
-        parts_pool_release(gpu->kv, &gpu->pool);
+        if (!is_kept)
+                parts_pool_release(gpu->kv, &gpu->pool);
+        gpu->pool = (struct parts_pool){ 0 };
 }
 
 /* --- attaching --- */
@@ -257,7 +263,7 @@ static int gpu_open(struct kvcache_gpu *gpu, const struct kvcache_gpu_options *o
                 return r;
         r = engine_init(&gpu->engine, &gpu->driver, (enum kvcache_gpu_engine)o->engine,
                         (uint32_t)MIN(sms, (uint32_t)MAX(gpu->multiprocessors, 1)), GPU_BATCHES,
-                        o->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : BOUNCE_BYTES);
+                        o->flags & (KVCACHE_GPU_NO_BOUNCE | KVCACHE_GPU_LEASED) ? 0 : BOUNCE_BYTES);
         if (r < 0)
                 return gpu_fail(gpu, r, "out of memory");
         gpu->has_engine = true;
@@ -295,6 +301,7 @@ static void gpu_free(struct kvcache_gpu *gpu)
         gds_puts_fini(&gpu->gds, gpu->kv);
         gds_fini(&gpu->gds);
         gpu_pool_close(gpu);
+        leased_free(gpu);
         staging_memory_close(&gpu->staging, gpu->kv, d);
         if (gpu->has_engine)
                 engine_fini(&gpu->engine);
@@ -341,8 +348,9 @@ static int options_check(const struct kvcache_gpu_options *user, struct kvcache_
                         return -E2BIG;
         }
         *ret_why = "unknown flags, or an unknown engine";
-        if ((o.flags & ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL |
-                                   KVCACHE_GPU_URGENT | KVCACHE_GPU_NO_BOUNCE)) ||
+        if ((o.flags &
+             ~(uint32_t)(KVCACHE_GPU_CURRENT_CONTEXT | KVCACHE_GPU_NO_POOL | KVCACHE_GPU_URGENT |
+                         KVCACHE_GPU_NO_BOUNCE | KVCACHE_GPU_LEASED)) ||
             o.engine > KVCACHE_GPU_ENGINE_BOUNCE)
                 return -EINVAL;
         *ret_why = "gds is not one of KVCACHE_GPU_GDS_AUTO, _REQUIRED, _NEVER";
@@ -374,11 +382,12 @@ int kvcache_gpu_attach(struct kvcache_gpu **ret, struct kvcache *kv,
         if (r == 0) {
                 gpu = calloc(1, sizeof(*gpu));
                 why = "out of memory";
-                r = gpu ? 0 : -ENOMEM;
+                r = gpu ? leased_new(&gpu->leased) : -ENOMEM;
         }
         if (r < 0) {
                 if (ret_error && error_bytes > 0)
                         snprintf(ret_error, error_bytes, "%s", why);
+                free(gpu);
                 return r;
         }
         gpu->kv = kv;
@@ -465,6 +474,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret)
                      (gpu->staging.is_buffer ? KVCACHE_GPU_HAS_BUFFER : 0) |
                      (gpu->gds.state == KVCACHE_GPU_GDS_NONE ? KVCACHE_GPU_HAS_GDS : 0) |
                      (gpu->gds.cufile.is_compatible ? KVCACHE_GPU_GDS_COPIES : 0);
+        leased_add_counts(gpu, &info);
         abi_copy_out(ret, ret->size, &info, sizeof(info));
         gpu_leave(gpu);
         return 0;

@@ -18,6 +18,7 @@
 
 #include "checked.h"
 #include "gpu/batch.h"
+#include "gpu/leased.h"
 #include "lib/abi.h"
 
 enum {
@@ -153,6 +154,7 @@ bool blocks_progress(struct kvcache_gpu *gpu)
 
         (void)!read(gpu->event_fd, &notices, sizeof(notices));
         parts_flow(gpu->kv);
+        leased_progress(gpu);
         do {
                 changed = false;
                 for (b = TAILQ_FIRST(&gpu->active); b; b = next) {

@@ -45,6 +45,7 @@ enum {
         CU_HOST_REGISTER_READ_ONLY = 8,
 
         CU_ACCESS_IN_STREAM_ORDER = 1,
+        CU_ACCESS_IN_ANY_ORDER = 3,
         CU_COPY_PREFER_OVERLAP = 1,
 
         CU_CAPTURE_MODE_GLOBAL = 0,

@@ -19,8 +19,6 @@
 enum {
         ENGINE_THREADS = 1024, /* of a block, which takes a multiprocessor for itself */
         ENGINE_WARPS = ENGINE_THREADS / 32,
-        /* Measured: below, the batch call is bound by its cost of each copy. */
-        ENGINE_KERNEL_BELOW = 64 * 1024,
         ENGINE_MIN_COPIES = 4, /* fewer are not worth a launch */
         /* A copy engine is near its full rate with copies as long as this. */
         ENGINE_BOUNCE_FROM = 64 * 1024,
@@ -78,7 +76,13 @@ static void engine_get_bounce(struct engine *e, uint64_t bytes)
 int engine_init(struct engine *ret, const struct driver *d, enum kvcache_gpu_engine forced,
                 uint32_t max_sms, unsigned n_slots, uint64_t bounce_bytes)
 {
-        struct engine e = { .d = d, .forced = forced, .max_sms = max_sms, .n_slots = n_slots };
+        struct engine e = {
+                .d = d,
+                .forced = forced,
+                .max_sms = max_sms,
+                .n_slots = n_slots,
+                .source_access = CU_ACCESS_IN_STREAM_ORDER,
+        };
 
         e.to = calloc(ENGINE_MAX_COPIES, sizeof(*e.to));
         e.from = calloc(ENGINE_MAX_COPIES, sizeof(*e.from));
@@ -150,7 +154,7 @@ static bool engine_has_batch(const struct engine *e)
 
 static cu_result engine_batch(struct engine *e, cu_stream stream, const struct copy *list, size_t n)
 {
-        struct cu_copy_attributes a = { .source_access = CU_ACCESS_IN_STREAM_ORDER,
+        struct cu_copy_attributes a = { .source_access = e->source_access,
                                         .flags = CU_COPY_PREFER_OVERLAP };
         size_t first = 0, failed = 0;
 
@@ -301,11 +305,14 @@ bool engine_has_kernel(const struct engine *e)
                (e->forced <= KVCACHE_GPU_ENGINE_KERNEL || e->forced == KVCACHE_GPU_ENGINE_BOUNCE);
 }
 
-static enum kvcache_gpu_engine engine_choose(const struct engine *e, uint64_t bytes,
+static enum kvcache_gpu_engine engine_choose(const struct engine *e, unsigned slot, uint64_t bytes,
                                              const struct copy *list, size_t n, int part)
 {
         bool bounces = part >= 0 && e->bounce;
 
+        if (slot == ENGINE_NO_SLOT)
+                return engine_has_batch(e) && n > 1 ? KVCACHE_GPU_ENGINE_BATCH
+                                                    : KVCACHE_GPU_ENGINE_PLAIN;
         if (e->forced == KVCACHE_GPU_ENGINE_BOUNCE)
                 return bounces ? KVCACHE_GPU_ENGINE_BOUNCE : KVCACHE_GPU_ENGINE_KERNEL;
         if (e->forced != KVCACHE_GPU_ENGINE_AUTO)
@@ -331,7 +338,7 @@ cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct 
                 bytes += list[i].bytes;
         if (n == 0)
                 return CU_OK;
-        way = is_mapped ? engine_choose(e, bytes, list, n, part) : KVCACHE_GPU_ENGINE_PLAIN;
+        way = is_mapped ? engine_choose(e, slot, bytes, list, n, part) : KVCACHE_GPU_ENGINE_PLAIN;
         e->counts.bytes += bytes;
         if (way == KVCACHE_GPU_ENGINE_BOUNCE) {
                 c = engine_bounce(e, slot, &used, (unsigned)part, stream, list, n);

@@ -15,6 +15,7 @@
  * scatters within the device, for a fraction of that. */
 #pragma once
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -28,11 +29,15 @@ struct copy {
         uint64_t bytes;
 };
 
+#define ENGINE_NO_SLOT UINT_MAX
+
 enum {
         ENGINE_MAX_COPIES = 16384, /* in a list */
         ENGINE_SPLIT = 16 * 1024,  /* a warp's share: longer copies are several of the kernel's */
         ENGINE_KERNEL_COPIES = ENGINE_MAX_COPIES + 4096,
         ENGINE_BOUNCE_PARTS = 2,
+        /* Measured: below, the batch call is bound by its cost of each copy. */
+        ENGINE_KERNEL_BELOW = 64 * 1024,
 };
 
 struct engine {
@@ -41,8 +46,10 @@ struct engine {
         cu_function kernel; /* NULL: cannot be used */
         uint32_t max_sms;
         enum kvcache_gpu_engine forced; /* KVCACHE_GPU_ENGINE_AUTO: by size */
-        struct copy *host;              /* the slots' lists, registered with the driver */
-        cu_address device;              /* their copies there */
+        int source_access; /* when the batch call may read: CU_ACCESS_IN_STREAM_ORDER, or
+                              CU_ACCESS_IN_ANY_ORDER of sources that do not change */
+        struct copy *host; /* the slots' lists, registered with the driver */
+        cu_address device; /* their copies there */
         bool registered;
         unsigned n_slots;
         /* Device memory, a part for each stream that bounces; 0: none. */
@@ -64,8 +71,8 @@ void engine_fini(struct engine *e);
 /* Does it take the kernel for what the kernel is best at? */
 bool engine_has_kernel(const struct engine *e);
 /* Puts them into the stream; those that touch at both ends become one, in place. `slot` is not used
- * by a list that may still be under way. Not `is_mapped`: the host's side is not known to the
- * driver, which copies it plainly. `part`: this stream's, of copies to the device; < 0: they do not
- * bounce. CU_OK, or the last way's error. */
+ * by a list that may still be under way; with ENGINE_NO_SLOT, the kernel takes no part. Not
+ * `is_mapped`: the host's side is not known to the driver, which copies it plainly. `part`: this
+ * stream's, of copies to the device; < 0: they do not bounce. CU_OK, or the last way's error. */
 cu_result engine_copy(struct engine *e, unsigned slot, cu_stream stream, struct copy *list,
                       size_t n, bool is_mapped, int part);

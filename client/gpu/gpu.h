@@ -19,6 +19,8 @@ enum {
         GPU_TEXT = 512,
 };
 
+struct leased;
+
 /* One request of the program's. */
 struct operation {
         TAILQ_ENTRY(operation) link;
@@ -159,6 +161,7 @@ struct kvcache_gpu {
 
         struct parts_pool pool;
         cu_address pool_device; /* 0: not registered */
+        struct leased *leased;  /* leased.h */
         struct staging_memory staging;
         uint64_t staging_bytes; /* asked for */
 

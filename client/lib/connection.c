@@ -234,6 +234,16 @@ static bool is_kept(int fd)
                st.st_nlink == 0;
 }
 
+/* Names the memory that a descriptor refers to. A mapping keeps its inode, so two pools that are
+ * mapped have different names, and one pool has the same name in each process. */
+static uint64_t pool_id_of(const struct stat *st)
+{
+        uint64_t x =
+                (uint64_t)st->st_ino + ((uint64_t)st->st_dev << 32 | (uint64_t)st->st_dev >> 32);
+
+        return x ? x : 1;
+}
+
 /* Checks and maps the pool; the caller keeps the descriptor. On failure conn_free() unmaps it. */
 static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64_t bytes)
 {
@@ -260,6 +270,7 @@ static int conn_map_pool(struct kvcache *kv, struct conn *c, int pool_fd, uint64
                                    (unsigned long long)bytes);
         c->pool = p;
         c->pool_bytes = bytes;
+        c->pool_id = pool_id_of(&st);
         if (madvise(p, bytes, MADV_DONTFORK) < 0)
                 return handle_fail(kv, -errno, "cannot keep the daemon's pool from children");
         (void)madvise(p, bytes, MADV_DONTDUMP);

@@ -65,6 +65,7 @@ struct conn {
                                 settled */
         const uint8_t *pool; /* NULL: unmapped */
         uint64_t pool_bytes;
+        uint64_t pool_id; /* kvcache_pool_of() */
         uint64_t max_chunk, staging_max, features;
         uint32_t max_keys, max_inflight, max_message;
         uint16_t version;

@@ -112,6 +112,39 @@ void kvcache_staging_release(struct kvcache *kv, void *place)
         retired_collect(kv);
 }
 
+/* --- the pool --- */
+
+static bool pool_contains(const struct conn *c, const void *data)
+{
+        uintptr_t at = (uintptr_t)data, base = (uintptr_t)c->pool;
+
+        return c->pool && at >= base && at - base < c->pool_bytes;
+}
+
+int kvcache_pool_of(struct kvcache *kv, const void *data, uint64_t *ret_pool_id,
+                    uint64_t *ret_offset)
+{
+        struct conn *c;
+        int r;
+
+        r = handle_enter(kv);
+        if (r < 0)
+                return r;
+        if (!ret_pool_id || !ret_offset)
+                return handle_fail(kv, -EINVAL, "no room for the pool's id or the offset");
+        c = kv->conn;
+        if (!c || !pool_contains(c, data))
+                TAILQ_FOREACH(c, &kv->ended, link)
+        if (pool_contains(c, data))
+                break;
+        if (!c)
+                return handle_fail(kv, -ENOENT, "the address is in no pool that is mapped");
+        *ret_pool_id = c->pool_id;
+        *ret_offset = (uint64_t)((uintptr_t)data - (uintptr_t)c->pool);
+        handle_leave(kv);
+        return 0;
+}
+
 /* --- registered buffers --- */
 
 static int buffer_call(struct kvcache *kv, const struct buffer *d)

@@ -40,7 +40,8 @@ int parts_pool_hold(struct kvcache *kv, struct parts_pool *ret)
         r = conn_ready(kv);
         if (r == 0) {
                 kv->conn->holds++;
-                *ret = (struct parts_pool){ kv->conn, kv->conn->pool, kv->conn->pool_bytes };
+                *ret = (struct parts_pool){ kv->conn, kv->conn->pool, kv->conn->pool_bytes,
+                                            kv->conn->pool_id };
         }
         handle_leave(kv);
         return r;

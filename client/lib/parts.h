@@ -26,6 +26,7 @@ struct parts_pool {
         struct conn *conn; /* NULL: no hold */
         const uint8_t *base;
         uint64_t bytes;
+        uint64_t id; /* the pool's name, as kvcache_pool_of() gives it */
 };
 
 /* Takes a hold on the pool of the current session, connecting if there is none. Returns 0, -ECHILD

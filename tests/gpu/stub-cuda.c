@@ -644,7 +644,8 @@ static int batch(cu_address *to, cu_address *from, size_t *bytes, size_t n,
                  cu_stream stream)
 {
         if (n == 0 || n_attributes != 1 || firsts[0] != 0 ||
-            attributes->source_access != CU_ACCESS_IN_STREAM_ORDER ||
+            (attributes->source_access != CU_ACCESS_IN_STREAM_ORDER &&
+             attributes->source_access != CU_ACCESS_IN_ANY_ORDER) ||
             (uintptr_t)stream <= STREAM_LEGACY)
                 return CU_ERROR_INVALID_VALUE;
         for (size_t i = n; i-- > 0;) {
@@ -787,6 +788,19 @@ cu_result cuEventQuery(cu_event event)
 {
         BEGIN_IN_CONTEXT();
         return leave(event->done >= event->recorded ? CU_OK : CU_ERROR_NOT_READY);
+}
+
+EXPORT cu_result cuEventSynchronize(cu_event event);
+cu_result cuEventSynchronize(cu_event event)
+{
+        int r = enter(__func__), capture = capture_check(__func__);
+
+        if (capture != 0)
+                return leave(capture);
+        while (event->done < event->recorded)
+                if (!step(0))
+                        pthread_cond_wait(&changed, &lock);
+        return leave(r != 0 ? r : sticky);
 }
 
 cu_result cuEventElapsedTime(float *ret_ms, cu_event begin, cu_event end)

@@ -50,6 +50,31 @@ static void an_attachment_from_its_start_to_its_end(struct fixture *f)
         detach(f);
 }
 
+static void copies_of_leased_chunks(struct fixture *f)
+{
+        struct kvcache_gpu_leased_request q = { .size = sizeof(q),
+                                                .layout = &f->layout,
+                                                .count = 1 };
+        struct kvcache_gpu_completion c;
+        struct kvcache_result result;
+        struct kvcache_key key = rig_key(1);
+        uint64_t block = 5, offset;
+
+        attach(f, KVCACHE_GPU_ENGINE_AUTO);
+        store_and_load(f);
+        assert_int_equal(kvcache_get_map(f->kv, f->rig->ns, &key, &result), 0);
+        assert_int_equal(kvcache_pool_of(f->kv, result.data, &q.pool_id, &offset), 0);
+        q.blocks = &block;
+        q.pool_offsets = &offset;
+        q.before_stream = f->stream;
+        assert_int_equal(kvcache_gpu_copy_leased(f->gpu, &q), 0);
+        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, test_timeout_ms(60000)), 1);
+        assert_int_equal(c.error, 0);
+        assert_true(block_is(f, 5, 1));
+        assert_int_equal(kvcache_release(f->kv, &result.lease, 1), 0);
+        detach(f);
+}
+
 static void plain_copies(struct fixture *f)
 {
         attach(f, KVCACHE_GPU_ENGINE_PLAIN);
@@ -84,6 +109,7 @@ static void no_capture_is_invalidated_whenever_it_begins(void **state)
 {
         static void (*const scenarios[])(struct fixture * f) = {
                 an_attachment_from_its_start_to_its_end,
+                copies_of_leased_chunks,
                 plain_copies,
                 a_daemon_that_goes_and_comes_back,
                 an_attachment_that_is_refused,

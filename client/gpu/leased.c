@@ -1,0 +1,701 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of leased chunks.
+ *
+ * The public calls run in any thread, one at a time (leased.lock), beside the handle's thread, and
+ * touch nothing of the handle. They have a copy engine and streams of their own. The context and
+ * the capture mode are the calling thread's.
+ *
+ * Order: all requests share the first stream, so they are copied one after another, and an event in
+ * it is over when everything before it is. A list for the kernel may be in the second stream, whose
+ * work lies between `begun` and `done` in the first.
+ *
+ * Pools: the session's pool is published by the handle's thread when the driver has registered it.
+ * When another session takes its place, it stays registered and mapped for leases that were taken
+ * in it, until the program releases it; only the handle's thread unregisters.
+ *
+ * Failures: what the driver refuses is waited for, and the call fails. A request that was taken
+ * fails only with the device. */
+#include "gpu/leased.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "checked.h"
+#include "gpu/gpu.h"
+#include "lib/abi.h"
+
+enum {
+        REQUEST_MIN = ABI_BYTES_TO(struct kvcache_gpu_leased_request, user_data),
+        COMPLETION_MIN = ABI_BYTES_TO(struct kvcache_gpu_completion, count),
+        BOUNCE_BYTES = ENGINE_BOUNCE_PARTS * GPU_BATCH_BYTES,
+        POLL_NS = 20 * 1000,
+};
+
+static int leased_fail(struct leased *l, int error, const char *format, ...)
+        __attribute__((format(printf, 3, 4)));
+
+static int leased_fail(struct leased *l, int error, const char *format, ...)
+{
+        va_list args;
+
+        va_start(args, format);
+        vsnprintf(l->error, sizeof(l->error), format, args);
+        va_end(args);
+        return error;
+}
+
+static int leased_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_result c)
+{
+        gpu->leased->engine.counts.driver_errors++;
+        return leased_fail(gpu->leased, driver_errno(c), "%s: %s (%d)", what,
+                           driver_error_name(&gpu->driver, c), c);
+}
+
+/* --- the calling thread --- */
+
+/* What a call has changed in its thread. */
+struct visit {
+        int capture_mode;
+        bool is_current;
+};
+
+static int leased_enter(struct kvcache_gpu *gpu, struct visit *ret)
+{
+        if (!gpu)
+                return -EINVAL;
+        if (gpu->pid != getpid())
+                return -ECHILD;
+        pthread_mutex_lock(&gpu->leased->lock);
+        ret->capture_mode = driver_relax(&gpu->driver);
+        ret->is_current = gpu->driver.ctx_push(gpu->context) == CU_OK;
+        return 0;
+}
+
+static void leased_leave(struct kvcache_gpu *gpu, const struct visit *v)
+{
+        cu_context context;
+
+        if (v->is_current)
+                (void)gpu->driver.ctx_pop(&context);
+        driver_restore(&gpu->driver, v->capture_mode);
+        pthread_mutex_unlock(&gpu->leased->lock);
+}
+
+/* --- what is made at the first request --- */
+
+static void leased_close(struct leased *l, const struct driver *d)
+{
+        struct leased_copy *copy;
+
+        for (unsigned i = 0; i < LEASED_STREAMS; i++)
+                if (l->streams[i])
+                        (void)d->stream_synchronize(l->streams[i]);
+        STAILQ_CONCAT(&l->idle, &l->under_way);
+        while ((copy = STAILQ_FIRST(&l->idle))) {
+                cu_event events[] = { copy->before, copy->begun, copy->done };
+
+                STAILQ_REMOVE_HEAD(&l->idle, link);
+                for (unsigned i = 0; i < ARRAY_SIZE(events); i++)
+                        if (events[i])
+                                (void)d->event_destroy(events[i]);
+                free(copy);
+        }
+        if (l->engine.d)
+                engine_fini(&l->engine);
+        for (unsigned i = 0; i < LEASED_SLOTS; i++)
+                if (l->slot_done[i])
+                        (void)d->event_destroy(l->slot_done[i]);
+        if (l->joint)
+                (void)d->event_destroy(l->joint);
+        for (unsigned i = 0; i < LEASED_STREAMS; i++)
+                if (l->streams[i])
+                        (void)d->stream_destroy(l->streams[i]);
+        free(l->copies);
+        memset(l->slot_done, 0, sizeof(l->slot_done));
+        memset(l->slot_is_used, 0, sizeof(l->slot_is_used));
+        memset(l->streams, 0, sizeof(l->streams));
+        l->joint = NULL;
+        l->copies = NULL;
+        l->is_open = false;
+}
+
+static cu_result leased_open_streams(struct leased *l, const struct driver *d, bool is_urgent)
+{
+        int least, greatest;
+        cu_result c = d->stream_priorities(&least, &greatest);
+
+        if (c == CU_OK)
+                c = d->event_create(&l->joint, CU_EVENT_IS_UNTIMED);
+        for (unsigned i = 0; i < LEASED_STREAMS && c == CU_OK; i++)
+                c = d->stream_create_at(&l->streams[i], CU_STREAM_IS_NON_BLOCKING,
+                                        is_urgent ? greatest : least);
+        for (unsigned i = 0; i < LEASED_SLOTS && c == CU_OK; i++)
+                c = d->event_create(&l->slot_done[i], CU_EVENT_IS_UNTIMED);
+        return c;
+}
+
+static int leased_open(struct kvcache_gpu *gpu)
+{
+        struct leased *l = gpu->leased;
+        cu_result c;
+        int r;
+
+        if (l->is_open)
+                return 0;
+        l->copies = calloc(ENGINE_MAX_COPIES, sizeof(*l->copies));
+        r = l->copies ? engine_init(&l->engine, &gpu->driver, gpu->engine.forced,
+                                    gpu->engine.max_sms, LEASED_SLOTS,
+                                    gpu->flags & KVCACHE_GPU_NO_BOUNCE ? 0 : BOUNCE_BYTES)
+                      : -ENOMEM;
+        if (r < 0) {
+                leased_close(l, &gpu->driver);
+                return leased_fail(l, r, "out of memory");
+        }
+        l->engine.source_access = CU_ACCESS_IN_ANY_ORDER;
+        c = leased_open_streams(l, &gpu->driver, gpu->flags & KVCACHE_GPU_URGENT);
+        if (c != CU_OK) {
+                r = leased_fail_driver(gpu, "no stream", c);
+                leased_close(l, &gpu->driver);
+                return r;
+        }
+        l->is_open = true;
+        return 0;
+}
+
+int leased_new(struct leased **ret)
+{
+        struct leased *l = calloc(1, sizeof(*l));
+
+        if (!l)
+                return -ENOMEM;
+        STAILQ_INIT(&l->under_way);
+        STAILQ_INIT(&l->idle);
+        pthread_mutex_init(&l->lock, NULL);
+        *ret = l;
+        return 0;
+}
+
+/* --- pools --- */
+
+static struct leased_pool *leased_find(struct leased *l, uint64_t id)
+{
+        for (unsigned i = 0; i < LEASED_POOLS; i++)
+                if (l->pools[i].id == id && id != 0)
+                        return &l->pools[i];
+        return NULL;
+}
+
+/* Takes a row out of the table, behind whose copies the streams are at rest. */
+static struct leased_pool leased_remove(struct kvcache_gpu *gpu, unsigned row)
+{
+        struct leased *l = gpu->leased;
+        struct leased_pool pool = l->pools[row];
+
+        for (unsigned i = 0; i < LEASED_STREAMS; i++)
+                if (l->streams[i])
+                        (void)gpu->driver.stream_synchronize(l->streams[i]);
+        memmove(&l->pools[row], &l->pools[row + 1], (LEASED_POOLS - row - 1) * sizeof(pool));
+        l->pools[LEASED_POOLS - 1] = (struct leased_pool){ 0 };
+        return pool;
+}
+
+/* Unregisters a pool that is in the table no more, outside of the lock: it takes its time. */
+static void leased_unregister(struct kvcache_gpu *gpu, struct leased_pool *pool)
+{
+        if (pool->is_current) /* kvcache_gpu.pool has it */
+                return;
+        (void)gpu->driver.host_unregister((void *)pool->hold.base);
+        parts_pool_release(gpu->kv, &pool->hold);
+}
+
+void leased_publish(struct kvcache_gpu *gpu)
+{
+        struct leased *l = gpu->leased;
+        struct leased_pool oldest = { 0 };
+        unsigned row = 0;
+
+        if (!gpu->pool_device)
+                return;
+        pthread_mutex_lock(&l->lock);
+        if (l->pools[LEASED_POOLS - 1].id != 0)
+                oldest = leased_remove(gpu, 0);
+        while (l->pools[row].id != 0)
+                row++;
+        l->pools[row] = (struct leased_pool){
+                .id = gpu->pool.id,
+                .hold = gpu->pool,
+                .device = gpu->pool_device,
+                .is_current = true,
+        };
+        pthread_mutex_unlock(&l->lock);
+        if (oldest.id != 0)
+                leased_unregister(gpu, &oldest);
+}
+
+bool leased_keep(struct kvcache_gpu *gpu)
+{
+        struct leased *l = gpu->leased;
+        bool is_kept = false;
+
+        pthread_mutex_lock(&l->lock);
+        for (unsigned i = 0; i < LEASED_POOLS; i++)
+                if (l->pools[i].is_current) {
+                        is_kept = l->is_open && !l->pools[i].is_released;
+                        l->pools[i].is_current = false;
+                        if (!is_kept)
+                                (void)leased_remove(gpu, i);
+                        break;
+                }
+        pthread_mutex_unlock(&l->lock);
+        return is_kept;
+}
+
+void leased_free(struct kvcache_gpu *gpu)
+{
+        struct leased *l = gpu->leased;
+
+        leased_progress(gpu);
+        leased_close(l, &gpu->driver);
+        while (l->pools[0].id != 0) {
+                struct leased_pool pool = leased_remove(gpu, 0);
+
+                leased_unregister(gpu, &pool);
+        }
+        pthread_mutex_destroy(&l->lock);
+        free(l);
+        gpu->leased = NULL;
+}
+
+/* --- counting --- */
+
+static void leased_tally(struct leased *l, const struct kvcache_transfer *t)
+{
+        unsigned i;
+
+        for (i = 0; i < l->n_tallies; i++)
+                if (l->tallies[i].layout == t->layout &&
+                    l->tallies[i].technology == t->technology && l->tallies[i].result == t->result)
+                        break;
+        if (i == LEASED_TALLIES)
+                return;
+        if (i == l->n_tallies) {
+                l->tallies[l->n_tallies++] = *t;
+                return;
+        }
+        l->tallies[i].transfers += t->transfers;
+        l->tallies[i].blocks += t->blocks;
+        l->tallies[i].regions += t->regions;
+        l->tallies[i].bytes += t->bytes;
+        l->tallies[i].device_bytes += t->device_bytes;
+        l->tallies[i].duration_ns += t->duration_ns;
+}
+
+void leased_progress(struct kvcache_gpu *gpu)
+{
+        struct kvcache_transfer tallies[LEASED_TALLIES];
+        struct leased_pool released[LEASED_POOLS];
+        struct leased *l = gpu->leased;
+        unsigned n = 0, n_tallies;
+
+        pthread_mutex_lock(&l->lock);
+        n_tallies = l->n_tallies;
+        memcpy(tallies, l->tallies, n_tallies * sizeof(tallies[0]));
+        l->n_tallies = 0;
+        for (unsigned i = 0; i < LEASED_POOLS;)
+                if (l->pools[i].is_released && !l->pools[i].is_current)
+                        released[n++] = leased_remove(gpu, i);
+                else
+                        i++;
+        pthread_mutex_unlock(&l->lock);
+        for (unsigned i = 0; i < n; i++)
+                leased_unregister(gpu, &released[i]);
+        for (unsigned i = 0; i < n_tallies; i++)
+                (void)parts_count_transfer(gpu->kv, &tallies[i]);
+}
+
+void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info)
+{
+        struct leased *l = gpu->leased;
+        const struct kvcache_gpu_counts *from = &l->engine.counts;
+        struct kvcache_gpu_counts *to = &info->counts;
+
+        pthread_mutex_lock(&l->lock);
+        to->bytes += from->bytes;
+        to->pieces += from->pieces;
+        to->kernel_launches += from->kernel_launches;
+        to->kernel_copies += from->kernel_copies;
+        to->kernel_failures += from->kernel_failures;
+        to->batch_calls += from->batch_calls;
+        to->batch_copies += from->batch_copies;
+        to->batch_failures += from->batch_failures;
+        to->plain_copies += from->plain_copies;
+        to->driver_errors += from->driver_errors;
+        to->blocks_from_pool += l->blocks;
+        info->bounce_bytes += l->engine.bounce_part_bytes * ENGINE_BOUNCE_PARTS;
+        info->bounce_copies += l->engine.bounces;
+        pthread_mutex_unlock(&l->lock);
+}
+
+/* --- a request --- */
+
+/* All arguments are checked before anything is put into a stream. */
+static int leased_check(struct leased *l, const struct kvcache_gpu_leased_request *q,
+                        const struct layout *layout, const struct leased_pool *pool)
+{
+        uint64_t bytes = layout_chunk_bytes(layout, layout->page_tokens);
+
+        for (size_t i = 0; i < q->count; i++) {
+                if (q->blocks[i] >= layout->blocks)
+                        return leased_fail(l, -EINVAL, "the layout has no block as number %zu", i);
+                if (bytes > pool->hold.bytes || q->pool_offsets[i] > pool->hold.bytes - bytes)
+                        return leased_fail(l, -EINVAL, "chunk %zu is not within the pool", i);
+        }
+        return 0;
+}
+
+static struct leased_copy *copy_new(struct kvcache_gpu *gpu)
+{
+        struct leased_copy *copy = STAILQ_FIRST(&gpu->leased->idle);
+        const struct driver *d = &gpu->driver;
+        unsigned timed = d->event_elapsed ? 0 : CU_EVENT_IS_UNTIMED;
+
+        if (copy) {
+                STAILQ_REMOVE_HEAD(&gpu->leased->idle, link);
+                return copy;
+        }
+        copy = calloc(1, sizeof(*copy));
+        if (!copy)
+                return NULL;
+        if (d->event_create(&copy->before, CU_EVENT_IS_UNTIMED) == CU_OK &&
+            d->event_create(&copy->begun, timed) == CU_OK &&
+            d->event_create(&copy->done, timed) == CU_OK)
+                return copy;
+        STAILQ_INSERT_HEAD(&gpu->leased->idle, copy, link); /* for leased_close() */
+        return NULL;
+}
+
+/* Makes the first stream follow what the request names, and marks where its copies begin. */
+static cu_result leased_order(struct kvcache_gpu *gpu, struct leased_copy *copy,
+                              const struct kvcache_gpu_leased_request *q)
+{
+        const struct driver *d = &gpu->driver;
+        cu_stream stream = gpu->leased->streams[0];
+        cu_result c = CU_OK;
+
+        if (q->before_event)
+                c = d->stream_wait_event(stream, q->before_event, 0);
+        if (c == CU_OK && q->before_stream) {
+                c = d->event_record(copy->before, q->before_stream);
+                if (c == CU_OK)
+                        c = d->stream_wait_event(stream, copy->before, 0);
+        }
+        return c == CU_OK ? d->event_record(copy->begun, stream) : c;
+}
+
+/* A slot whose list is not under way any more. */
+static unsigned leased_slot(struct kvcache_gpu *gpu)
+{
+        struct leased *l = gpu->leased;
+        unsigned slot = l->next_slot;
+
+        if (l->slot_is_used[slot] &&
+            gpu->driver.event_query(l->slot_done[slot]) == CU_ERROR_NOT_READY)
+                return ENGINE_NO_SLOT;
+        l->next_slot = (slot + 1) % LEASED_SLOTS;
+        return slot;
+}
+
+static cu_result leased_put_list(struct kvcache_gpu *gpu, unsigned stream, size_t n)
+{
+        struct leased *l = gpu->leased;
+        unsigned slot = leased_slot(gpu);
+        cu_result c;
+
+        c = engine_copy(&l->engine, slot, l->streams[stream], l->copies, n, true, (int)stream);
+        if (slot != ENGINE_NO_SLOT) {
+                l->slot_is_used[slot] = true;
+                if (c == CU_OK)
+                        c = gpu->driver.event_record(l->slot_done[slot], l->streams[stream]);
+        }
+        return c;
+}
+
+/* How the bytes went, from what the engine has counted meanwhile. */
+static void leased_note(const struct kvcache_gpu_counts *before,
+                        const struct kvcache_gpu_counts *now, struct kvcache_transfer *t)
+{
+        uint64_t launches = now->kernel_launches - before->kernel_launches,
+                 batched = now->batch_copies - before->batch_copies,
+                 plain = now->plain_copies - before->plain_copies;
+
+        t->transfers = MAX(launches + batched + plain, UINT64_C(1));
+        t->technology = (launches > 0) + (batched > 0) + (plain > 0) > 1 ? KVCACHE_COMPOSED
+                        : launches > 0                                   ? KVCACHE_CUDA_KERNEL
+                        : batched > 0                                    ? KVCACHE_CUDA_BATCH
+                                                                         : KVCACHE_CUDA_COPY;
+}
+
+/* Puts all copies into the streams. Lists of small pieces alternate between both, so that one's
+ * launch overlaps with the other's copies into bounce memory. */
+static cu_result leased_put(struct kvcache_gpu *gpu, struct leased_copy *copy,
+                            const struct kvcache_gpu_leased_request *q, const struct layout *layout,
+                            cu_address pool)
+{
+        struct leased *l = gpu->leased;
+        struct layout_part part = { .tokens = layout->page_tokens, .n_layers = layout->layers };
+        uint64_t bytes = layout_chunk_bytes(layout, layout->page_tokens), listed = 0;
+        uint64_t room = UINT64_MAX;
+        const struct driver *d = &gpu->driver;
+        unsigned stream = 0, streams = 1;
+        cu_result c = CU_OK;
+        size_t n = 0;
+
+        for (size_t i = 0; i < q->count && c == CU_OK; i++) {
+                uint32_t k = layout_pieces(layout, q->blocks[i], &part, l->pieces);
+
+                if (i == 0 && engine_has_kernel(&l->engine) && bytes / k < ENGINE_KERNEL_BELOW) {
+                        streams = LEASED_STREAMS;
+                        room = GPU_BATCH_BYTES;
+                        c = d->stream_wait_event(l->streams[1], copy->begun, 0);
+                }
+                if (n > 0 && (n + k > ENGINE_MAX_COPIES || listed + bytes > room)) {
+                        if (c == CU_OK)
+                                c = leased_put_list(gpu, stream, n);
+                        stream = (stream + 1) % streams;
+                        n = listed = 0;
+                }
+                for (uint32_t p = 0; p < k; p++)
+                        l->copies[n++] = (struct copy){
+                                l->pieces[p].address,
+                                pool + q->pool_offsets[i] + l->pieces[p].offset,
+                                l->pieces[p].bytes,
+                        };
+                listed += bytes;
+                copy->moved.device_bytes += layout_device_bytes(layout, &part, bytes);
+        }
+        if (c == CU_OK && n > 0)
+                c = leased_put_list(gpu, stream, n);
+        if (c == CU_OK && streams > 1) {
+                c = d->event_record(l->joint, l->streams[1]);
+                if (c == CU_OK)
+                        c = d->stream_wait_event(l->streams[0], l->joint, 0);
+        }
+        return c;
+}
+
+static int leased_begin(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_request *q,
+                        const struct layout *layout, cu_address pool)
+{
+        struct leased *l = gpu->leased;
+        const struct kvcache_gpu_counts before = l->engine.counts;
+        const struct driver *d = &gpu->driver;
+        struct leased_copy *copy = copy_new(gpu);
+        cu_result c;
+
+        if (!copy)
+                return leased_fail(l, -ENOMEM, "out of memory");
+        copy->user_data = q->user_data;
+        copy->count = q->count;
+        copy->moved = (struct kvcache_transfer){
+                .path = KVCACHE_HOST_TO_DEVICE,
+                .layout = q->count > 0 ? layout->kind : KVCACHE_LAYOUT_CONTIGUOUS,
+                .blocks = q->count,
+                .regions = q->count > 0 ? (uint64_t)q->count * layout->layers * layout->outer : 0,
+                .bytes = q->count > 0 ? q->count * layout_chunk_bytes(layout, layout->page_tokens)
+                                      : 0,
+        };
+        c = leased_order(gpu, copy, q);
+        if (c == CU_OK && q->count > 0)
+                c = leased_put(gpu, copy, q, layout, pool);
+        if (c == CU_OK)
+                c = d->event_record(copy->done, l->streams[0]);
+        if (c == CU_OK && q->after_stream)
+                c = d->stream_wait_event(q->after_stream, copy->done, 0);
+        if (c != CU_OK) {
+                for (unsigned i = 0; i < LEASED_STREAMS; i++)
+                        (void)d->stream_synchronize(l->streams[i]);
+                STAILQ_INSERT_TAIL(&l->idle, copy, link);
+                return leased_fail_driver(gpu, "leased chunks cannot be copied", c);
+        }
+        leased_note(&before, &l->engine.counts, &copy->moved);
+        STAILQ_INSERT_TAIL(&l->under_way, copy, link);
+        return 0;
+}
+
+static int leased_take(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased_request *user)
+{
+        struct kvcache_gpu_leased_request q = { 0 };
+        const struct leased_pool *pool;
+        struct leased *l = gpu->leased;
+        struct layout layout = { 0 };
+        const char *why;
+        int r;
+
+        if (!user || !abi_size_is_valid(user->size, REQUEST_MIN))
+                return leased_fail(l, -EINVAL, "the request's size is not set");
+        if (abi_copy_in(&q, sizeof(q), user, user->size) < 0)
+                return leased_fail(l, -E2BIG, "the request is of a newer library");
+        if (q.flags)
+                return leased_fail(l, -EINVAL, "unknown flags 0x%x", q.flags);
+        if (q.count > 0 && (!q.layout || !q.blocks || !q.pool_offsets))
+                return leased_fail(l, -EINVAL, "no layout, blocks or offsets given");
+        if (driver_is_capturing(&gpu->driver, q.before_stream) ||
+            driver_is_capturing(&gpu->driver, q.after_stream))
+                return leased_fail(l, -EBUSY, "a stream of the request is being captured");
+        r = leased_open(gpu);
+        if (r < 0)
+                return r;
+        if (q.count == 0)
+                return leased_begin(gpu, &q, NULL, 0);
+        pool = leased_find(l, q.pool_id);
+        if (!pool)
+                return leased_fail(l, -ESTALE, "pool %llx is not registered with this device",
+                                   (unsigned long long)q.pool_id);
+        r = layout_init(&layout, q.layout, &why);
+        if (r < 0)
+                return leased_fail(l, r, "%s", why);
+        r = leased_check(l, &q, &layout, pool);
+        if (r == 0)
+                r = leased_begin(gpu, &q, &layout, pool->device);
+        layout_fini(&layout);
+        return r;
+}
+
+int kvcache_gpu_copy_leased(struct kvcache_gpu *gpu,
+                            const struct kvcache_gpu_leased_request *request)
+{
+        struct visit v;
+        int r = leased_enter(gpu, &v);
+
+        if (r < 0)
+                return r;
+        r = leased_take(gpu, request);
+        leased_leave(gpu, &v);
+        return r;
+}
+
+/* --- completions --- */
+
+static void leased_complete(struct kvcache_gpu *gpu, struct leased_copy *copy, cu_result c,
+                            struct kvcache_gpu_completion *ret)
+{
+        struct leased *l = gpu->leased;
+        float ms = 0;
+
+        if (c == CU_OK && gpu->driver.event_elapsed &&
+            (gpu->driver.event_elapsed(&ms, copy->begun, copy->done) != CU_OK || ms < 0))
+                ms = 0;
+        *ret = (struct kvcache_gpu_completion){
+                .user_data = copy->user_data,
+                .kind = KVCACHE_GPU_DONE,
+                .error = c == CU_OK ? 0
+                                    : leased_fail_driver(gpu, "leased chunks were not copied", c),
+                .count = copy->count,
+                .copy_ns = (uint64_t)((double)ms * 1e6),
+        };
+        copy->moved.duration_ns = ret->copy_ns;
+        copy->moved.result = c == CU_OK ? KVCACHE_TRANSFER_OK : KVCACHE_TRANSFER_IO;
+        if (copy->count > 0)
+                leased_tally(l, &copy->moved);
+        if (c == CU_OK)
+                l->blocks += copy->count;
+        STAILQ_REMOVE_HEAD(&l->under_way, link);
+        STAILQ_INSERT_TAIL(&l->idle, copy, link);
+}
+
+static int leased_reap(struct kvcache_gpu *gpu, void *ret, size_t size, size_t max)
+{
+        struct leased_copy *copy;
+        size_t n = 0;
+
+        while (n < max && (copy = STAILQ_FIRST(&gpu->leased->under_way))) {
+                cu_result result = gpu->driver.event_query(copy->done);
+                struct kvcache_gpu_completion c;
+
+                if (result == CU_ERROR_NOT_READY)
+                        break;
+                leased_complete(gpu, copy, result, &c);
+                abi_copy_out(abi_at(ret, size, n++), size, &c, sizeof(c));
+        }
+        return (int)n;
+}
+
+int kvcache_gpu_reap_leased_sized(struct kvcache_gpu *gpu, struct kvcache_gpu_completion *ret,
+                                  size_t completion_size, size_t max, int timeout_ms)
+{
+        const struct timespec pause = { .tv_nsec = POLL_NS };
+        int64_t deadline = blocks_deadline(timeout_ms);
+        bool is_idle;
+        int r;
+
+        max = MIN(max, (size_t)INT32_MAX);
+        for (;;) {
+                struct visit v;
+
+                r = leased_enter(gpu, &v);
+                if (r < 0)
+                        return r;
+                if (!ret || max == 0 || !abi_size_is_valid(completion_size, COMPLETION_MIN))
+                        r = leased_fail(gpu->leased, -EINVAL, "no room for completions");
+                else
+                        r = leased_reap(gpu, ret, completion_size, max);
+                is_idle = STAILQ_EMPTY(&gpu->leased->under_way);
+                leased_leave(gpu, &v);
+                if (r != 0 || is_idle || gds_now() >= deadline)
+                        return r;
+                (void)nanosleep(&pause, NULL);
+        }
+}
+
+const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu)
+{
+        return gpu ? gpu->leased->error : "no GPU is attached";
+}
+
+/* --- pools, for the program --- */
+
+int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max)
+{
+        int n = 0;
+
+        if (!gpu || (!ret_ids && max > 0))
+                return -EINVAL;
+        if (gpu->pid != getpid())
+                return -ECHILD;
+        pthread_mutex_lock(&gpu->leased->lock);
+        for (unsigned i = LEASED_POOLS; i-- > 0;) /* the latest first */
+                if (gpu->leased->pools[i].id != 0 && !gpu->leased->pools[i].is_released &&
+                    (size_t)n < max)
+                        ret_ids[n++] = gpu->leased->pools[i].id;
+        pthread_mutex_unlock(&gpu->leased->lock);
+        return n;
+}
+
+int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id)
+{
+        struct leased_pool *pool;
+        int r = 0;
+
+        if (!gpu)
+                return -EINVAL;
+        if (gpu->pid != getpid())
+                return -ECHILD;
+        pthread_mutex_lock(&gpu->leased->lock);
+        pool = leased_find(gpu->leased, pool_id);
+        if (!pool)
+                r = leased_fail(gpu->leased, -ESTALE,
+                                "pool %llx is not registered with this device",
+                                (unsigned long long)pool_id);
+        else if (pool->is_current)
+                r = leased_fail(gpu->leased, -EBUSY, "pool %llx is that of the session",
+                                (unsigned long long)pool_id);
+        else
+                pool->is_released = true;
+        pthread_mutex_unlock(&gpu->leased->lock);
+        return r;
+}

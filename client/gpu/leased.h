@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of leased chunks, made in the calling thread without the daemon, and the pools that they
+ * are made from.
+ *
+ * Leased bytes neither move nor change, so a copy of them needs nobody's permission: it is put into
+ * a stream at once, in the order of the program's own work. */
+#pragma once
+
+#include <pthread.h>
+#include <sys/queue.h>
+
+#include "gpu/engine.h"
+#include "lib/layout.h"
+#include "lib/parts.h"
+
+enum {
+        LEASED_POOLS = 4, /* that are registered at a time, the session's own included */
+        LEASED_SLOTS = 16,
+        LEASED_STREAMS = 2, /* in which lists for the kernel alternate */
+        LEASED_TEXT = 512,
+        LEASED_TALLIES = 16,
+};
+
+struct kvcache_gpu;
+
+/* A pool that the driver knows. */
+struct leased_pool {
+        uint64_t id; /* 0: the row is free */
+        struct parts_pool hold;
+        cu_address device; /* where the device sees its first byte */
+        bool is_current;   /* of the session that there is: kvcache_gpu.pool has the hold */
+        bool is_released;  /* the program has no lease in it */
+};
+
+/* A request that is under way. */
+struct leased_copy {
+        STAILQ_ENTRY(leased_copy) link;
+        cu_event before, begun, done;
+        uint64_t user_data;
+        size_t count;
+        struct kvcache_transfer moved;
+};
+STAILQ_HEAD(leased_list, leased_copy);
+
+struct leased {
+        pthread_mutex_t lock; /* of all that follows */
+        bool is_open;         /* there was a request */
+        struct engine engine;
+        cu_stream streams[LEASED_STREAMS];
+        cu_event joint;                   /* of a stream that the other is to follow */
+        cu_event slot_done[LEASED_SLOTS]; /* behind the list that used the slot last */
+        bool slot_is_used[LEASED_SLOTS];
+        unsigned next_slot;
+        struct leased_list under_way, idle;
+        struct leased_pool pools[LEASED_POOLS]; /* the oldest first */
+        uint64_t blocks;
+        struct kvcache_transfer tallies[LEASED_TALLIES]; /* not counted by the handle yet */
+        unsigned n_tallies;
+        struct copy *copies; /* scratch: a list */
+        struct kvcache_piece pieces[LAYOUT_MAX_PIECES];
+        char error[LEASED_TEXT];
+};
+
+/* --- in the handle's thread --- */
+
+/* 0 or -ENOMEM. */
+int leased_new(struct leased **ret);
+/* Waits for what is under way. No other thread calls anything any more. */
+void leased_free(struct kvcache_gpu *gpu);
+/* The session's pool has been registered: copies may name it. */
+void leased_publish(struct kvcache_gpu *gpu);
+/* The session's pool is about to be unregistered. True: leased copies may still name it, and its
+ * registration and its hold are theirs now. */
+bool leased_keep(struct kvcache_gpu *gpu);
+/* Unregisters the pools that the program has released, and counts what was copied. */
+void leased_progress(struct kvcache_gpu *gpu);
+/* Adds what leased copies have done. */
+void leased_add_counts(struct kvcache_gpu *gpu, struct kvcache_gpu_info *info);

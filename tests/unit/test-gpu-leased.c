@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies of leased chunks into GPU blocks: bytes, order, pools that outlive their daemon, and calls
+ * of another thread than the handle's. */
+#include <errno.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checked.h"
+#include "gpu-rig.h"
+#include "gpu/gpu.h"
+#include "gpu/leased.h"
+
+enum { N = 6, STEPS = 10000000, MANY = 40 };
+
+/* Leased chunks, and the request that copies them. */
+struct leased_job {
+        struct kvcache_gpu_leased_request q;
+        uint64_t blocks[N], offsets[N];
+        struct kvcache_lease leases[N];
+};
+
+/* Leases the keys first_key... and prepares to copy them into the blocks first_block... */
+static struct leased_job lease(struct fixture *f, uint64_t first_key, uint64_t first_block)
+{
+        struct leased_job j = { 0 };
+
+        for (unsigned i = 0; i < N; i++) {
+                struct kvcache_key key = rig_key(first_key + i);
+                struct kvcache_result result;
+                uint64_t pool;
+
+                assert_int_equal(kvcache_get_map(f->kv, f->rig->ns, &key, &result), 0);
+                assert_int_equal(kvcache_pool_of(f->kv, result.data, &pool, &j.offsets[i]), 0);
+                assert_true(i == 0 || pool == j.q.pool_id);
+                j.q.pool_id = pool;
+                j.leases[i] = result.lease;
+                j.blocks[i] = first_block + i;
+        }
+        j.q.size = sizeof(j.q);
+        j.q.layout = &f->layout;
+        j.q.count = N;
+        return j;
+}
+
+static int copy(struct fixture *f, struct leased_job *j)
+{
+        j->q.blocks = j->blocks;
+        j->q.pool_offsets = j->offsets;
+        return kvcache_gpu_copy_leased(f->gpu, &j->q);
+}
+
+static struct kvcache_gpu_completion finish_leased(struct fixture *f)
+{
+        struct kvcache_gpu_completion c;
+        int r = kvcache_gpu_reap_leased(f->gpu, &c, 1, test_timeout_ms(60000));
+
+        if (r != 1)
+                fail_msg("reaped %d: %s", r, kvcache_gpu_leased_error(f->gpu));
+        assert_int_equal(c.kind, KVCACHE_GPU_DONE);
+        return c;
+}
+
+static void assert_blocks(struct fixture *f, uint64_t first_block, uint64_t first_key)
+{
+        for (unsigned i = 0; i < N; i++)
+                if (!block_is(f, first_block + i, first_key + i))
+                        fail_msg("wrong bytes in block %u", (unsigned)first_block + i);
+}
+
+static void copy_and_check(struct fixture *f, struct leased_job *j, uint64_t first_key)
+{
+        clear(f);
+        if (copy(f, j) < 0)
+                fail_msg("%s", kvcache_gpu_leased_error(f->gpu));
+        assert_int_equal(finish_leased(f).error, 0);
+        assert_blocks(f, j->blocks[0], first_key);
+}
+
+static void release(struct fixture *f, struct leased_job *j)
+{
+        assert_int_equal(kvcache_release(f->kv, j->leases, N), 0);
+}
+
+static void detach(struct fixture *f)
+{
+        assert_int_equal(kvcache_gpu_detach(f->gpu, test_timeout_ms(60000)), 0);
+        f->gpu = NULL;
+}
+
+/* --- bytes --- */
+
+static void leased_chunks_arrive_by_each_engine_and_layout(void **state)
+{
+        static const enum kvcache_layout_kind kinds[] = { KVCACHE_LAYOUT_OUTER_FIRST,
+                                                          KVCACHE_LAYOUT_BLOCK_FIRST };
+        struct fixture *f = *state;
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        for (unsigned k = 0; k < ARRAY_SIZE(kinds); k++)
+                for (int engine = KVCACHE_GPU_ENGINE_AUTO; engine <= KVCACHE_GPU_ENGINE_BOUNCE;
+                     engine++) {
+                        uint64_t key = 1 + 100 * (uint64_t)engine + 1000 * k;
+                        struct leased_job j;
+
+                        lay_out(f, kinds[k]);
+                        attach(f, (enum kvcache_gpu_engine)engine);
+                        put_keys(f, N, key);
+                        j = lease(f, key, 9);
+                        copy_and_check(f, &j, key);
+                        assert_int_equal(info_of(f).counts.blocks_from_pool, N);
+                        release(f, &j);
+                        detach(f);
+                }
+}
+
+static void a_completion_has_its_number_its_count_and_its_time(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_gpu_completion c;
+        struct leased_job j;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 0);
+        j.q.user_data = 77;
+        assert_int_equal(copy(f, &j), 0);
+        c = finish_leased(f);
+        assert_int_equal(c.user_data, 77);
+        assert_int_equal(c.count, N);
+        assert_true(c.copy_ns > 0);
+        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, -1), 0); /* nothing is under way */
+        release(f, &j);
+}
+
+static void a_request_of_no_blocks_prepares(void **state)
+{
+        struct kvcache_gpu_leased_request q = { .size = sizeof(q), .user_data = 5 };
+        struct fixture *f = *state;
+        struct leased_job j;
+        unsigned allocations;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 0);
+        assert_int_equal(kvcache_gpu_copy_leased(f->gpu, &q), 0);
+        assert_int_equal(finish_leased(f).user_data, 5);
+        allocations = stub.calls("cuMemAlloc_v2");
+        copy_and_check(f, &j, 1);
+        assert_int_equal(stub.calls("cuMemAlloc_v2"), allocations);
+        release(f, &j);
+}
+
+/* --- order --- */
+
+static void copies_follow_what_the_program_has_put_into_its_stream(void **state)
+{
+        struct kvcache_gpu_completion c;
+        struct fixture *f = *state;
+        struct leased_job j;
+        cu_event event;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 0);
+        assert_int_equal(cuda.event_create(&event, CU_EVENT_IS_UNTIMED), CU_OK);
+        for (unsigned seed = 0; seed < 40; seed++) {
+                stub.run(false);
+                clear(f);
+                /* The program's work is long and then writes the blocks: the copies come after it.
+                 */
+                for (unsigned i = 0; i < 100; i++)
+                        assert_int_equal(cuda.copy(f->device + MEMORY / 2, f->device + MEMORY - 512,
+                                                   512, f->stream),
+                                         CU_OK);
+                assert_int_equal(
+                        cuda.copy(f->device, f->device + MEMORY / 2, MEMORY / 2, f->stream), CU_OK);
+                assert_int_equal(cuda.event_record(event, f->stream), CU_OK);
+                j.q.before_stream = seed % 2 == 0 ? f->stream : NULL;
+                j.q.before_event = seed % 2 == 1 ? event : NULL;
+                assert_int_equal(copy(f, &j), 0);
+                assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, 0), 0);
+                for (unsigned i = 0; stub.step(seed + i); i++)
+                        assert_true(i < STEPS);
+                stub.run(true);
+                assert_int_equal(finish_leased(f).error, 0);
+                assert_blocks(f, 0, 1);
+        }
+        assert_int_equal(cuda.event_destroy(event), CU_OK);
+        release(f, &j);
+}
+
+static void work_in_the_stream_behind_sees_the_bytes(void **state)
+{
+        static uint8_t seen[BLOCKS * REGION];
+        struct fixture *f = *state;
+        struct leased_job j;
+
+        begin(f);
+        lay_out(f, KVCACHE_LAYOUT_BLOCK_FIRST);
+        put_keys(f, N, 1);
+        for (unsigned seed = 0; seed < 20; seed++) {
+                j = lease(f, 1, 0);
+                clear(f);
+                stub.run(false);
+                j.q.after_stream = f->stream;
+                assert_int_equal(copy(f, &j), 0);
+                assert_int_equal(
+                        cuda.copy((cu_address)(uintptr_t)seen, f->bases[0], 2 * REGION, f->stream),
+                        CU_OK);
+                for (unsigned i = 0; stub.step(seed + i); i++)
+                        assert_true(i < STEPS);
+                for (unsigned b = 0; b < 2 * REGION; b++)
+                        assert_int_equal(seen[b], byte_of(1, b));
+                assert_int_equal(finish_leased(f).error, 0);
+                stub.run(true);
+                release(f, &j);
+        }
+}
+
+/* More lists than there are places for them: the copy engines take the rest. */
+static void more_requests_than_lists_are_copied(void **state)
+{
+        struct fixture *f = *state;
+        struct leased_job j;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 3);
+        clear(f);
+        stub.run(false);
+        for (unsigned i = 0; i < MANY; i++) {
+                j.q.user_data = i;
+                assert_int_equal(copy(f, &j), 0);
+        }
+        stub.run(true);
+        for (unsigned i = 0; i < MANY; i++) {
+                struct kvcache_gpu_completion c = finish_leased(f);
+
+                assert_int_equal(c.error, 0);
+                assert_int_equal(c.user_data, i);
+        }
+        assert_blocks(f, 3, 1);
+        assert_true(info_of(f).counts.kernel_launches > 0 && info_of(f).counts.batch_calls > 0);
+        release(f, &j);
+}
+
+/* --- pools --- */
+
+static unsigned registrations(void)
+{
+        struct stub_live live;
+
+        stub.live(&live);
+        return live.registrations;
+}
+
+static void restart_daemon(struct fixture *f)
+{
+        fake_daemon_kill(f->rig->d, false);
+        f->rig->d = fake_daemon_free(f->rig->d);
+        start_daemon(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        for (unsigned i = 0; kvcache_ping(f->kv, NULL) < 0; i++)
+                assert_true(i < STEPS);
+        assert_int_equal(kvcache_gpu_reap(f->gpu, &(struct kvcache_gpu_completion){ 0 }, 1, 0), 0);
+}
+
+static void leases_outlive_the_daemon_until_their_pool_is_released(void **state)
+{
+        struct fixture *f = *state;
+        struct leased_job old, new;
+        uint64_t pools[8];
+        unsigned before;
+
+        begin(f);
+        put_keys(f, N, 1);
+        old = lease(f, 1, 0);
+        before = registrations();
+        copy_and_check(f, &old, 1);
+        restart_daemon(f);
+        put_keys(f, N, 50); /* registers the new pool */
+        new = lease(f, 50, 12);
+        assert_true(new.q.pool_id != old.q.pool_id);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, pools, ARRAY_SIZE(pools)), 2);
+        assert_true(pools[0] == new.q.pool_id &&pools[1] == old.q.pool_id);
+        copy_and_check(f, &old, 1);
+        copy_and_check(f, &new, 50);
+        assert_int_equal(kvcache_gpu_release_pool(f->gpu, new.q.pool_id), -EBUSY);
+        assert_int_equal(kvcache_gpu_release_pool(f->gpu, old.q.pool_id), 0);
+        (void)kvcache_gpu_reap(f->gpu, &(struct kvcache_gpu_completion){ 0 }, 1, 0);
+        assert_int_equal(copy(f, &old), -ESTALE);
+        assert_int_equal(kvcache_gpu_release_pool(f->gpu, old.q.pool_id), -ESTALE);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, pools, ARRAY_SIZE(pools)), 1);
+        copy_and_check(f, &new, 50);
+        assert_true(registrations() <= before + 2); /* the list and the pool, not both pools */
+        release(f, &old);
+        release(f, &new);
+}
+
+static void without_leased_copies_the_pool_goes_with_its_session(void **state)
+{
+        struct fixture *f = *state;
+        uint64_t pools[8], first;
+
+        begin(f);
+        put_keys(f, N, 1);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, &first, 1), 1);
+        restart_daemon(f);
+        put_keys(f, N, 50);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, pools, ARRAY_SIZE(pools)), 1);
+        assert_true(pools[0] != first);
+}
+
+static void of_many_pools_the_oldest_goes(void **state)
+{
+        struct fixture *f = *state;
+        struct leased_job old;
+        uint64_t pools[8];
+
+        begin(f);
+        put_keys(f, N, 1);
+        old = lease(f, 1, 0);
+        copy_and_check(f, &old, 1);
+        for (unsigned i = 1; i <= LEASED_POOLS; i++) {
+                restart_daemon(f);
+                put_keys(f, N, 100 * i);
+                if (i < LEASED_POOLS)
+                        copy_and_check(f, &old, 1);
+        }
+        assert_int_equal(copy(f, &old), -ESTALE);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, pools, ARRAY_SIZE(pools)), LEASED_POOLS);
+        release(f, &old);
+}
+
+static void a_pool_has_one_name_in_all_handles(void **state)
+{
+        struct fixture *f = *state;
+        struct kvcache_options options = { .size = sizeof(options), .socket_path = f->rig->path };
+        struct kvcache *other;
+        struct leased_job j;
+        struct kvcache_result result;
+        struct kvcache_key key = rig_key(1);
+        struct kvcache_namespace_options ns = { .size = sizeof(ns),
+                                                .name = "n",
+                                                .fingerprint = "" };
+        uint64_t pool, offset;
+        uint32_t number;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 0);
+        assert_int_equal(kvcache_connect(&other, &options, NULL, 0), 0);
+        assert_int_equal(kvcache_namespace_open(other, &ns, &number), 0);
+        assert_int_equal(kvcache_get_map(other, number, &key, &result), 0);
+        assert_int_equal(kvcache_pool_of(other, result.data, &pool, &offset), 0);
+        assert_true(pool == j.q.pool_id && offset == j.offsets[0]);
+        assert_int_equal(kvcache_pool_of(other, &pool, &pool, &offset), -ENOENT);
+        assert_int_equal(kvcache_pool_of(other, result.data, NULL, &offset), -EINVAL);
+        assert_int_equal(kvcache_pool_of(f->kv, result.data, &pool, &offset), -ENOENT);
+        assert_int_equal(kvcache_release(other, &result.lease, 1), 0);
+        kvcache_close(other);
+        release(f, &j);
+}
+
+/* --- requests that are refused --- */
+
+static void what_is_no_request_is_refused(void **state)
+{
+        struct fixture *f = *state;
+        struct leased_job j, bad;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 0);
+        clear(f);
+        assert_int_equal(kvcache_gpu_copy_leased(NULL, &j.q), -EINVAL);
+        assert_int_equal(kvcache_gpu_copy_leased(f->gpu, NULL), -EINVAL);
+#define REFUSED(error, change)                                                                     \
+        do {                                                                                       \
+                bad = j;                                                                           \
+                bad.q.blocks = bad.blocks;                                                         \
+                bad.q.pool_offsets = bad.offsets;                                                  \
+                change;                                                                            \
+                assert_int_equal(kvcache_gpu_copy_leased(f->gpu, &bad.q), error);                  \
+                assert_true(kvcache_gpu_leased_error(f->gpu)[0]);                                  \
+        } while (0)
+        REFUSED(-EINVAL, bad.q.size = 0);
+        REFUSED(-EINVAL, bad.q.size = 8);
+        REFUSED(-EINVAL, bad.q.flags = 1);
+        REFUSED(-EINVAL, bad.q.layout = NULL);
+        REFUSED(-EINVAL, bad.q.blocks = NULL);
+        REFUSED(-EINVAL, bad.q.pool_offsets = NULL);
+        REFUSED(-EINVAL, bad.blocks[N - 1] = BLOCKS);
+        REFUSED(-EINVAL, bad.blocks[0] = UINT64_MAX);
+        REFUSED(-EINVAL, bad.offsets[N - 1] = (16 << 20) - BLOCK + 1);
+        REFUSED(-EINVAL, bad.offsets[0] = UINT64_MAX);
+        REFUSED(-EINVAL, bad.offsets[0] = UINT64_MAX - BLOCK + 1);
+        REFUSED(-ESTALE, bad.q.pool_id++);
+        REFUSED(-ESTALE, bad.q.pool_id = 0);
+#undef REFUSED
+        for (unsigned i = 0; i < N; i++)
+                assert_false(block_is(f, i, 1 + i)); /* nothing was copied */
+        assert_int_equal(kvcache_gpu_release_pool(f->gpu, 0), -ESTALE);
+        assert_int_equal(kvcache_gpu_release_pool(NULL, 0), -EINVAL);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, NULL, 1), -EINVAL);
+        assert_int_equal(kvcache_gpu_pools(f->gpu, NULL, 0), 0);
+        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, NULL, 1, 0), -EINVAL);
+        copy_and_check(f, &j, 1);
+        release(f, &j);
+}
+
+static void a_stream_that_is_captured_is_not_touched(void **state)
+{
+        struct fixture *f = *state;
+        struct leased_job j;
+
+        begin(f);
+        put_keys(f, N, 1);
+        j = lease(f, 1, 0);
+        for (unsigned side = 0; side < 2; side++) {
+                j.q.before_stream = side == 0 ? f->stream : NULL;
+                j.q.after_stream = side == 1 ? f->stream : NULL;
+                assert_int_equal(stub.begin_capture(f->stream, CU_CAPTURE_MODE_GLOBAL), CU_OK);
+                assert_int_equal(copy(f, &j), -EBUSY);
+                assert_true(stub.end_capture(f->stream));
+        }
+        copy_and_check(f, &j, 1);
+        release(f, &j);
+}
+
+/* Each call of the driver fails in turn: the request is refused, or is copied all the same. */
+static void a_driver_that_refuses_has_nothing_under_way(void **state)
+{
+        static const char *const functions[] = { "cuMemcpyAsync",       "cuLaunchKernel",
+                                                 "cuEventRecord",       "cuStreamWaitEvent",
+                                                 "cuEventCreate",       "cuStreamCreate",
+                                                 "cuMemAlloc_v2",       "cuMemcpyBatchAsync_v2",
+                                                 "cuMemHostRegister_v2" };
+        struct kvcache_gpu_completion c;
+        struct fixture *f = *state;
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        for (size_t i = 0; i < ARRAY_SIZE(functions); i++)
+                for (unsigned after = 0; after < 6; after++) {
+                        uint64_t key = 1000 * (i + 1) + 100 * after;
+                        struct leased_job j;
+                        int r;
+
+                        attach(f, KVCACHE_GPU_ENGINE_AUTO);
+                        put_keys(f, N, key);
+                        j = lease(f, key, 0);
+                        clear(f);
+                        j.q.before_stream = f->stream;
+                        stub.fault(functions[i], after, 100, CU_ERROR_OUT_OF_MEMORY);
+                        r = copy(f, &j);
+                        stub.reset();
+                        if (r == 0) {
+                                assert_int_equal(finish_leased(f).error, 0);
+                                assert_blocks(f, 0, key);
+                        } else {
+                                assert_true(r == -EIO || r == -ENOMEM);
+                        }
+                        assert_int_equal(kvcache_gpu_reap_leased(f->gpu, &c, 1, 0), 0);
+                        copy_and_check(f, &j, key);
+                        release(f, &j);
+                        detach(f);
+                }
+}
+
+/* --- threads --- */
+
+struct other_thread {
+        struct fixture *f;
+        struct leased_job j;
+        unsigned good;
+};
+
+static void *copies_of_another_thread(void *p)
+{
+        struct other_thread *t = p;
+        struct kvcache_gpu_completion c;
+
+        for (unsigned i = 0; i < 200; i++)
+                if (copy(t->f, &t->j) == 0 &&
+                    kvcache_gpu_reap_leased(t->f->gpu, &c, 1, test_timeout_ms(60000)) == 1)
+                        t->good += c.error == 0 && c.copy_ns > 0;
+        return NULL;
+}
+
+static void another_thread_copies_while_the_handle_is_used(void **state)
+{
+        struct other_thread t = { .f = *state };
+        struct fixture *f = *state;
+        pthread_t thread;
+
+        begin(f);
+        put_keys(f, N, 1);
+        t.j = lease(f, 1, 12);
+        assert_int_equal(pthread_create(&thread, NULL, copies_of_another_thread, &t), 0);
+        for (unsigned i = 0; i < 40; i++) {
+                struct job *j = job_of(f, N, 1, 0);
+
+                assert_int_equal(put(f, j), 0);
+                (void)info_of(f);
+        }
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(t.good, 200);
+        assert_blocks(f, 12, 1);
+        release(f, &t.j);
+}
+
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+
+int main(void)
+{
+        const struct CMUnitTest tests[] = {
+                TEST(leased_chunks_arrive_by_each_engine_and_layout),
+                TEST(a_completion_has_its_number_its_count_and_its_time),
+                TEST(a_request_of_no_blocks_prepares),
+                TEST(copies_follow_what_the_program_has_put_into_its_stream),
+                TEST(work_in_the_stream_behind_sees_the_bytes),
+                TEST(more_requests_than_lists_are_copied),
+                TEST(leases_outlive_the_daemon_until_their_pool_is_released),
+                TEST(without_leased_copies_the_pool_goes_with_its_session),
+                TEST(of_many_pools_the_oldest_goes),
+                TEST(a_pool_has_one_name_in_all_handles),
+                TEST(what_is_no_request_is_refused),
+                TEST(a_stream_that_is_captured_is_not_touched),
+                TEST(a_driver_that_refuses_has_nothing_under_way),
+                TEST(another_thread_copies_while_the_handle_is_used),
+        };
+
+        if (!gpu_rig_open()) {
+                puts("the stub of the CUDA driver is not found: LD_LIBRARY_PATH");
+                return 1;
+        }
+        return cmocka_run_group_tests(tests, NULL, NULL);
+}
