@@ -12,7 +12,7 @@ PATIENT_S = 60.0
 DEADLINES = {
     "kvcache.sglang.link": ("LOOKUP_S", "SEARCH_S", "PROBE_S"),
     "kvcache.sglang.pages": ("LOOKUP_S",),
-    "kvcache.vllm.mover": ("OPEN_S", "STORE_S", "LOAD_S"),
+    "kvcache.vllm.mover": ("OPEN_S", "STORE_S", "CHECK_S"),
     "kvcache.vllm.policy": ("LONGEST_SEARCH_S", "LEAST_FETCH_S"),
     "kvcache.vllm.promises": ("LOOKUP_S", "OPEN_S"),
     "kvcache.vllm.shared": ("ASK_S",),

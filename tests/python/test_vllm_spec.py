@@ -53,7 +53,8 @@ def go_on(process):
 
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
-                                      "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone"])
+                                      "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone",
+                                      "loads_in_the_engine_s_thread", "expedited", "beside_the_forward_pass"])
 def test_scenario(scenario, start, daemon):
     ended(start(daemon, scenario))
     harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
@@ -89,6 +90,14 @@ def test_the_daemon_ends_between_promise_and_load(start, daemon):
     daemon.kill()
     go_on(process)
     asked(process, "start")
+    daemon.start()
+    ended(process)
+
+
+def test_an_engine_that_only_loads_attaches_to_the_next_daemon(start, daemon):
+    process = start(daemon, "only_loads_after_a_restart")
+    asked(process, "restart")
+    daemon.kill()
     daemon.start()
     ended(process)
 

@@ -8,6 +8,7 @@ daemon, say) is printed, and a line of input says that it is done."""
 
 import contextlib
 import ctypes
+import errno
 import faulthandler
 import hashlib
 import os
@@ -26,7 +27,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import identity, mover, promises, spec as ours  # noqa: E402
+from kvcache.vllm import identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
@@ -133,10 +134,10 @@ class Host:
         self.manager = self.spec.get_manager()
         self.number, self.slowest_s, self.counted = 0, 0.0, {}
 
-    def timed(self, call, *arguments):
+    def timed(self, call, *arguments, **options):
         started = time.monotonic()
         try:
-            return call(*arguments)
+            return call(*arguments, **options)
         finally:
             self.slowest_s = max(self.slowest_s, time.monotonic() - started)
 
@@ -368,7 +369,7 @@ def daemon_ends_before_the_load():
     told("kill")
     host.load(keys, context)
     host.end(context)
-    assert host.worker.mover.rescued_loads == 10
+    assert not host.worker.mover.loads.rescued, "the daemon's memory is still registered, and no use was made of that"
     assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
     told("start")
     deadline = time.monotonic() + 60
@@ -376,6 +377,19 @@ def daemon_ends_before_the_load():
         assert time.monotonic() < deadline
         host.stored(str(time.monotonic()), keys_of("back", 4))
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited"
+    assert not host.worker.mover.loads.rescued and len(host.worker.mover._gpu.pools()) == 1, "the old daemon's memory stays registered"
+    host.close()
+
+
+def only_loads_after_a_restart():
+    """A daemon that has been started again keeps what is on disk: an engine that has nothing to store has its memory registered, too."""
+    host, keys = Host(ack="written"), keys_of("kept", 10)
+    assert host.stored("1", keys) == 10
+    told("restart")
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys) != 10:
+        assert time.monotonic() < deadline
+    assert not host.worker.mover.loads.rescued
     host.close()
 
 
@@ -384,11 +398,11 @@ def daemon_hangs_before_the_load():
     host.stored("1", keys)
     context = host.begin("2")
     assert host.lookup(keys, context) == 10, host.counts()
-    mover.LOAD_S = promises.LOOKUP_S = 1.0
+    promises.LOOKUP_S = 1.0
     told("stop")
     host.load(keys, context)
     host.end(context)
-    assert host.worker.mover.rescued_loads == 10
+    assert not host.worker.mover.loads.rescued, "a load waits for the daemon"
     assert host.found("3", keys) == 0
     assert host.slowest_s < deadlines.PATIENT_S, "a call of the engine's waited for more than a lookup's deadline"
     told("continue")
@@ -447,21 +461,128 @@ def loads_whatever_fails():
     """vLLM asserts that a load has succeeded, and nothing but the GPU's driver may have it fail."""
     host, keys = Host(), keys_of("fails", 10)
     host.stored("1", keys)
-    mover = host.worker.mover
+    loads, gpu = host.worker.mover.loads, host.worker.mover._gpu
+    copy_leased, calls = gpu.copy_leased, []
 
-    def fails(error):
-        def fail(*_, **__):
+    def fails(*arguments, **options):
+        if not arguments[1]:  # an attachment
+            return copy_leased(*arguments, **options)
+        calls.append(arguments)
+        if error is not None:
             raise error
-        return fail
+        # The library refuses one of two pools, as after a restart of the daemon.
+        return copy_leased(*arguments, **options) if arguments[2] == known else copy_leased(*arguments[:2], 1, *arguments[3:], **options)
 
-    for name, one, call, error in (("flush", mover._client, "flush", kvcache.ClosedError()), ("memory", mover._gpu, "get", MemoryError()),
-                                   ("wrong", mover._gpu, "get", ValueError("wrong"))):
-        setattr(one, call, fails(error))
-        mover._rest_until = 0.0
-        assert host.found(name, keys) == 10
-        delattr(one, call)
-    mover._rest_until = 0.0
-    assert host.found("good", keys) == 10 and mover.rescued_loads == 20
+    for name, error in (("stale", OSError(errno.ESTALE, "stale")), ("refused", OSError(errno.EIO, "refused"))):
+        gpu.copy_leased = fails
+        assert host.found(name, keys) == 10 and len(calls) == 1
+        del gpu.copy_leased, calls[:]
+    assert loads.rescued == 20
+    context = host.begin("both")
+    assert host.lookup(keys, context) == 10
+    held = host.manager._promises._requests["both"].held
+    known = held[keys[0]].pool
+    for key in keys[::2]:
+        held[key] = held[key]._replace(pool=known ^ 1)
+    error, gpu.copy_leased = None, fails
+    host.load(keys, context)
+    host.end(context)
+    assert len(calls) == 2 and loads.rescued == 25
+    del gpu.copy_leased
+    assert host.found("good", keys) == 10 and loads.rescued == 25
+    host.close()
+
+
+def loads_in_the_engine_s_thread():
+    """A load asks neither the daemon nor another thread, and is timed by the GPU's clock."""
+    host, keys = Host(), keys_of("direct", 40)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 40
+    threads, copy_leased = [], host.worker.mover._gpu.copy_leased
+    host.worker.mover._gpu.copy_leased = lambda *a, **o: threads.append(threading.get_ident()) or copy_leased(*a, **o)
+    held, host.worker.mover._next = threading.Event(), lambda: held.wait() and None  # our thread does nothing
+    with host.worker.mover._changed:
+        host.worker.mover._changed.notify_all()
+    host.load(keys, context)
+    assert threads == [threading.get_ident()]
+    host.step()
+    assert host.manager._policies[0].memory_samples == 1
+    del host.worker.mover._next
+    held.set()
+    host.end(context)
+    host.close()
+
+
+def load_of(host, keys, context, first, **options):
+    spec = host.manager.prepare_load(keys, context)
+    host.number += 1
+    where = ns(block_ids=list(range(first, first + len(keys))), group_sizes=[len(keys)], block_indices=[0])
+    assert host.timed(host.worker.submit_load, host.number, spec, where, **options)
+    return host.number
+
+
+def expedited():
+    """vLLM 0.33 loads before the forward pass of the same step: its thread does not wait, and the pass sees the blocks."""
+    host, keys = Host(), keys_of("sync", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10
+    cuda.stub_run(False)  # streams stand still
+    for block in range(40, 50):
+        for one in host.caches.tensors:
+            one.tensor.write(block, b"Z" * PAGE)  # an earlier step that is not over
+    number = load_of(host, keys, context, 40, expedited=True)
+    host.worker.wait({number})
+    assert not host.worker.get_finished(), "the load is reported before its copies are done"
+    seen = [[ctypes.create_string_buffer(PAGE) for _ in range(LAYERS)] for _ in keys]
+    for i in range(10):
+        for layer, one in enumerate(host.caches.tensors):
+            one.tensor.copy(ctypes.addressof(seen[i][layer]), one.tensor.address + (40 + i) * PAGE)
+    cuda.stub_run(True)
+    host.finish(number)
+    with relaxed():
+        assert not cuda.cuStreamSynchronize(stream)
+    for i, key in enumerate(keys):
+        for layer in range(LAYERS):
+            assert seen[i][layer].raw == value_of(key, layer), "the forward pass does not see what was loaded"
+    host.manager.complete_load(keys, context)
+    host.end(context)
+    host.close()
+
+
+def beside_the_forward_pass():
+    """A load that begins when the step has been launched does not wait for it, but for what was in the stream when the step began."""
+    host, keys, first = Host(), keys_of("beside", 4), 0
+    host.stored("1", keys)
+    for seed in range(20):
+        context = host.begin(str(seed))
+        assert host.lookup(keys, context) == 4
+        passed = []
+        cuda.stub_run(False)
+        for block in range(40, 44):
+            for one in host.caches.tensors:
+                one.tensor.write(block, b"Z" * PAGE)
+        vllm_worker.step_begins()
+        called = CALLBACK(lambda _, passed=passed: passed.append(1))
+        written.append(called)
+        for _ in range(100):  # the forward pass
+            one.tensor.copy(one.tensor.address, one.tensor.address + PAGE)
+        assert not cuda.cuLaunchHostFunc(stream, called, None)
+        number, steps = load_of(host, keys, context, 40), seed
+        ended = []
+        while not ended:
+            assert cuda.stub_step(steps)
+            steps, ended = steps + 1, host.worker.get_finished()
+        first += not passed
+        cuda.stub_run(True)
+        assert [e.job_id for e in ended] == [number]
+        for i, key in enumerate(keys):
+            for layer, one in enumerate(host.caches.tensors):
+                assert one.tensor.read(40 + i) == value_of(key, layer)
+        host.manager.complete_load(keys, context)
+        host.end(context)
+    assert first, "a load waits for the forward pass"
     host.close()
 
 

@@ -321,6 +321,15 @@ class Client:
 
     # --- inside ---
 
+    def pool_of(self, leased: Leased) -> tuple[int, int]:
+        """The pool that leased chunks lie in, as its id, and the address of its first byte in this process. (0, 0): none of them
+        is there."""
+        pool, offset = ctypes.c_uint64(), ctypes.c_uint64()
+        with self._entered() as handle:
+            if handle is None or not leased._first or c.pool_of(handle.kv, leased._first, ctypes.byref(pool), ctypes.byref(offset)):
+                return 0, 0
+        return pool.value, leased._first - offset.value
+
     def count_transfer(self, path: str, layout: str, technology: str, *, transfers: int, nbytes: int, seconds: float,
                        blocks: int = 0, regions: int = 0, device_bytes: int = 0, result: str = "ok") -> bool:
         """Has the daemon count what the program has moved by itself, which ended now and took so many seconds, in the metrics

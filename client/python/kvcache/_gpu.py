@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import struct
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from . import _library as c
@@ -30,14 +31,18 @@ if TYPE_CHECKING:
 
 CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST = 1, 2, 3
 
-# struct kvcache_layout, _gpu_options, _gpu_request, _gpu_completion
+# struct kvcache_layout, _gpu_options, _gpu_request, _gpu_leased_request, _gpu_completion
 _LAYOUT = struct.Struct("<IIIIIIQQQQQ")
 _OPTIONS = struct.Struct("<IIiIIIQ")
 _REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQ")
+_LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
 _BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
 _DONE = 2
+_LEASED = 1 << 4  # KVCACHE_GPU_LEASED
 _RETRY_S = 1.0
+_MOST_POOLS = 8
+_REAP_AT_ONCE = 32
 
 _attach = c._function("kvcache_gpu_attach", c._i, c._p, c._p, c._s, c._p, c._z)
 _detach = c._function("kvcache_gpu_detach", c._i, c._p, c._i)
@@ -45,6 +50,13 @@ _error = c._function("kvcache_gpu_error", c._s, c._p)
 _put_blocks = c._function("kvcache_gpu_put_blocks", c._i, c._p, c._s)
 _get_blocks = c._function("kvcache_gpu_get_blocks", c._i, c._p, c._s)
 _reap = c._function("kvcache_gpu_reap_sized", c._i, c._p, c._p, c._z, c._z, c._i)
+_release_pool = c._function("kvcache_gpu_release_pool", c._i, c._p, ctypes.c_uint64)
+_wait_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i)
+# The functions below are quick, and keep Python's lock: a thread that gives it up may get it back milliseconds later.
+_copy_leased = c._function("kvcache_gpu_copy_leased", c._i, c._p, c._s, library=c.held)
+_reap_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i, library=c.held)
+_leased_error = c._function("kvcache_gpu_leased_error", c._s, c._p, library=c.held)
+_pools = c._function("kvcache_gpu_pools", c._i, c._p, c._p, c._z, library=c.held)
 
 
 class Layout:
@@ -64,14 +76,15 @@ class Gpu:
     """One device of this process, by its number, in its primary context (PyTorch's).
 
     staging_bytes  that puts pass through; an eighth of it holds a block; 0: 128 MiB
+    leased         most is loaded by copy_leased(): it has the device memory that small pieces come through, and get() has none
     reason         why the last call was not served by the GPU; empty: it was
     copy_s         seconds in which copies of the last call were under way, by the GPU's clock; 0: not known"""
 
-    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0) -> None:
+    def __init__(self, client: Client, device: int = 0, staging_bytes: int = 0, *, leased: bool = False) -> None:
         if not 0 <= device < 2**31:
             raise ArgumentError(f"a device is a number from 0 on, not {device!r}")
         self._client = client
-        self._options = _OPTIONS.pack(_OPTIONS.size, 0, device, 0, 0, 0, staging_bytes)
+        self._options = _OPTIONS.pack(_OPTIONS.size, _LEASED if leased else 0, device, 0, 0, 0, staging_bytes)
         self._gpu: int | None = None
         self._retry_at = 0.0
         self.reason = ""
@@ -97,14 +110,55 @@ class Gpu:
         return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout)
 
     def get(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, parent: Buffer | None = None,
-            stream: int = 0, timeout: float | None = None, statuses: array[int] | None = None,
-            begun: Callable[[], object] | None = None) -> bytes:
+            stream: int = 0, timeout: float | None = None) -> bytes:
         """Brings these blocks; one status a key. They are written after what is in `stream` now, and are there when it
-        returns. A block whose status is not OK may hold anything.
+        returns. A block whose status is not OK may hold anything."""
+        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout)
 
-        `statuses`: an array("i") of LOST, one a key, that another thread may read meanwhile: a block is there as soon as its
-        status is OK. `begun` is called once the copies are under way, in this thread."""
-        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout, statuses, begun)
+    # --- leased chunks: in any thread, beside other calls, without the daemon ---
+
+    def copy_leased(self, layout: Layout, blocks: Sequence[int], pool: int, offsets: Sequence[int], tag: int, event: int = 0,
+                    before: int = 0, after: int = 0) -> None:
+        """Begins to copy chunks that are leased in `pool`, as Client.pool_of() names it, at these offsets into blocks of the
+        layout. The copies follow `event` and what is in the stream `before` now, and the stream `after` waits for them. The caller
+        keeps the leases until reap_leased() has given the `tag` back. Without blocks, it prepares for calls that follow.
+
+        Raises OSError: ESTALE where the pool is not registered with the device, EBUSY where a stream is being captured, ENODEV
+        where no GPU is attached, EIO where the driver refuses, and nothing is under way."""
+        if self._gpu is None:
+            raise OSError(errno.ENODEV, "no GPU is attached")
+        if len(blocks) != len(offsets):
+            raise ArgumentError(f"{len(blocks)} blocks for {len(offsets)} chunks")
+        packed, at = array("Q", blocks), array("Q", offsets)
+        r = _copy_leased(self._gpu, _LEASED_REQUEST.pack(_LEASED_REQUEST.size, 0, c.address_of(layout._packed), packed.buffer_info()[0],
+                                                         at.buffer_info()[0], len(packed), pool, before, event, after, tag))
+        if r < 0:
+            why: bytes = _leased_error(self._gpu)
+            raise OSError(-r, why.decode(errors="replace"))
+
+    def reap_leased(self, timeout: float = 0.0) -> list[tuple[int, int, float]]:
+        """Returns what has ended: of each call the tag, 0 or an errno, and the seconds in which its copies were under way by the GPU's clock.
+        Waits at most `timeout` seconds for the first."""
+        if self._gpu is None:
+            return []
+        room, ended, n = ctypes.create_string_buffer(_REAP_AT_ONCE * _COMPLETION.size), [], _REAP_AT_ONCE
+        call, ms = (_wait_leased, milliseconds(timeout)) if timeout else (_reap_leased, 0)
+        while n == _REAP_AT_ONCE:
+            n = call(self._gpu, room, _COMPLETION.size, _REAP_AT_ONCE, 0 if ended else ms)
+            ended += [(tag, -error, copy_ns / 1e9)
+                      for tag, _, error, _, copy_ns in itertools.islice(_COMPLETION.iter_unpack(room.raw), max(n, 0))]
+        return ended
+
+    def pools(self) -> list[int]:
+        """The ids of the pools whose chunks can be copied; the latest first."""
+        ids = array("Q", bytes(8 * _MOST_POOLS))
+        n = _pools(self._gpu, ids.buffer_info()[0], _MOST_POOLS) if self._gpu is not None else 0
+        return ids[:max(n, 0)].tolist()
+
+    def release_pool(self, pool: int) -> None:
+        """Lets go of a pool in which there is no lease any more. That of the session stays."""
+        if self._gpu is not None:
+            _release_pool(self._gpu, pool)
 
     # --- inside ---
 
@@ -128,8 +182,7 @@ class Gpu:
         return 0
 
     def _move(self, call: ctypes._NamedFuncPointer, namespace: Namespace, layout: Layout, blocks: Sequence[int],
-              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None,
-              statuses: array[int] | None = None, begun: Callable[[], object] | None = None) -> bytes:
+              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None) -> bytes:
         packed = keys if type(keys) is Keys else Keys(keys)
         n = packed.count
         if len(blocks) != n:
@@ -139,10 +192,7 @@ class Gpu:
             words[i::_BLOCK_WORDS] = packed.words[i::4]
         words[4::_BLOCK_WORDS] = array("Q", blocks)
         above = parent_words(parent) if parent is not None else None
-        if statuses is None:
-            statuses = array("i", [c.LOST]) * n
-        elif statuses.typecode != "i" or len(statuses) != n:
-            raise ArgumentError(f"{len(statuses)} statuses of type {statuses.typecode!r} for {n} keys")
+        statuses = array("i", [c.LOST]) * n
         order = stream or 1  # CU_STREAM_LEGACY
         ms = milliseconds(timeout) if timeout is not None else 0
         self._client._check_fork()
@@ -156,11 +206,7 @@ class Gpu:
             if r == -errno.EINVAL:
                 raise ArgumentError(self._words())
             if r == 0:
-                try:
-                    if begun is not None:
-                        begun()
-                finally:
-                    self._wait()
+                self._wait()
             else:
                 self.reason = self._words()
         return bytes(statuses.tolist())

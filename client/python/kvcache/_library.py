@@ -18,19 +18,20 @@ if sys.byteorder != "little" or struct.calcsize("P") != 8 or not sys.platform.st
     raise ImportError("kvcache runs on 64-bit little-endian Linux only")
 
 
-def _load() -> ctypes.CDLL:
+def _load(kind: type[ctypes.CDLL] = ctypes.CDLL) -> ctypes.CDLL:
     """$KVCACHE_LIBRARY, else the library that the package brings along, else the one that is installed."""
     asked = os.environ.get("KVCACHE_LIBRARY")
     bundled = pathlib.Path(__file__).with_name("libkvcache.so")
     name = asked or (str(bundled) if bundled.exists() else "libkvcache.so.1")
     try:
-        return ctypes.CDLL(name)
+        return kind(name)
     except OSError as e:
         raise ImportError(f"libkvcache cannot be loaded: {e}. Install the package (pip install ./client/python), install "
                           "libkvcache, or set KVCACHE_LIBRARY to its file") from e
 
 
 lib = _load()
+held = _load(ctypes.PyDLL)  # the same library: its functions keep Python's lock during the call
 
 KEY_BYTES = 32
 
@@ -76,8 +77,8 @@ RESULTS = ("ok", "io", "short", "checksum", "cancelled", "timeout")
 _i, _z, _p, _s = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_char_p
 
 
-def _function(name: str, result: object, *arguments: object) -> ctypes._NamedFuncPointer:
-    function = lib[name]
+def _function(name: str, result: object, *arguments: object, library: ctypes.CDLL = lib) -> ctypes._NamedFuncPointer:
+    function = library[name]
     function.restype = result  # type: ignore[assignment]
     function.argtypes = arguments  # type: ignore[assignment]
     return function
@@ -105,6 +106,7 @@ reap = _function("kvcache_reap_sized", _i, _p, _p, _z, _z, _i)
 cancel = _function("kvcache_cancel", _i, _p, ctypes.c_uint64)
 release = _function("kvcache_release", _i, _p, _p, _z)
 flush = _function("kvcache_flush", _i, _p)
+pool_of = _function("kvcache_pool_of", _i, _p, _p, _p, _p)
 report = _function("kvcache_report", _i, _p, _i, _p)
 REPORT_STATUS = 0
 free = ctypes.CDLL(None).free

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Leased, Namespace, status_ok
@@ -31,11 +32,13 @@ NO_GRACE_S = 1.0 # without that, after they came too late
 
 
 class Held(NamedTuple):
-    """A chunk in the daemon's memory that stays there as long as `leased` lives."""
+    """A chunk in the daemon's memory that stays there as long as `leased` lives: its address in this process, and where it is for others."""
 
     address: int
     tiers: int
     leased: Leased
+    pool: int
+    offset: int
 
 
 class Read(NamedTuple):
@@ -64,14 +67,18 @@ class _Request:
 
 
 class Promises:
+    """`serves`: can chunks of a pool be loaded? Those of another are not promised."""
+
     def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
-                 timeout_s: float) -> None:
+                 timeout_s: float, serves: Callable[[int], bool]) -> None:
         self._chunk_bytes, self._timeout_s = dict(chunk_bytes), timeout_s
         self._client = Client(socket, "vllm", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
         self._fields = fields
         self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, self._chunk_bytes.get(g, 0))
                                                   for g, n in names.items()}
         self._requests: dict[str, _Request] = {}
+        self._serves = serves
+        self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool
         self._ill = False
         self._rest_until, self._rest_s = 0.0, REST_S
         self._no_grace_until = 0.0
@@ -227,11 +234,19 @@ class Promises:
         mine = asked.asker
         if self._requests.get(asked.request) is not mine:
             return  # the request has ended: the leases do with `done`
-        addresses = done.leased._addresses if done.leased is not None else [0] * len(keys)
+        pool, base = self._client.pool_of(done.leased) if done.leased is not None else (0, 0)
+        addresses = done.leased._addresses if pool and self._serves(pool) else [0] * len(keys)
+        if pool:
+            self._leases.setdefault(pool, weakref.WeakSet()).add(done.leased)
         for key, address, status, tiers, nbytes in zip(keys, addresses, done.status, done.tiers, done.lengths):
             mine.asked.pop(key, None)
             good = address and status_ok(status) and nbytes == length
-            mine.held[key] = Held(address, tiers, done.leased) if good else None
+            mine.held[key] = Held(address, tiers, done.leased, pool, address - base) if good else None
+
+    def pools(self) -> set[int]:
+        """The pools in which chunks are leased, by requests or by loads under way."""
+        self._leases = {pool: leased for pool, leased in self._leases.items() if len(leased)}
+        return set(self._leases)
 
     def _note_read(self, asked: _Asked, done: Any, length: int, now: float) -> None:
         """It ended after the last look at answers and before this one. Of what was being read before it had its share."""

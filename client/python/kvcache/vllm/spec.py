@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.kv_offload import base as vllm_base
@@ -22,8 +22,9 @@ from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingMana
 
 from .. import TIER_MEMORY, TIER_REMOTE
 from ..engine.canary import BOUND
-from . import canary, identity
+from . import canary, identity, worker as steps
 from .canary import Canary
+from .loads import LoadPart
 from .mover import Blocks, Mover, Part
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, Promises
@@ -47,7 +48,7 @@ COUNTERS = {
     "failed_stores": "Chunks that were not stored.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
-    "rescued_loads": "Chunks that were copied from leased memory since the daemon did not answer.",
+    "rescued_loads": "Chunks that were copied one by one since the daemon's memory was not registered with the GPU.",
     **canary.COUNTERS,
 }
 GAUGES = {
@@ -125,7 +126,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             spec, self._worker, self._chunk_bytes = worker.spec, worker, worker.chunk_bytes
             self._canary, self._variant = worker.canary, worker.canary.number
             names = self._canary.names
-            self._promises = Promises(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+            self._promises = Promises(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s,
+                                      serves=worker.mover.serves)
             if spec.remote:
                 self._shared = SharedTier(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
             self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy) for g, tokens in spec.tokens.items()}
@@ -300,7 +302,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         if not tiers or group in request.declined:
             return 0
         policy = self._policies[group]
-        loading = self._worker.mover.loading_bytes if self._worker is not None else 0
+        loading = self._worker.mover.loads.loading_bytes if self._worker is not None else 0
         worth = policy.worth_of(asked, tiers, promises.asked_bytes + loading, promises.asked_disk_bytes,
                                 self._shared.queued_bytes if self._shared is not None else 0, alone=len(self._requests) == 1)
         if worth < len(tiers):
@@ -403,6 +405,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         for read in self._promises.reads:
             self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
         self._promises.reads.clear()
+        self._worker.mover.release_pools(self._promises.pools)
         while self._shared is not None and self._shared.fetched:
             fetched = self._shared.fetched.popleft()
             self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
@@ -442,7 +445,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         stats = OffloadingConnectorStats()
         if self._worker is not None:
             for name, seen in self._seen.items():
-                now = getattr(self._worker.mover, name)
+                now = self._worker.counted(name)
                 self._counts[name] += now - seen
                 self._seen[name] = now
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
@@ -491,28 +494,46 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         self.canary = spec.canary_of(blocks)
         self.mover = Mover(blocks, self.canary, spec.fields, socket=spec.socket, device=device, ack=spec.ack,
                            timeout_s=spec.timeout_s, current_stream=current_stream)
+        steps.listeners.add(self)
         with _workers_lock:
             _workers[self._engine] = self
 
-    def _submit(self, job_id: int, is_load: bool, chunks: KvcacheLoadStoreSpec, gpu: Any) -> bool:
-        blocks, at, parts, checks = [int(b) for b in gpu.block_ids], 0, [], []
+    def counted(self, name: str) -> int:
+        """The mover's count of this name of COUNTERS."""
+        return self.mover.loads.rescued if name == "rescued_loads" else int(getattr(self.mover, name))
+
+    def step_begins(self) -> None:
+        self.mover.loads.step_begins()
+
+    @staticmethod
+    def _listed(job_id: int, chunks: KvcacheLoadStoreSpec, gpu: Any) -> Iterator[tuple[int, int, list[int]]]:
+        """By group: its number, where its chunks begin, and its blocks."""
+        blocks, at = [int(b) for b in gpu.block_ids], 0
         if len(blocks) != len(chunks.keys):
             raise ValueError(f"job {job_id}: {len(chunks.keys)} chunks for {len(blocks)} blocks")
         for group, size in enumerate(gpu.group_sizes):
-            listed = list(zip(chunks.keys[at:at + size], blocks[at:at + size]))
-            moved = [one for one in listed if one[0] not in chunks.checks]
-            if moved:
-                parts.append(Part(group, [k for k, _ in moved], [b for _, b in moved], [h.address for h in chunks.held[at:at + size]]))
-            checks += [Part(group, [key], [block], [], is_check=True) for key, block in listed if key in chunks.checks]
+            if size:
+                yield group, at, blocks[at:at + size]
             at += size
-        self.mover.submit(job_id, is_load, checks + parts, list(chunks.held), chunks.tokens, chunks.scheduled)
-        return True
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: KvcacheLoadStoreSpec) -> bool:
-        return self._submit(job_id, False, dst_spec, src_spec)
+        parts, checks = [], []
+        for group, at, blocks in self._listed(job_id, dst_spec, src_spec):
+            listed = list(zip(dst_spec.keys[at:at + len(blocks)], blocks))
+            moved = [one for one in listed if one[0] not in dst_spec.checks]
+            if moved:
+                parts.append(Part(group, [k for k, _ in moved], [b for _, b in moved]))
+            checks += [Part(group, [key], [block], is_check=True) for key, block in listed if key in dst_spec.checks]
+        self.mover.submit(job_id, checks + parts, dst_spec.tokens, dst_spec.scheduled)
+        return True
 
     def submit_load(self, job_id: int, src_spec: KvcacheLoadStoreSpec, dst_spec: Any, expedited: bool = False) -> bool:
-        return self._submit(job_id, True, src_spec, dst_spec)
+        """vLLM calls wait() for an expedited load before the forward pass of the same step: it returns at once, since the engine's stream
+        waits for the copies."""
+        parts = [LoadPart(group, blocks, src_spec.held[at:at + len(blocks)])
+                 for group, at, blocks in self._listed(job_id, src_spec, dst_spec)]
+        self.mover.load(job_id, parts, list(src_spec.held), expedited)
+        return True
 
     def get_finished(self) -> list[TransferResult]:
         return [TransferResult(job_id=e.job, success=e.success, transfer_size=e.nbytes, transfer_time=e.seconds)
@@ -522,6 +543,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         self.mover.wait(set(job_ids))
 
     def shutdown(self) -> None:
+        steps.listeners.discard(self)
         with _workers_lock:
             if _workers.get(self._engine) is self:
                 del _workers[self._engine]

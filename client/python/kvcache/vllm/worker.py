@@ -3,7 +3,7 @@
 
 The plugin entry point wraps methods of OffloadingConnectorWorker in each process of vLLM. Between the registered tensors and the views that
 a spec gets, the wrappers describe both (arrangement.py) and leave the facts for the scheduler's side (delivery.py). Engines that do not
-use kvcache are left alone.
+use kvcache are left alone. Another wrapper tells the spec when a step begins.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,9 @@ log = logging.getLogger("kvcache.vllm")
 
 _WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
 _TENSORS = "_kvcache_tensors"  # the attribute that holds them between the two wrapped calls
+_STEPS = "vllm.v1.worker.gpu.kv_connector"
+
+listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # their step_begins() is called before vLLM launches anything of a step
 
 
 def install() -> None:
@@ -36,6 +40,26 @@ def install() -> None:
             hooks.wrap(cls, name, parameters, wrapper)
         except Exception as e:
             log.debug("%s.%s is not wrapped: %s", cls.__name__, name, e)
+    try:  # the newer model runner begins loads behind the forward pass
+        hooks.wrap(importlib.import_module(_STEPS).ActiveKVConnector, "pre_forward",
+                   ("self", "scheduler_output", "input_batch", "attn_metadata"), _beginning)
+    except Exception as e:
+        log.debug("loads begin behind the step's forward pass: %s", e)
+
+
+def step_begins() -> None:
+    """vLLM has launched nothing of a step yet, but what prepares the step's new blocks."""
+    for listener in listeners:
+        listener.step_begins()
+
+
+def _beginning(original: Any) -> Any:
+    @functools.wraps(original)
+    def pre_forward(self: Any, scheduler_output: Any, input_batch: Any = None, attn_metadata: Any = None) -> Any:
+        step_begins()
+        return original(self, scheduler_output, input_batch, attn_metadata)
+
+    return pre_forward
 
 
 def _registering(original: Any) -> Any:

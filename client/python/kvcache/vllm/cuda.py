@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""As much of the CUDA driver as orders the engine's streams with others, through ctypes; nothing of vLLM."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+NOT_READY = 600         # CUDA_ERROR_NOT_READY
+CAPTURE_IMPLICIT = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: the legacy default stream, while another stream is being captured
+RELAXED = 2             # CU_STREAM_CAPTURE_MODE_RELAXED: no call of this thread invalidates a capture of another one
+NON_BLOCKING = 1        # CU_STREAM_NON_BLOCKING: a stream without order against the legacy default stream
+BLOCKING_SYNC = 1       # CU_EVENT_BLOCKING_SYNC: a thread that waits for the event sleeps
+UNTIMED = 2             # CU_EVENT_DISABLE_TIMING
+
+
+class Cuda:
+    """The device's primary context, which is PyTorch's. A method that says so may be called in any thread; the others are for a thread that
+    has called use(), or within entered()."""
+
+    def __init__(self, device: int) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        self._context = ctypes.c_void_p()
+        mode = self._relax()
+        try:
+            self._call("cuInit", 0)
+            self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
+        finally:
+            self._restore(mode)
+
+    def _relax(self) -> int:
+        """Makes this thread's calls harmless to captures of other threads. Returns the mode for _restore()."""
+        mode = ctypes.c_int(RELAXED)
+        exchange = getattr(self._cuda, "cuThreadExchangeStreamCaptureMode", None)  # since CUDA 10.1
+        return RELAXED if exchange is None or exchange(ctypes.byref(mode)) else mode.value
+
+    def _restore(self, mode: int) -> None:
+        if mode != RELAXED:
+            self._cuda.cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(mode)))
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        r = getattr(self._cuda, name)(*arguments)
+        if r:
+            raise OSError(f"{name}() of the GPU's driver: error {r}")
+
+    def use(self) -> None:
+        """Prepares this thread, which is the library's own, for good."""
+        self._relax()
+        self._call("cuCtxPushCurrent_v2", self._context)
+
+    @contextlib.contextmanager
+    def entered(self) -> Iterator[None]:
+        """Prepares a thread of the engine, and leaves it as it was. In any thread."""
+        mode = self._relax()
+        try:
+            self._call("cuCtxPushCurrent_v2", self._context)
+            try:
+                yield
+            finally:
+                self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        finally:
+            self._restore(mode)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Is the stream being captured, or would work in it disturb a capture?"""
+        state = ctypes.c_int()
+        asked = self._cuda.cuStreamIsCapturing(ctypes.c_void_p(stream), ctypes.byref(state))
+        return bool(asked == CAPTURE_IMPLICIT or (asked == 0 and state.value))
+
+    def record(self, stream: int) -> int:
+        """Returns a new event behind what this stream of the engine's holds now; 0: the stream is being captured, and is left alone. In
+        any thread."""
+        event = ctypes.c_void_p()
+        with self.entered():
+            if self.is_capturing(stream):
+                return 0
+            self._call("cuEventCreate", ctypes.byref(event), BLOCKING_SYNC | UNTIMED)
+            self._call("cuEventRecord", event, ctypes.c_void_p(stream))
+        return event.value or 0
+
+    def record_again(self, event: int, stream: int) -> bool:
+        """Moves an event behind what the stream holds now. False: the stream is being captured, and both are left alone. In any thread."""
+        with self.entered():
+            if self.is_capturing(stream):
+                return False
+            self._call("cuEventRecord", ctypes.c_void_p(event), ctypes.c_void_p(stream))
+        return True
+
+    def stream(self) -> int:
+        stream = ctypes.c_void_p()
+        self._call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+        return stream.value or 0
+
+    def wait_for(self, stream: int, event: int) -> None:
+        self._call("cuStreamWaitEvent", ctypes.c_void_p(stream), ctypes.c_void_p(event), 0)
+
+    def is_over(self, event: int) -> bool:
+        """Is all done that was in the stream before it? A driver that fails says so where it is used next."""
+        return bool(self._cuda.cuEventQuery(ctypes.c_void_p(event)) != NOT_READY)
+
+    def wait_until(self, event: int) -> None:
+        """Sleeps until all is done that was in the stream before it, without Python's lock."""
+        self._call("cuEventSynchronize", ctypes.c_void_p(event))
+
+    def drop(self, event: int) -> None:
+        self._call("cuEventDestroy_v2", ctypes.c_void_p(event))
+
+    def copy(self, to: int, source: int, nbytes: int, stream: int) -> None:
+        self._call("cuMemcpyAsync", ctypes.c_uint64(to), ctypes.c_uint64(source), ctypes.c_size_t(nbytes), ctypes.c_void_p(stream))
+
+    def synchronize(self, stream: int) -> None:
+        self._call("cuStreamSynchronize", ctypes.c_void_p(stream))
