@@ -34,14 +34,6 @@ static void write_host(const char *name, const char *text)
         fclose(file);
 }
 
-static void mount_host(const char *type)
-{
-        char text[128];
-
-        snprintf(text, sizeof(text), "22 1 0:77 / / rw shared:1 - %s /dev/x rw\n", type);
-        write_host("proc/self/mountinfo", text);
-}
-
 /* A host and a daemon that every check passes. */
 static int everything(void **state)
 {
@@ -62,14 +54,15 @@ static int everything(void **state)
                    "Max locked memory         unlimited            unlimited            bytes\n");
         write_host("proc/" PID "/cgroup", "0::/system.slice/kvcache.service\n");
         write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "max\n");
-        mount_host("xfs");
         snprintf(status_text, sizeof(status_text),
                  "{\"version\":\"%s\",\"pid\":" PID
                  ",\"uptime_seconds\":5,\"ready\":true,\"state\":\"ready\",\"degraded\":[],"
                  "\"socket\":\"%s\",\"io\":{\"backend\":\"io_uring\",\"registered\":true},"
                  "\"pool\":{\"bytes\":1048576},\"store\":{\"volumes\":[{\"volume\":\"%s\","
                  "\"state\":\"up\",\"limit_bytes\":8192,\"used_bytes\":4096,\"full\":false,"
-                 "\"errors\":{\"read\":0,\"write\":0,\"sync\":0,\"checksum\":0},\"direct\":true}]},"
+                 "\"errors\":{\"read\":0,\"write\":0,\"sync\":0,\"checksum\":0},\"direct\":true,"
+                 "\"file_system\":\"xfs\",\"file_system_warning\":\"\","
+                 "\"file_system_advice\":\"\"}]},"
                  "\"remote\":{\"backend\":\"off\"},"
                  "\"resources\":{\"leases\":{\"refused\":0},\"keys\":{\"refused\":0}},"
                  "\"namespace_usage\":{\"warning\":\"\"}}",
@@ -198,27 +191,41 @@ static void process_of_another_name_is_not_taken_for_the_daemon(void **state)
         has(ctl_out, "2 unknown, ");
 }
 
-static void file_systems_that_lose_chunks_are_problems(void **state)
+static void sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy(void **state)
 {
+        static const char xfs[] = "\"file_system\":\"xfs\",\"file_system_warning\":\"\","
+                                  "\"file_system_advice\":\"\"";
         static const struct {
-                const char *type;
+                const char *by;
                 enum doctor_level level;
-                const char *text;
+                const char *found, *remedy;
         } cases[] = {
-                { "ext4", DOCTOR_OK, "is on ext4" },
-                { "tmpfs", DOCTOR_PROBLEM, "it is memory" },
-                { "overlay", DOCTOR_PROBLEM, "a container's layer" },
-                { "btrfs", DOCTOR_WARNING, "copies on write" },
-                { "nfs4", DOCTOR_WARNING, "on the network" },
-                { "fuse.x", DOCTOR_WARNING, "has not been tried" },
+                { "'file_system':'tmpfs','file_system_warning':'is memory; use a disk',"
+                  "'file_system_advice':''",
+                  DOCTOR_PROBLEM, "/volume is on tmpfs: is memory\n", "remedy: use a disk\n" },
+                { "'file_system':'btrfs','file_system_warning':'','file_system_advice':'copies; x'",
+                  DOCTOR_WARNING, "/volume is on btrfs: copies\n", "remedy: x\n" },
+                { "'file_system':'','file_system_warning':'','file_system_advice':'untried; y'",
+                  DOCTOR_WARNING, "/volume is on a file system of another kind: untried\n",
+                  "remedy: y\n" },
+                { "'file_system':'zfs','file_system_advice':'without a remedy'", DOCTOR_WARNING,
+                  "is on zfs: without a remedy\n", "remedy: use XFS or ext4\n" },
+                { "'file_system':'ext4'", DOCTOR_OK, "/volume is on ext4\n", "ext4" },
+                { "'file_system':''", DOCTOR_UNKNOWN, "does not report its file system\n",
+                  "remedy: put the volume back into use" },
+                { "'x':0", DOCTOR_UNKNOWN, "does not report its file system\n",
+                  "remedy: put the volume back into use" },
+                { "'file_system':7,'file_system_warning':[],'file_system_advice':{}",
+                  DOCTOR_UNKNOWN, "does not report its file system\n", "remedy: " },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-                mount_host(cases[i].type);
-                expect("file system", cases[i].level, cases[i].text);
+                change(xfs, ctl_json(cases[i].by));
+                expect("file system", cases[i].level, "/volume");
+                ctl("doctor");
+                has(ctl_out, cases[i].found);
+                has(ctl_out, cases[i].remedy);
         }
-        write_host("proc/self/mountinfo", "malformed\n");
-        expect("file system", DOCTOR_UNKNOWN, "no such mount");
 }
 
 static void volume_that_cannot_be_reached_is_unknown(void **state)
@@ -308,7 +315,7 @@ int main(void)
                 TEST(host_and_daemon_with_everything_pass),
                 TEST(each_finding_in_the_status_is_reported_alone),
                 TEST(process_of_another_name_is_not_taken_for_the_daemon),
-                TEST(file_systems_that_lose_chunks_are_problems),
+                TEST(sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy),
                 TEST(volume_that_cannot_be_reached_is_unknown),
                 TEST(limit_on_locked_memory_counts_unless_the_pool_is_registered),
                 TEST(least_limit_of_all_cgroups_above_the_daemon_counts),
