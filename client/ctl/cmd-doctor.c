@@ -159,12 +159,13 @@ const struct command command_doctor = {
         .name = "doctor",
         .arguments = "",
         .summary = "check the daemon and this host, and say what to do",
-        .help = "Checks what an operator would check: version, health, io_uring, O_DIRECT, each\n"
-                "volume's state, errors and room, the file system beneath it, the shared tier,\n"
-                "limits that refused requests, locked memory, the memory pool against the host's\n"
-                "memory and the cgroup, the clock, and the socket's mode. Each finding comes with\n"
-                "its remedy. Nothing is changed. Run it as root on the daemon's host: checks that\n"
-                "this user or this host does not allow are \"unknown\". The exit status is 1 if\n"
-                "there is a problem, and 0 with warnings only.",
+        .help = "Checks what an operator would check: version, health, changes that wait for a\n"
+                "restart, io_uring, O_DIRECT, each volume's state, errors and room, the file\n"
+                "system beneath it, the shared tier, limits that refused requests, locked\n"
+                "memory, the memory pool against the host's memory and the cgroup, the clock, and\n"
+                "the socket's mode. Each finding comes with its remedy. Nothing is changed. Run\n"
+                "it as root on the daemon's host: checks that this user or this host does not\n"
+                "allow are \"unknown\". The exit status is 1 if there is a problem, and 0 with\n"
+                "warnings only.",
         .run = run_doctor,
 };

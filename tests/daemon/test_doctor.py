@@ -12,7 +12,7 @@ import pytest
 from harness import CTL, ctl
 from test_gds import STRANGER, needs_users
 
-CHECKS = {"version", "ready", "health", "io_uring", "registered memory", "volume", "errors", "room", "O_DIRECT", "limits", "socket",
+CHECKS = {"version", "ready", "health", "reload", "io_uring", "registered memory", "volume", "errors", "room", "O_DIRECT", "limits", "socket",
           "file system", "space", "locked memory", "memory", "cgroup", "clock"}
 # These checks depend on the machine that runs the tests, and not on the daemon.
 MACHINE = {"clock", "file system", "space", "cgroup", "memory", "locked memory", "io_uring", "registered memory", "O_DIRECT"}
@@ -39,6 +39,18 @@ def test_a_suspended_volume_is_found(make_daemon):
     ctl("device", "suspend", "0", daemon=daemon, check=0)
     found = [c for c in diagnose(daemon) if c["name"] == "volume"]
     assert [c["level"] for c in found] == ["warning"] and "suspended" in found[0]["found"]
+
+
+def test_a_change_that_waits_for_a_restart_is_found_by_its_key(make_daemon, directory):
+    path = directory / "kvcache.yaml"
+    path.write_text("io:\n  depth: 32\n")
+    daemon = make_daemon(config=path).start()
+    path.write_text("io:\n  depth: 7\n")
+    ctl("reload", daemon=daemon, check=0)
+    found = [c for c in diagnose(daemon) if c["name"] == "reload"]
+    assert [c["level"] for c in found] == ["warning"] and found[0]["found"].endswith("waits for a restart: io.depth")
+    daemon.restart()
+    assert [c["level"] for c in diagnose(daemon) if c["name"] == "reload"] == ["ok"]
 
 
 def test_a_report_has_all_parts_and_no_names(make_daemon, directory):

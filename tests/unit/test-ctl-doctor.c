@@ -57,7 +57,8 @@ static int everything(void **state)
         snprintf(status_text, sizeof(status_text),
                  "{\"version\":\"%s\",\"pid\":" PID
                  ",\"uptime_seconds\":5,\"ready\":true,\"state\":\"ready\",\"degraded\":[],"
-                 "\"socket\":\"%s\",\"io\":{\"backend\":\"io_uring\",\"registered\":true},"
+                 "\"reload_pending\":[],\"socket\":\"%s\",\"io\":{\"backend\":\"io_uring\","
+                 "\"registered\":true},"
                  "\"pool\":{\"bytes\":1048576},\"store\":{\"volumes\":[{\"volume\":\"%s\","
                  "\"state\":\"up\",\"limit_bytes\":8192,\"used_bytes\":4096,\"full\":false,"
                  "\"errors\":{\"read\":0,\"write\":0,\"sync\":0,\"checksum\":0},\"direct\":true,"
@@ -144,6 +145,10 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                   "ready", DOCTOR_PROBLEM, "\"recovering\"" },
                 { "\"degraded\":[]", "\"degraded\":[{\"reason\":\"io\",\"text\":\"slow\"}]",
                   "health", DOCTOR_PROBLEM, "io: slow" },
+                { "\"reload_pending\":[]",
+                  "\"reload_pending\":[\"io.depth: 32 becomes 7 only after a restart\"]", "reload",
+                  DOCTOR_WARNING, "1 change of the configuration waits for a restart: io.depth" },
+                { "\"reload_pending\":[],", "", "reload", DOCTOR_UNKNOWN, "does not report" },
                 { "\"backend\":\"io_uring\"", "\"backend\":\"posix\",\"reason\":\"no ring\"",
                   "io_uring", DOCTOR_WARNING, "the I/O backend is posix: no ring" },
                 { "\"registered\":true", "\"registered\":false,\"registered_reason\":\"limit\"",
@@ -179,6 +184,24 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                 change(cases[i].part, cases[i].by);
                 expect(cases[i].name, cases[i].level, cases[i].text);
         }
+}
+
+static void pending_changes_are_named_by_their_keys_only(void **state)
+{
+        change("\"reload_pending\":[]",
+               ctl_json("'reload_pending':['store.path: /SECRET becomes /SECRET only after a "
+                        "restart','tenant SECRET: users: SECRET becomes SECRET only after a "
+                        "restart','tenants: added, removed','tenant SECRET','tenant a: SECRET x: "
+                        "users: 1 becomes 2','SECRET key: x','log.level',7,null,['SECRET'],"
+                        "'\\u001b[2J: x','']"));
+        expect("reload", DOCTOR_WARNING,
+               "12 changes of the configuration wait for a restart: store.path, users, tenants, "
+               "log.level");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, ": store.path, users, tenants, log.level\n");
+        has(ctl_out, "remedy: restart the daemon: systemctl restart kvcache");
+        lacks(ctl_out, "SECRET");
+        lacks(ctl_out, "\033");
 }
 
 static void process_of_another_name_is_not_taken_for_the_daemon(void **state)
@@ -314,6 +337,7 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(host_and_daemon_with_everything_pass),
                 TEST(each_finding_in_the_status_is_reported_alone),
+                TEST(pending_changes_are_named_by_their_keys_only),
                 TEST(process_of_another_name_is_not_taken_for_the_daemon),
                 TEST(sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy),
                 TEST(volume_that_cannot_be_reached_is_unknown),
