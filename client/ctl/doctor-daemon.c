@@ -72,19 +72,18 @@ static void check_io(const cJSON *status, cJSON *checks)
                            registered ? "" : answer_text(io, "registered_reason"));
 }
 
-/* Returns the length of the key in a pending change, and moves *text to it: the text is
- * "KEY: OLD becomes NEW ...", or has "tenant NAME: " in front. Returns 0 if there is no key. */
-static int pending_key(const char **text)
+int doctor_pending_key(const cJSON *change, const char **ret_key)
 {
-        const char *end;
+        const char *key = cJSON_IsString(change) ? change->valuestring : "", *end;
         size_t length;
 
-        if (strncmp(*text, "tenant ", strlen("tenant ")) == 0) {
-                end = strstr(*text, ": ");
-                *text = end ? end + strlen(": ") : "";
+        if (strncmp(key, "tenant ", strlen("tenant ")) == 0) {
+                end = strstr(key, ": ");
+                key = end ? end + strlen(": ") : "";
         }
-        length = strspn(*text, "abcdefghijklmnopqrstuvwxyz0123456789_.");
-        return (*text)[length] == ':' || !(*text)[length] ? (int)length : 0;
+        length = strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_.");
+        *ret_key = key;
+        return key[length] == ':' || !key[length] ? (int)length : 0;
 }
 
 /* Names the keys only: values name users and paths, which a report leaves out. */
@@ -96,8 +95,8 @@ static void check_reload(const cJSON *status, cJSON *checks)
 
         cJSON_ArrayForEach(one, pending)
         {
-                const char *key = cJSON_IsString(one) ? one->valuestring : "";
-                int key_length = pending_key(&key);
+                const char *key;
+                int key_length = doctor_pending_key(one, &key);
                 size_t length = strlen(keys);
 
                 n++;

@@ -208,8 +208,8 @@ void doctor_check_socket(const char *path, cJSON *checks)
                 return;
         }
         doctor_add(checks, st.st_mode & S_IWOTH ? DOCTOR_WARNING : DOCTOR_OK, "socket",
-                   "set listen.group and listen.mode: \"0660\" unless every user of this host may "
-                   "use the cache",
+                   "set listen.mode: \"0660\", and SocketMode=0660 in kvcache.socket, unless every "
+                   "user of this host may use the cache",
                    "%s has mode %04o%s", path, st.st_mode & 07777,
                    st.st_mode & S_IWOTH ? ": every user may connect" : "");
 }

@@ -59,6 +59,12 @@ def test_a_report_has_all_parts_and_no_names(make_daemon, directory):
     daemon = make_daemon(config=path, settings={"memory.pool": "64MiB"}).start()
     with daemon.client() as c:
         c.namespace("verysecretname", chunk_bytes=4096)
+    # Changes that wait for a restart, of which the daemon tells an admin the old and the new value.
+    path.write_text("tenants:\n  - name: verysecrettenant\n    users: [4712]\n    pool: 16MiB\n"
+                    "remote:\n  path: /verysecretpath\naccess:\n  admin_users: [4713]\n")
+    ctl("reload", daemon=daemon, check=0)
+    pending = "\n".join(daemon.status()["reload_pending"])
+    assert all(part in pending for part in ("tenant verysecrettenant: users: [4711] becomes [4712]", "/verysecretpath", "4713")), pending
     done = subprocess.run([CTL, "--socket", daemon.socket, "report", "-o", "-"], capture_output=True, check=True)
     assert b"verysecret" not in done.stdout and done.stderr == b""
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
@@ -67,6 +73,7 @@ def test_a_report_has_all_parts_and_no_names(make_daemon, directory):
     assert names == ["README.txt", "versions.txt", "doctor.json", "status.json", "metrics.txt", "config.yaml"]
     assert "kvcache_build_info" in texts["metrics.txt"] and "store:" in texts["config.yaml"]
     status = json.loads(texts["status.json"])
+    assert sorted(status["reload_pending"]) == ["access.admin_users", "remote.path", "users"]
     assert status["ready"] is True and "namespaces" not in status
     assert [t["name"] for t in status["tenants"]] == ["tenant 1", "tenant 2"]
     for name, text in texts.items():
