@@ -45,7 +45,7 @@ static const char readme[] =
 struct report_writer {
         FILE *out;
         time_t now;   /* modification time of its files */
-        cJSON *names; /* of its files */
+        cJSON *names; /* names of its files */
 };
 
 static int add(struct report_writer *w, const char *name, const char *text)
