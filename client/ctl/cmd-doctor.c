@@ -7,11 +7,11 @@
 #include <sys/timex.h>
 
 #include "answer.h"
+#include "check.h"
 #include "color.h"
 #include "commands.h"
 #include "common.h"
 #include "doctor.h"
-#include "text.h"
 
 static const char *const level_names[DOCTOR_LEVELS] = {
         [DOCTOR_OK] = "ok",
@@ -38,19 +38,12 @@ enum doctor_level doctor_level_of(const cJSON *check)
 void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
                 const char *format, ...)
 {
-        cJSON *check = cJSON_CreateObject();
-        char found[DOCTOR_TEXT];
         va_list arguments;
 
         va_start(arguments, format);
-        vsnprintf(found, sizeof(found), format, arguments);
+        check_add(checks, name, "level", cJSON_CreateString(level_names[level]),
+                  level == DOCTOR_OK ? "" : remedy, format, arguments);
         va_end(arguments);
-        text_clean(found);
-        cJSON_AddStringToObject(check, "name", name);
-        cJSON_AddStringToObject(check, "level", level_names[level]);
-        cJSON_AddStringToObject(check, "found", found);
-        cJSON_AddStringToObject(check, "remedy", level == DOCTOR_OK ? "" : remedy);
-        cJSON_AddItemToArray(checks, check);
 }
 
 static void count_levels(const cJSON *checks, unsigned ret[static DOCTOR_LEVELS])

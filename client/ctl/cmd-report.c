@@ -13,6 +13,7 @@
 #include "answer.h"
 #include "archive.h"
 #include "build-config.h"
+#include "check.h"
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
@@ -71,7 +72,7 @@ static void remove_pending_values(cJSON *changes)
         for (int i = 0; i < cJSON_GetArraySize(changes); i++) {
                 const char *key;
                 int length = doctor_pending_key(cJSON_GetArrayItem(changes, i), &key);
-                char kept[DOCTOR_TEXT];
+                char kept[CHECK_TEXT];
 
                 snprintf(kept, sizeof(kept), "%.*s", length, key);
                 cJSON_ReplaceItemInArray(changes, i, cJSON_CreateString(kept));

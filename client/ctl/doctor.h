@@ -16,8 +16,6 @@ enum doctor_level {
         DOCTOR_LEVELS
 };
 
-enum { DOCTOR_TEXT = 512 };
-
 /* "ok", "unknown", "warning", "problem": the values of `level`. */
 const char *doctor_level_name(enum doctor_level level);
 /* The level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */

@@ -14,46 +14,26 @@
 
 #define PID "4242"
 
-static char root[128], volume[sizeof(root) + 16], socket_path[sizeof(root) + 16];
+static struct ctl_host host;
+static char socket_path[sizeof(host.root) + 16];
 static char status_text[4096];
-static unsigned n_hosts;
-
-static void write_host(const char *name, const char *text)
-{
-        char path[512];
-        FILE *file;
-
-        snprintf(path, sizeof(path), "%s/%s", root, name);
-        for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-                *slash = '\0';
-                assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
-        }
-        file = fopen(path, "w");
-        assert_non_null(file);
-        assert_true(fputs(text, file) >= 0);
-        fclose(file);
-}
 
 /* A host and a daemon that every check passes. */
 static int everything(void **state)
 {
         ctl_reset(state);
-        snprintf(root, sizeof(root), "%s", ctl_path("doctor"));
-        snprintf(root + strlen(root), sizeof(root) - strlen(root), "%u", n_hosts++);
-        snprintf(volume, sizeof(volume), "%s/volume", root);
-        snprintf(socket_path, sizeof(socket_path), "%s/socket", root);
-        if (mkdir(root, 0755) < 0 || mkdir(volume, 0755) < 0)
-                return -1;
-        setenv("KVCACHE_TEST_ROOT", root, 1);
-        write_host("socket", "");
+        ctl_host_new(&host);
+        snprintf(socket_path, sizeof(socket_path), "%s/socket", host.root);
+        ctl_host_write(&host, "socket", "");
         assert_int_equal(chmod(socket_path, 0660), 0);
-        write_host("proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
-        write_host("proc/" PID "/comm", "kvcache-daemon\n");
-        write_host("proc/" PID "/limits",
-                   "Limit  Soft Limit  Hard Limit  Units\n"
-                   "Max locked memory         unlimited            unlimited            bytes\n");
-        write_host("proc/" PID "/cgroup", "0::/system.slice/kvcache.service\n");
-        write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "max\n");
+        ctl_host_write(&host, "proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
+        ctl_host_write(&host, "proc/" PID "/comm", "kvcache-daemon\n");
+        ctl_host_write(
+                &host, "proc/" PID "/limits",
+                "Limit  Soft Limit  Hard Limit  Units\n"
+                "Max locked memory         unlimited            unlimited            bytes\n");
+        ctl_host_write(&host, "proc/" PID "/cgroup", "0::/system.slice/kvcache.service\n");
+        ctl_host_write(&host, "sys/fs/cgroup/system.slice/kvcache.service/memory.max", "max\n");
         snprintf(status_text, sizeof(status_text),
                  "{\"version\":\"%s\",\"pid\":" PID
                  ",\"uptime_seconds\":5,\"ready\":true,\"state\":\"ready\",\"degraded\":[],"
@@ -67,7 +47,7 @@ static int everything(void **state)
                  "\"remote\":{\"backend\":\"off\"},"
                  "\"resources\":{\"leases\":{\"refused\":0},\"keys\":{\"refused\":0}},"
                  "\"namespace_usage\":{\"warning\":\"\"}}",
-                 KVCACHE_BUILD_VERSION, socket_path, volume);
+                 KVCACHE_BUILD_VERSION, socket_path, host.volume);
         fake.status = status_text;
         return 0;
 }
@@ -206,7 +186,7 @@ static void pending_changes_are_named_by_their_keys_only(void **state)
 
 static void process_of_another_name_is_not_taken_for_the_daemon(void **state)
 {
-        write_host("proc/" PID "/comm", "bash\n");
+        ctl_host_write(&host, "proc/" PID "/comm", "bash\n");
         assert_int_equal(ctl("doctor"), EXIT_OK);
         has(ctl_out, "unknown  locked memory      the limits of the daemon's process cannot be");
         has(ctl_out,
@@ -253,7 +233,7 @@ static void sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_reme
 
 static void volume_that_cannot_be_reached_is_unknown(void **state)
 {
-        assert_int_equal(rmdir(volume), 0);
+        assert_int_equal(rmdir(host.volume), 0);
         expect("space", DOCTOR_UNKNOWN, "No such file or directory");
 }
 
@@ -261,7 +241,7 @@ static void limit_on_locked_memory_counts_unless_the_pool_is_registered(void **s
 {
         static const char limits[] = "Max locked memory         65536     65536     bytes\n";
 
-        write_host("proc/" PID "/limits", limits);
+        ctl_host_write(&host, "proc/" PID "/limits", limits);
         expect("locked memory", DOCTOR_OK, "may lock 64 KiB of memory, and its pool has 1 MiB");
         change("\"registered\":true", "\"registered\":false");
         assert_int_equal(ctl("doctor"), EXIT_OK);
@@ -270,13 +250,13 @@ static void limit_on_locked_memory_counts_unless_the_pool_is_registered(void **s
 
 static void least_limit_of_all_cgroups_above_the_daemon_counts(void **state)
 {
-        write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "9000000\n");
+        ctl_host_write(&host, "sys/fs/cgroup/system.slice/kvcache.service/memory.max", "9000000\n");
         expect("cgroup", DOCTOR_OK, "allows 8.58 MiB");
-        write_host("sys/fs/cgroup/system.slice/memory.max", "1100000\n");
+        ctl_host_write(&host, "sys/fs/cgroup/system.slice/memory.max", "1100000\n");
         expect("cgroup", DOCTOR_WARNING, "the memory pool has 1 MiB");
-        write_host("sys/fs/cgroup/memory.max", "1000000\n");
+        ctl_host_write(&host, "sys/fs/cgroup/memory.max", "1000000\n");
         expect("cgroup", DOCTOR_PROBLEM, "allows 977 KiB");
-        write_host("proc/" PID "/cgroup", "1:memory:/x\n");
+        ctl_host_write(&host, "proc/" PID "/cgroup", "1:memory:/x\n");
         expect("cgroup", DOCTOR_UNKNOWN, "cannot be read");
 }
 
