@@ -528,7 +528,7 @@ static void pages_of_counters_over_a_users_limit_are_refused(void **state)
         assert_int_equal(n_fds, 1);
         close(fds[0]);
         assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), tally_page_bytes() + bench_page_bytes());
-        /* What one session has given back, the other may have. */
+        /* A session may have the room that another one has given back. */
         hang_up(&c);
         while (rig_used(QUOTA_REQUEST_BYTES) > 0)
                 rig_turn(true);
