@@ -481,6 +481,8 @@ int server_start_http(struct server *s)
                 .address = c->listen.http,
                 .inherited_fd = s->inherited.http,
                 .allow_remote = c->http.allow_remote,
+                .hosts = c->http.hosts.items,
+                .n_hosts = c->http.hosts.n,
                 .rate = c->limits.http_rate,
                 .max_connections = (unsigned)c->limits.http_connections,
                 .deadline_ms = c->limits.http_ms,

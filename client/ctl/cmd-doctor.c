@@ -7,11 +7,11 @@
 #include <sys/timex.h>
 
 #include "answer.h"
+#include "check.h"
 #include "color.h"
 #include "commands.h"
 #include "common.h"
 #include "doctor.h"
-#include "text.h"
 
 static const char *const level_names[DOCTOR_LEVELS] = {
         [DOCTOR_OK] = "ok",
@@ -38,19 +38,12 @@ enum doctor_level doctor_level_of(const cJSON *check)
 void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const char *remedy,
                 const char *format, ...)
 {
-        cJSON *check = cJSON_CreateObject();
-        char found[DOCTOR_TEXT];
         va_list arguments;
 
         va_start(arguments, format);
-        vsnprintf(found, sizeof(found), format, arguments);
+        check_add(checks, name, "level", cJSON_CreateString(level_names[level]),
+                  level == DOCTOR_OK ? "" : remedy, format, arguments);
         va_end(arguments);
-        text_clean(found);
-        cJSON_AddStringToObject(check, "name", name);
-        cJSON_AddStringToObject(check, "level", level_names[level]);
-        cJSON_AddStringToObject(check, "found", found);
-        cJSON_AddStringToObject(check, "remedy", level == DOCTOR_OK ? "" : remedy);
-        cJSON_AddItemToArray(checks, check);
 }
 
 static void count_levels(const cJSON *checks, unsigned ret[static DOCTOR_LEVELS])
@@ -159,12 +152,13 @@ const struct command command_doctor = {
         .name = "doctor",
         .arguments = "",
         .summary = "check the daemon and this host, and say what to do",
-        .help = "Checks what an operator would check: version, health, io_uring, O_DIRECT, each\n"
-                "volume's state, errors and room, the file system beneath it, the shared tier,\n"
-                "limits that refused requests, locked memory, the memory pool against the host's\n"
-                "memory and the cgroup, the clock, and the socket's mode. Each finding comes with\n"
-                "its remedy. Nothing is changed. Run it as root on the daemon's host: checks that\n"
-                "this user or this host does not allow are \"unknown\". The exit status is 1 if\n"
-                "there is a problem, and 0 with warnings only.",
+        .help = "Checks what an operator would check: version, health, changes that wait for a\n"
+                "restart, io_uring, O_DIRECT, each volume's state, errors and room, the file\n"
+                "system beneath it, the shared tier, limits that refused requests, locked\n"
+                "memory, the memory pool against the host's memory and the cgroup, the clock, and\n"
+                "the socket's mode. Each finding comes with its remedy. Nothing is changed. Run\n"
+                "it as root on the daemon's host: checks that this user or this host does not\n"
+                "allow are \"unknown\". The exit status is 1 if there is a problem, and 0 with\n"
+                "warnings only.",
         .run = run_doctor,
 };

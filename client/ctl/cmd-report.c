@@ -13,6 +13,7 @@
 #include "answer.h"
 #include "archive.h"
 #include "build-config.h"
+#include "check.h"
 #include "checked.h"
 #include "commands.h"
 #include "common.h"
@@ -32,7 +33,8 @@ static const char readme[] =
         "\n"
         "versions.txt  versions of the tool, the library and the kernel\n"
         "doctor.json   what kvcachectl doctor has found on this host\n"
-        "status.json   the daemon's status, without namespaces and names of tenants\n"
+        "status.json   the daemon's status, without namespaces and names of tenants,\n"
+        "              and without the values of changes that wait for a restart\n"
         "metrics.txt   the daemon's metrics, without series of tenants and namespaces\n"
         "config.yaml   the daemon's configuration, without tenants, users and groups\n"
         "\n"
@@ -40,28 +42,42 @@ static const char readme[] =
         "not an admin. Read the files before you send them. The daemon's log is not here, because\n"
         "it names users and namespaces: journalctl -u kvcache prints it.\n";
 
-struct archive {
+/* The archive while it is written. */
+struct report_writer {
         FILE *out;
-        time_t now;
-        cJSON *names;
+        time_t now;   /* modification time of its files */
+        cJSON *names; /* names of its files */
 };
 
-static int add(struct archive *a, const char *name, const char *text)
+static int add(struct report_writer *w, const char *name, const char *text)
 {
-        if (archive_add(a->out, name, text, strlen(text), a->now) < 0)
+        if (archive_add(w->out, name, text, strlen(text), w->now) < 0)
                 return complain(EXIT_LOCAL, "report: %s is too long", name);
-        cJSON_AddItemToArray(a->names, cJSON_CreateString(name));
+        cJSON_AddItemToArray(w->names, cJSON_CreateString(name));
         return EXIT_OK;
 }
 
-static int add_json(struct archive *a, const char *name, const cJSON *object)
+static int add_json(struct report_writer *w, const char *name, const cJSON *object)
 {
         _cleanup_(freep) char *text = cJSON_Print(object);
 
-        return text ? add(a, name, text) : complain_memory();
+        return text ? add(w, name, text) : complain_memory();
 }
 
 /* --- omissions --- */
+
+/* Leaves the key of each change: the values and the names of tenants are left out. */
+static void remove_pending_values(cJSON *changes)
+{
+        for (int i = 0; i < cJSON_GetArraySize(changes); i++) {
+                const char *key;
+                int length = doctor_pending_key(cJSON_GetArrayItem(changes, i), &key);
+                char kept[CHECK_TEXT];
+
+                snprintf(kept, sizeof(kept), "%.*s", length, key);
+                cJSON_ReplaceItemInArray(changes, i, cJSON_CreateString(kept));
+        }
+}
 
 static void remove_names(cJSON *status)
 {
@@ -71,6 +87,7 @@ static void remove_names(cJSON *status)
 
         cJSON_DeleteItemFromObjectCaseSensitive(status, "namespaces");
         cJSON_DeleteItemFromObjectCaseSensitive(usage, "warning");
+        remove_pending_values(cJSON_GetObjectItemCaseSensitive(status, "reload_pending"));
         cJSON_ArrayForEach(tenant, cJSON_GetObjectItemCaseSensitive(status, "tenants"))
         {
                 snprintf(name, sizeof(name), "tenant %u", ++n);
@@ -127,7 +144,7 @@ static bool keep_sample(const char *line, size_t length, size_t *state)
 
 /* --- the parts --- */
 
-static int add_versions(struct archive *a)
+static int add_versions(struct report_writer *w)
 {
         struct utsname host;
         char text[1024];
@@ -137,11 +154,11 @@ static int add_versions(struct archive *a)
         snprintf(text, sizeof(text), "kvcachectl %s\nlibkvcache %s\n%s %s %s\n",
                  KVCACHE_BUILD_VERSION, kvcache_version(), host.sysname, host.release,
                  host.machine);
-        return add(a, "versions.txt", text);
+        return add(w, "versions.txt", text);
 }
 
 /* A report of the daemon through a filter. One that this user may not have is left out. */
-static int add_filtered(struct ctl *ctl, struct archive *a, enum kvcache_report what,
+static int add_filtered(struct ctl *ctl, struct report_writer *w, enum kvcache_report what,
                         const char *name,
                         bool (*keep)(const char *line, size_t length, size_t *state))
 {
@@ -154,32 +171,32 @@ static int add_filtered(struct ctl *ctl, struct archive *a, enum kvcache_report 
                 return EXIT_OK;
         }
         kept = filter(text, keep);
-        return kept ? add(a, name, kept) : complain_memory();
+        return kept ? add(w, name, kept) : complain_memory();
 }
 
-static int add_parts(struct ctl *ctl, struct archive *a)
+static int add_parts(struct ctl *ctl, struct report_writer *w)
 {
         _cleanup_(cJSON_Deletep) cJSON *doctor = cJSON_CreateObject(), *status = NULL;
         cJSON *checks = cJSON_AddArrayToObject(doctor, "checks");
         int examined, r;
 
-        r = add(a, "README.txt", readme);
+        r = add(w, "README.txt", readme);
         if (r == EXIT_OK)
-                r = add_versions(a);
+                r = add_versions(w);
         if (r != EXIT_OK)
                 return r;
         examined = doctor_examine(ctl, checks, &status);
-        r = add_json(a, "doctor.json", doctor);
+        r = add_json(w, "doctor.json", doctor);
         if (r == EXIT_OK && examined == EXIT_UNREACHABLE)
                 complain(EXIT_OK, "warning: report: no daemon answers: only this host is in it");
         if (r != EXIT_OK || examined != EXIT_OK)
                 return r != EXIT_OK ? r : examined;
         remove_names(status);
-        r = add_json(a, "status.json", status);
+        r = add_json(w, "status.json", status);
         if (r == EXIT_OK)
-                r = add_filtered(ctl, a, KVCACHE_REPORT_METRICS, "metrics.txt", keep_sample);
+                r = add_filtered(ctl, w, KVCACHE_REPORT_METRICS, "metrics.txt", keep_sample);
         if (r == EXIT_OK)
-                r = add_filtered(ctl, a, KVCACHE_REPORT_CONFIG, "config.yaml", keep_setting);
+                r = add_filtered(ctl, w, KVCACHE_REPORT_CONFIG, "config.yaml", keep_setting);
         return r;
 }
 
@@ -205,30 +222,30 @@ static void print_result(struct ctl *ctl, const char *path, cJSON *names)
 static int write_report(struct ctl *ctl, const char *path)
 {
         bool is_stdout = strcmp(path, "-") == 0;
-        struct archive a = { .out = stdout, .now = time(NULL), .names = cJSON_CreateArray() };
+        struct report_writer w = { .out = stdout, .now = time(NULL), .names = cJSON_CreateArray() };
         int r;
 
         if (!is_stdout) {
                 int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
 
-                a.out = fd >= 0 ? fdopen(fd, "w") : NULL;
-                if (!a.out) {
+                w.out = fd >= 0 ? fdopen(fd, "w") : NULL;
+                if (!w.out) {
                         r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
-                        cJSON_Delete(a.names);
+                        cJSON_Delete(w.names);
                         return r;
                 }
         }
-        r = add_parts(ctl, &a);
-        archive_end(a.out);
-        if (!is_stdout && (fflush(a.out) != 0 || ferror(a.out)) && r == EXIT_OK)
+        r = add_parts(ctl, &w);
+        archive_end(w.out);
+        if (!is_stdout && (fflush(w.out) != 0 || ferror(w.out)) && r == EXIT_OK)
                 r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
-        if (!is_stdout && fclose(a.out) != 0 && r == EXIT_OK)
+        if (!is_stdout && fclose(w.out) != 0 && r == EXIT_OK)
                 r = complain(EXIT_LOCAL, "%s: %s", path, strerror(errno));
         if ((r == EXIT_OK || r == EXIT_UNREACHABLE) && !is_stdout) {
-                print_result(ctl, path, a.names);
+                print_result(ctl, path, w.names);
                 return r;
         }
-        cJSON_Delete(a.names);
+        cJSON_Delete(w.names);
         if (!is_stdout)
                 unlink(path);
         return r;

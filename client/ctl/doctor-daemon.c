@@ -72,6 +72,53 @@ static void check_io(const cJSON *status, cJSON *checks)
                            registered ? "" : answer_text(io, "registered_reason"));
 }
 
+int doctor_pending_key(const cJSON *change, const char **ret_key)
+{
+        const char *key = cJSON_IsString(change) ? change->valuestring : "", *end;
+        size_t length;
+
+        if (strncmp(key, "tenant ", strlen("tenant ")) == 0) {
+                end = strstr(key, ": ");
+                key = end ? end + strlen(": ") : "";
+        }
+        length = strspn(key, "abcdefghijklmnopqrstuvwxyz0123456789_.");
+        *ret_key = key;
+        return key[length] == ':' || !key[length] ? (int)length : 0;
+}
+
+/* Names the keys only: values name users and paths, which a report leaves out. */
+static void check_reload(const cJSON *status, cJSON *checks)
+{
+        const cJSON *pending = member(status, "reload_pending"), *one;
+        char keys[256] = "", changes[HUMAN_BYTES];
+        unsigned n = 0;
+
+        cJSON_ArrayForEach(one, pending)
+        {
+                const char *key;
+                int key_length = doctor_pending_key(one, &key);
+                size_t length = strlen(keys);
+
+                n++;
+                if (key_length > 0)
+                        snprintf(keys + length, sizeof(keys) - length, "%s%.*s",
+                                 length > 0 ? ", " : ": ", key_length, key);
+        }
+        human_things(n, "change", changes);
+        if (!pending)
+                doctor_add(checks, DOCTOR_UNKNOWN, "reload", "ask as an admin of the daemon",
+                           "the daemon does not report the changes that wait for a restart");
+        else if (n > 0)
+                doctor_add(checks, DOCTOR_WARNING, "reload",
+                           "restart the daemon: systemctl restart kvcache; kvcachectl status "
+                           "prints the changes",
+                           "%s of the configuration %s for a restart%s", changes,
+                           n == 1 ? "waits" : "wait", keys);
+        else
+                doctor_add(checks, DOCTOR_OK, "reload", "",
+                           "no change of the configuration waits for a restart");
+}
+
 /* --- volumes --- */
 
 static void check_volume_state(const cJSON *volume, cJSON *checks)
@@ -203,6 +250,7 @@ void doctor_check_daemon(const cJSON *status, cJSON *checks)
 {
         check_version(status, checks);
         check_health(status, checks);
+        check_reload(status, checks);
         check_io(status, checks);
         check_volumes(status, checks);
         check_remote(status, checks);

@@ -23,61 +23,31 @@ static const cJSON *member(const cJSON *object, const char *name)
         return cJSON_GetObjectItemCaseSensitive(object, name);
 }
 
-/* --- file systems --- */
+/* --- the store's volumes --- */
 
-/* Each kind of file system, and its meaning for a store that has to survive restarts. */
-static const struct {
-        const char *type;
-        enum doctor_level level;
-        const char *meaning, *remedy;
-} file_systems[] = {
-        { "xfs", DOCTOR_OK, "", "" },
-        { "ext4", DOCTOR_OK, "", "" },
-        { "f2fs", DOCTOR_OK, "", "" },
-        { "tmpfs", DOCTOR_PROBLEM, "it is memory: chunks are lost at a reboot",
-          "put store.path on a disk" },
-        { "ramfs", DOCTOR_PROBLEM, "it is memory without a bound: chunks are lost at a reboot",
-          "put store.path on a disk" },
-        { "overlay", DOCTOR_PROBLEM, "it is a container's layer: chunks are lost with it",
-          "mount a volume of the host at store.path" },
-        { "btrfs", DOCTOR_WARNING, "it copies on write: each write takes new space",
-          "use XFS or ext4, or disable copy-on-write for the directory (chattr +C)" },
-        { "zfs", DOCTOR_WARNING, "it copies on write: each write takes new space",
-          "use XFS or ext4" },
-        { "bcachefs", DOCTOR_WARNING, "it copies on write: each write takes new space",
-          "use XFS or ext4" },
-        { "nfs", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
-          "put store.path on a local disk, and use remote: for the network" },
-        { "nfs4", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
-          "put store.path on a local disk, and use remote: for the network" },
-        { "cifs", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
-          "put store.path on a local disk, and use remote: for the network" },
-        { "ceph", DOCTOR_WARNING, "it is on the network: the shared tier is made for that",
-          "put store.path on a local disk, and use remote: for the network" },
-};
-
-static void check_file_system(const char *root, const char *path, cJSON *checks)
+/* Repeats the daemon's sentence about the file system. The sentence has the finding in front of
+ * its "; ", and the remedy behind it. */
+static void check_file_system(const cJSON *volume, const char *path, cJSON *checks)
 {
-        struct host_mount mount;
-        struct stat st;
-        bool reached = stat(path, &st) == 0;
+        const char *type = answer_text(volume, "file_system");
+        const char *warning = answer_text(volume, "file_system_warning");
+        const char *said = *warning ? warning : answer_text(volume, "file_system_advice");
+        const char *remedy = strstr(said, "; ");
+        int length = (int)(remedy ? (size_t)(remedy - said) : strlen(said));
 
-        if (!host_find_mount(root, path, reached ? &st : NULL, &mount)) {
+        if (!*type && !*said) {
                 doctor_add(checks, DOCTOR_UNKNOWN, "file system",
-                           "run kvcachectl doctor where the daemon runs",
-                           "%s: this host has no such mount", path);
+                           "put the volume back into use, or upgrade the daemon",
+                           "%s: the daemon does not report its file system", path);
                 return;
         }
-        for (size_t i = 0; i < ARRAY_SIZE(file_systems); i++) {
-                if (strcmp(file_systems[i].type, mount.type) != 0)
-                        continue;
-                doctor_add(checks, file_systems[i].level, "file system", file_systems[i].remedy,
-                           "%s is on %s%s%s", path, mount.type,
-                           *file_systems[i].meaning ? ": " : "", file_systems[i].meaning);
-                return;
-        }
-        doctor_add(checks, DOCTOR_WARNING, "file system", "use XFS or ext4",
-                   "%s is on %s, on which the store has not been tried", path, mount.type);
+        doctor_add(checks,
+                   *warning ? DOCTOR_PROBLEM
+                   : *said  ? DOCTOR_WARNING
+                            : DOCTOR_OK,
+                   "file system", remedy ? remedy + strlen("; ") : "use XFS or ext4",
+                   "%s is on %s%s%.*s", path, *type ? type : "a file system of another kind",
+                   *said ? ": " : "", length, said);
 }
 
 static void check_space(const cJSON *volume, const char *path, cJSON *checks)
@@ -238,8 +208,8 @@ void doctor_check_socket(const char *path, cJSON *checks)
                 return;
         }
         doctor_add(checks, st.st_mode & S_IWOTH ? DOCTOR_WARNING : DOCTOR_OK, "socket",
-                   "set listen.group and listen.mode: \"0660\" unless every user of this host may "
-                   "use the cache",
+                   "set listen.mode: \"0660\", and SocketMode=0660 in kvcache.socket, unless every "
+                   "user of this host may use the cache",
                    "%s has mode %04o%s", path, st.st_mode & 07777,
                    st.st_mode & S_IWOTH ? ": every user may connect" : "");
 }
@@ -252,7 +222,7 @@ void doctor_check_host(const char *root, const cJSON *status, cJSON *checks)
         {
                 const char *path = answer_text(one, "volume");
 
-                check_file_system(root, path, checks);
+                check_file_system(one, path, checks);
                 check_space(one, path, checks);
         }
         check_memlock(root, status, checks);

@@ -16,8 +16,6 @@ enum doctor_level {
         DOCTOR_LEVELS
 };
 
-enum { DOCTOR_TEXT = 512 };
-
 /* "ok", "unknown", "warning", "problem": the values of `level`. */
 const char *doctor_level_name(enum doctor_level level);
 /* The level of a check that has been added; DOCTOR_UNKNOWN if the check is malformed. */
@@ -30,6 +28,10 @@ void doctor_add(cJSON *checks, enum doctor_level level, const char *name, const 
 /* Runs every check. Returns EXIT_OK and the daemon's status, which the caller deletes; or
  * EXIT_UNREACHABLE, which is a check, too; or another exit status after a message. */
 int doctor_examine(struct ctl *ctl, cJSON *checks, cJSON **ret_status);
+
+/* Finds the key in an item of the status's reload_pending: "KEY: OLD becomes NEW ...", with
+ * "tenant NAME: " in front for a tenant's key. Returns its length; 0 if there is none. */
+int doctor_pending_key(const cJSON *change, const char **ret_key);
 
 /* Checks the daemon's status, in JSON. */
 void doctor_check_daemon(const cJSON *status, cJSON *checks);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks a host for GPUDirect Storage; see gds-host.h. Runs on the tool's main thread. Files are
- * read up to a limit and may contain anything; only printable ASCII gets into a check. A file that
- * cannot be read makes its check fail, and never ends the command. */
+ * read up to a limit and may contain anything; control characters do not get into a check. A file
+ * that cannot be read makes its check fail, and never ends the command. */
 #include "gds-host.h"
 
 #include <dlfcn.h>
@@ -18,6 +18,7 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "common.h"
@@ -56,21 +57,11 @@ void gds_at_most(struct gds_verdict *v, enum gds_way way, const char *format, ..
 bool gds_check(cJSON *checks, const char *name, bool ok, const char *remedy, const char *format,
                ...)
 {
-        cJSON *check = cJSON_CreateObject();
-        char found[GDS_TEXT];
         va_list arguments;
 
         va_start(arguments, format);
-        vsnprintf(found, sizeof(found), format, arguments);
+        check_add(checks, name, "ok", cJSON_CreateBool(ok), ok ? "" : remedy, format, arguments);
         va_end(arguments);
-        for (char *p = found; *p; p++)
-                if (*p < 0x20 || *p > 0x7e)
-                        *p = '?';
-        cJSON_AddStringToObject(check, "name", name);
-        cJSON_AddBoolToObject(check, "ok", ok);
-        cJSON_AddStringToObject(check, "found", found);
-        cJSON_AddStringToObject(check, "remedy", ok ? "" : remedy);
-        cJSON_AddItemToArray(checks, check);
         return ok;
 }
 

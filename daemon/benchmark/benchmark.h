@@ -7,6 +7,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -86,6 +87,7 @@ struct bench_page;
 
 /* Creates a page of zeros for a client connected since `since_ns`. The caller passes *ret_fd to the
  * client and closes it. Returns 0 or -errno. */
+size_t bench_page_bytes(void); /* memory of a page and of its copy, which the caller charges */
 int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret, int *ret_fd);
 /* Reads a page for the last time and frees it. Returns NULL. */
 struct bench_page *bench_page_close(struct bench *b, struct bench_page *p, uint64_t now_ns);

@@ -57,6 +57,11 @@ static void set_epoch(const struct bench *b, struct bench_page *p)
         __atomic_store_n(&p->page->epoch, b->epoch, __ATOMIC_RELEASE);
 }
 
+size_t bench_page_bytes(void)
+{
+        return TRANSFER_PAGE_BYTES + sizeof(struct bench_page);
+}
+
 int bench_page_open(struct bench *b, uint64_t since_ns, struct bench_page **ret, int *ret_fd)
 {
         _cleanup_(closep) int fd =

@@ -67,6 +67,7 @@ struct config {
         struct {
                 bool allow_remote; /* http.allow_remote: listen.http need not be loopback */
                 char *token_file;  /* http.token_file: a path, or "off" */
+                struct config_strings hosts; /* http.hosts: further names of this host */
         } http;
         struct {
                 struct config_strings path; /* store.path: one or a list; empty: decided */

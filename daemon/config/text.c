@@ -196,11 +196,19 @@ static int check_word(const struct config_row *row, const char *text, char why[s
 
 static int check_name(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
+        static const char in_hosts[] =
+                "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
         char quoted[CONFIG_QUOTED];
 
         config_quote(text, quoted);
         if (*text == '\0')
                 return config_refuse(why, "%s: a name cannot be empty", row->name);
+        if (row->offset == offsetof(struct config, http.hosts) &&
+            strspn(text, in_hosts) != strlen(text))
+                return config_refuse(why,
+                                     "%s: %s is not the name of a host, as in kvcache.example.com, "
+                                     "without a port and without wildcards",
+                                     row->name, quoted);
         if (strlen(text) > 255)
                 return config_refuse(why, "%s: %s is too long for a name", row->name, quoted);
         if (strpbrk(text, ", :/"))

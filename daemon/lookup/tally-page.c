@@ -22,6 +22,11 @@ struct tally_page_seen {
         uint64_t found, missing, declined;
 };
 
+size_t tally_page_bytes(void)
+{
+        return WIRE_TALLY_BYTES + WIRE_TALLY_NAMESPACES * sizeof(struct tally_page_seen);
+}
+
 int tally_page_open(struct tally_page *ret, uint64_t now_ns, int *ret_fd)
 {
         _cleanup_(closep) int fd = memfd_create("kvcache-tally", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -18,6 +18,8 @@ struct tally_page {
         uint64_t budget;                      /* keys that this reading may still accept */
 };
 
+/* Returns the memory of a page and of the values last read, which the caller charges. */
+size_t tally_page_bytes(void);
 /* Creates a page of zeros. The caller passes *ret_fd to the client and closes it. Returns 0 or
  * -errno. */
 int tally_page_open(struct tally_page *ret, uint64_t now_ns, int *ret_fd);

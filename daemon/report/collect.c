@@ -705,6 +705,7 @@ void status_collect(const struct status_sources *from, const struct tenant *only
                 ret->http_deadlines = (double)http.deadlines;
                 ret->http_requests = (double)http.requests;
                 ret->http_requests_refused[METRICS_HTTP_401] = (double)http.unauthorized;
+                ret->http_requests_refused[METRICS_HTTP_421] = (double)http.misdirected;
                 ret->http_requests_refused[METRICS_HTTP_429] = (double)http.over_rate;
         }
 }

@@ -189,6 +189,7 @@ static int describe(struct http_socket *s, int fd, bool allow_remote, char ret_e
                          un->sun_path + !un->sun_path[0]);
                 return 0;
         }
+        s->tcp = true;
         s->remote = !is_loopback((struct sockaddr *)&address);
         if (s->remote && !allow_remote) {
                 snprintf(ret_error, 256,

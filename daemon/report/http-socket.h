@@ -9,6 +9,7 @@
 
 struct http_socket {
         char address[160]; /* for messages and the status */
+        bool tcp;          /* not a Unix socket */
         bool remote;       /* other hosts can reach it */
 
         /* File of the Unix socket that http_socket_remove() must delete, or "". */

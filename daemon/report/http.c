@@ -15,8 +15,10 @@
  *
  * Access: the iteration after the accept charges the connection to its address (http-peers.c), and
  * refuses one that would exceed the address's share. A page request counts against the address's
- * rate; then its token is compared. The probes are neither counted nor refused: answering them
- * costs no more than refusing, and a supervisor would restart a daemon that does not answer.
+ * rate; then its token is compared, or without a token its Host. A request with the token needs no
+ * name of this server: a page of another site does not know the token. The probes are neither
+ * counted nor refused: answering them costs no more than refusing, and a supervisor would restart a
+ * daemon that does not answer.
  *
  * A page: its request waits on its conn until on_work() has rendered the page, at the earliest in
  * the next iteration; all requests that wait for the same page then share one text. If the
@@ -33,17 +35,20 @@
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <event2/http.h>
+#include <event2/http_struct.h>
 #include <event2/keyvalq_struct.h>
 #include <event2/listener.h>
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <sys/utsname.h>
 
 #include "base/clock.h"
 #include "base/list.h"
 #include "checked.h"
 #include "cleanup.h"
 #include "report/history.h"
+#include "report/http-host.h"
 #include "report/http-peers.h"
 #include "report/http-socket.h"
 #include "report/page.h"
@@ -56,7 +61,7 @@ enum {
         PAUSE_FACTOR = 19, /* pause after a page, as a multiple of its rendering time */
 };
 /* Status codes that evhttp does not name. */
-enum { STATUS_UNAUTHORIZED = 401, STATUS_TOO_MANY_REQUESTS = 429 };
+enum { STATUS_UNAUTHORIZED = 401, STATUS_MISDIRECTED = 421, STATUS_TOO_MANY_REQUESTS = 429 };
 #define PAUSE_MAX_NS UINT64_C(1000000000)
 
 enum page_kind {
@@ -316,7 +321,10 @@ static void reply(struct http *h, struct evhttp_request *req, int code, const ch
                 if (evbuffer_add_reference(body, text->bytes, bytes, free_text, text) < 0)
                         text_unref(text);
         }
-        evhttp_send_reply(req, code, code == STATUS_TOO_MANY_REQUESTS ? "Too Many Requests" : NULL,
+        evhttp_send_reply(req, code,
+                          code == STATUS_TOO_MANY_REQUESTS ? "Too Many Requests"
+                          : code == STATUS_MISDIRECTED     ? "Misdirected Request"
+                                                           : NULL,
                           NULL);
 }
 
@@ -451,9 +459,43 @@ static bool is_authorized(const struct http *h, struct evhttp_request *req)
                 evhttp_find_header(evhttp_request_get_input_headers(req), "Authorization"));
 }
 
-/* Answers a probe. Without the token, only the first line is sent, since degradations name volumes
- * and errors. */
-static void reply_probe(struct http *h, struct evhttp_request *req,
+/* Judges the name under which a request addresses this server: its Host, and the host of its URI if
+ * that is absolute. Requests of HTTP/1.0 need no Host; browsers always send one. */
+static enum http_host request_host(const struct http *h, struct evhttp_request *req)
+{
+        const struct evhttp_uri *uri = evhttp_request_get_evhttp_uri(req);
+        const char *in_uri = uri ? evhttp_uri_get_host(uri) : NULL;
+        const struct evkeyvalq *headers = evhttp_request_get_input_headers(req);
+        struct utsname host = { 0 };
+        struct http_host_names names = { .own = host.nodename,
+                                         .names = h->params.hosts,
+                                         .n = h->params.n_hosts };
+        enum http_host verdict = HTTP_HOST_OWN;
+        unsigned n = 0;
+
+        if (!h->socket.tcp)
+                return HTTP_HOST_OWN;
+        uname(&host);
+        for (const struct evkeyval *kv = headers->tqh_first; kv; kv = kv->next.tqe_next) {
+                if (strcasecmp(kv->key, "Host") != 0)
+                        continue;
+                verdict = http_host_judge(kv->value, &names);
+                n++;
+        }
+        if (n > 1 || (n == 0 && (req->major > 1 || (req->major == 1 && req->minor >= 1))))
+                return HTTP_HOST_MALFORMED;
+        return in_uri ? MAX(verdict, http_host_judge(in_uri, &names)) : verdict;
+}
+
+/* Returns whether a page of another site may have made a browser send this request. */
+static bool is_of_another_site(const struct http *h, enum http_host host)
+{
+        return h->params.token.n == 0 && host != HTTP_HOST_OWN;
+}
+
+/* Answers a probe. Without the token or a name of this server, only the first line is sent, since
+ * degradations name volumes and errors. */
+static void reply_probe(struct http *h, struct evhttp_request *req, enum http_host host,
                         bool (*probe)(void *userdata, const char **ret_text), const char *yes,
                         const char *no)
 {
@@ -461,7 +503,7 @@ static void reply_probe(struct http *h, struct evhttp_request *req,
         bool fine = probe(h->params.userdata, &text);
         _cleanup_(freep) char *line = NULL;
 
-        if (text && !is_authorized(h, req)) {
+        if (text && (!is_authorized(h, req) || is_of_another_site(h, host))) {
                 line = strndup(text, strcspn(text, "\n"));
                 text = line; /* NULL without memory: then a single word is sent */
         }
@@ -620,9 +662,10 @@ static struct conn *find_conn(struct http *h, struct evhttp_request *req)
         return NULL;
 }
 
-static void handle_page(struct http *h, struct evhttp_request *req, const char *path,
-                        const char *query)
+static void handle_page(struct http *h, struct evhttp_request *req, enum http_host host,
+                        const char *path, const char *query)
 {
+        bool is_metrics = path && strcmp(path, "/metrics") == 0;
         struct evkeyvalq *headers = evhttp_request_get_output_headers(req);
         struct conn *c = find_conn(h, req);
 
@@ -639,10 +682,15 @@ static void handle_page(struct http *h, struct evhttp_request *req, const char *
                 reply_text(h, req, STATUS_UNAUTHORIZED,
                            "send the token of http.token_file as \"Authorization: Bearer TOKEN\"; "
                            "only /healthz and /readyz need none");
+        } else if (is_of_another_site(h, host) && !(is_metrics && h->socket.remote)) {
+                h->stats.misdirected++;
+                reply_text(h, req, STATUS_MISDIRECTED,
+                           "this server does not have the name of the request's Host; use its IP "
+                           "address, localhost or its host name, or add the name to http.hosts");
         } else if (!path || !*path || strcmp(path, "/") == 0) {
                 wait_for_page(c, req,
                               query && strcmp(query, "paused") == 0 ? PAGE_HTML_PAUSED : PAGE_HTML);
-        } else if (strcmp(path, "/metrics") == 0) {
+        } else if (is_metrics) {
                 wait_for_page(c, req, metrics_page(req));
         } else if (strcmp(path, "/status") == 0) {
                 wait_for_page(c, req, PAGE_STATUS);
@@ -663,16 +711,20 @@ static void handle_request(struct evhttp_request *req, void *userdata)
         const char *path = uri ? evhttp_uri_get_path(uri) : NULL;
         const char *query = uri ? evhttp_uri_get_query(uri) : NULL;
         enum evhttp_cmd_type command = evhttp_request_get_command(req);
+        enum http_host host = request_host(h, req);
 
-        if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
+        if (host == HTTP_HOST_MALFORMED) {
+                reply_text(h, req, HTTP_BADREQUEST,
+                           "send one Host, the name or the address of this server");
+        } else if (command != EVHTTP_REQ_GET && command != EVHTTP_REQ_HEAD) {
                 evhttp_add_header(evhttp_request_get_output_headers(req), "Allow", "GET, HEAD");
                 reply_text(h, req, HTTP_BADMETHOD, "only GET and HEAD are answered here");
         } else if (path && strcmp(path, "/healthz") == 0) {
-                reply_probe(h, req, h->params.is_healthy, "ok", "not healthy");
+                reply_probe(h, req, host, h->params.is_healthy, "ok", "not healthy");
         } else if (path && strcmp(path, "/readyz") == 0) {
-                reply_probe(h, req, h->params.is_ready, "ready", "not ready");
+                reply_probe(h, req, host, h->params.is_ready, "ready", "not ready");
         } else {
-                handle_page(h, req, path, query);
+                handle_page(h, req, host, path, query);
         }
 }
 

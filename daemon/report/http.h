@@ -15,7 +15,11 @@
  * connections.
  *
  * If a token is configured, page requests must carry it (401). The probes are answered without it,
- * but with their first line only. */
+ * but with their first line only.
+ *
+ * Over TCP a request must have a Host (400). Without a token, a page is sent only under a name of
+ * this server (421; http-host.h), and a probe under another name is answered with its first line
+ * only. /metrics is exempt where other hosts may connect: scrapers name a server as they like. */
 #pragma once
 
 #include <event2/event.h>
@@ -37,6 +41,9 @@ struct http_params {
                             * -1: bind `address` */
         bool allow_remote; /* permits addresses other than loopback */
         struct http_token token;
+        /* Further names of this server. The array belongs to the caller and outlives the server. */
+        char *const *hosts;
+        unsigned n_hosts;
         uint64_t rate; /* pages per second and IP address; 0: no limit */
         unsigned max_connections;
         uint64_t deadline_ms; /* limit of a connection, from accept; then it is closed */
@@ -56,8 +63,8 @@ struct http_params {
  * by the deadline, and requests answered. */
 struct http_stats {
         uint64_t connections, connections_refused, deadlines, requests;
-        uint64_t unauthorized, over_rate; /* requests answered 401, 429 */
-        uint64_t open;                    /* open now, except those being refused */
+        uint64_t unauthorized, misdirected, over_rate; /* requests answered 401, 421, 429 */
+        uint64_t open;                                 /* open now, except those being refused */
 };
 
 /* Starts the server. Returns 0, -EADDRINUSE, -EINVAL (address), -EPERM (an address other than

@@ -74,7 +74,7 @@ VALUES(hint_value, "final", "return", "shared", "pinned", "unpinned", "pin_refus
 VALUES(form_value, "map", "into");
 VALUES(ack_value, "accepted", "written", "durable");
 VALUES(io_value, "read", "write", "sync", "copy", "call");
-VALUES(http_refused_value, "401", "429");
+VALUES(http_refused_value, "401", "421", "429");
 VALUES(refused_value, "limit", "credentials", "handshake");
 VALUES(ended_value, "closed", "bad_frame", "timeout", "shutdown");
 VALUES(written_value, "payload", "table", "prewrite");

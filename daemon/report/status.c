@@ -210,6 +210,7 @@ static void add_volumes(cJSON *o, const struct status_sources *from)
                 cJSON_AddNumberToObject(one, "segments", (double)p.stats.segments);
                 cJSON_AddStringToObject(one, "file_system", p.file_system);
                 cJSON_AddStringToObject(one, "file_system_warning", p.file_system_warning);
+                cJSON_AddStringToObject(one, "file_system_advice", p.file_system_advice);
                 cJSON_AddBoolToObject(one, "full", p.full);
                 cJSON_AddNumberToObject(one, "full_refusals", (double)p.full_refusals);
                 errors = cJSON_AddObjectToObject(one, "errors");

@@ -341,20 +341,34 @@ void handshake_staging(struct request req, const struct wire_staging *msg)
 
 /* --- counters of transfers --- */
 
+/* The charges for a session's pages end with the session (quota_holder_close()). */
+
 void handshake_transfers(struct request req)
 {
         struct client *client = req.client;
         _cleanup_(closep) int fd = -1;
+        enum wire_status status;
 
-        if (client->transfers)
+        if (client->transfers) {
                 request_fail(req, WIRE_EXISTS_ALREADY, "this session already has its counters");
-        else if (!client->takes_fds(client, 1))
+                return;
+        }
+        if (!client->takes_fds(client, 1)) {
                 request_fail(req, WIRE_BUSY, CLIENT_UNREAD);
-        else if (bench_page_open(client->tenant->service->bench, client->since_ns,
-                                 &client->transfers, &fd) < 0)
+                return;
+        }
+        status = client_charge(client, QUOTA_REQUEST_BYTES, bench_page_bytes());
+        if (status != WIRE_OK) {
+                request_fail(req, status, client_refusal(status));
+                return;
+        }
+        if (bench_page_open(client->tenant->service->bench, client->since_ns, &client->transfers,
+                            &fd) < 0) {
+                quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, bench_page_bytes());
                 request_fail(req, WIRE_BUSY, "no memory or descriptors for the counters");
-        else
-                request_reply_fds(req, 0, TRANSFER_PAGE_BYTES, &fd, 1);
+                return;
+        }
+        request_reply_fds(req, 0, TRANSFER_PAGE_BYTES, &fd, 1);
 }
 
 /* --- the lookup index --- */
@@ -366,6 +380,16 @@ struct lookup_open {
         struct request request;
 };
 
+/* Creates the page in which the client counts its lookups. Without room or memory for it, these
+ * lookups are not counted, which a metric reports. */
+static void open_tally(struct client *client, int *ret_fd)
+{
+        if (client_charge(client, QUOTA_REQUEST_BYTES, tally_page_bytes()) != WIRE_OK)
+                return;
+        if (tally_page_open(&client->page, clock_mono_ns(), ret_fd) < 0)
+                quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, tally_page_bytes());
+}
+
 static void reply_lookup(struct request req, int result)
 {
         struct client *client = req.client;
@@ -376,9 +400,8 @@ static void reply_lookup(struct request req, int result)
                              : -1;
 
         if (fd >= 0 && client->takes_fds(client, LOOKUP_FDS)) {
-                /* Without memory for the page, lookups are not counted, which a metric reports. */
                 if ((req.header.flags & WIRE_F_TALLY) && !client->page.counts)
-                        (void)tally_page_open(&client->page, clock_mono_ns(), &tally);
+                        open_tally(client, &tally);
                 client->looks_up = true;
                 request_reply_fds(req, 0, bytes, (int[]){ fd, tally }, tally >= 0 ? 2 : 1);
         } else if (fd >= 0)

@@ -576,6 +576,7 @@ void store_get_evicted_ages(const struct store *s, struct histogram *ret)
 bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volume_stats *ret)
 {
         const struct member *p = &s->volumes[i];
+        const struct file_system *fs;
 
         if (i >= s->n_volumes)
                 return false;
@@ -589,12 +590,16 @@ bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volu
                 .oldest_ns = s->io ? kio_oldest(s->io, i + 1) : 0,
                 .file_system = "",
                 .file_system_warning = "",
+                .file_system_advice = "",
                 .stats = { .limit = p->limit, .direct_reason = "" },
         };
         if (!p->volume)
                 return true;
         volume_get_stats(p->volume, &ret->stats);
-        ret->file_system = volume_file_system(p->volume, &ret->file_system_warning);
+        fs = volume_file_system(p->volume);
+        ret->file_system = fs->name;
+        ret->file_system_warning = fs->warning;
+        ret->file_system_advice = fs->advice;
         ret->pending = volume_pending(p->volume);
         ret->full = volume_is_full(p->volume, &ret->full_refusals);
         return true;

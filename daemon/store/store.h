@@ -329,8 +329,9 @@ struct store_volume_stats {
         uint64_t full_refusals; /* growths and writes refused for that */
         uint64_t pending;       /* requests and operations not completed */
         uint64_t oldest_ns;     /* age of the oldest operation at the device */
-        /* The kind of its file system, and a sentence if that kind loses chunks; both may be "". */
-        const char *file_system, *file_system_warning;
+        /* The kind of its file system, a sentence if that kind loses chunks, and a sentence if it
+         * does not suit a store (store/volume/file-system.h); each may be "". */
+        const char *file_system, *file_system_warning, *file_system_advice;
         struct store_stats stats;
 };
 /* Of volume i; false past the end. */

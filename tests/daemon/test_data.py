@@ -38,6 +38,11 @@ def test_a_store_on_a_file_system_that_loses_chunks_is_reported(make_daemon, nam
     volume = daemon.status()["store"]["volumes"][0]
     assert volume["file_system_warning"] == said
     assert volume["file_system"] == kind or volume["file_system"] in ("", "ext4")
+    found = next(c for c in json.loads(harness.ctl("--json", "doctor", daemon=daemon, check=None).stdout)["checks"]
+                 if c["name"] == "file system")
+    assert f"{daemon.store} is on {volume['file_system']}" in found["found"]
+    said_all = said or volume["file_system_advice"]
+    assert "; ".join(filter(None, (found["found"].partition(": ")[2], found["remedy"]))) == said_all
     warnings = [line for line in daemon.log().splitlines() if " warning: store.path: " in line]
     assert len(warnings) == (said != "") and all(line.endswith(f"{daemon.store}: {said}") for line in warnings)
     assert said in harness.ctl("status", daemon=daemon, check=0).stdout

@@ -311,7 +311,7 @@ def test_a_slow_visitor_is_cut_off(make_daemon):
     began = time.monotonic()
     idle, trickle = connect(daemon), connect(daemon)
     trickle.settimeout(0.02)
-    request, sent, ended = b"GET /metrics HTTP/1.1\r\nHost: x\r\nX-Slow: " + b"z" * 100000, 0, False
+    request, sent, ended = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Slow: " + b"z" * 100000, 0, False
     while not ended and time.monotonic() - began < 60 * harness.slow():
         try:
             trickle.send(request[sent:sent + 1])
@@ -369,7 +369,7 @@ def test_visitors_that_leave_amid_the_answer(web):
     fds = web.holdings_at_rest()["fds"]
     for _ in range(50):
         s = connect(web)
-        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        s.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
         s.close()
     wait_until(lambda: web.fd_count() == fds, "their descriptors are closed")
 

@@ -274,3 +274,29 @@ def test_prometheus_scrapes_with_the_token(make_daemon, directory, token_file):
     with prometheus.Prometheus(directory / "prometheus", {"kvcache": {"a": port_of(daemon)}}, token_file=token_file) as p:
         assert p.query("kvcache_ready")[0][1] == 1
     assert daemon.metric('kvcache_http_requests_refused_total{code="401"}') == 0
+
+
+def test_a_page_needs_a_name_of_this_host_unless_it_has_the_token(make_daemon, token_file):
+    other = {"Host": "evil.example:9750"}
+    daemon = make_daemon(settings={"listen.http": "127.0.0.1:0", "http.hosts": "kvcache.example.com,proxy"}).start()
+    port = port_of(daemon)
+    for path in ("/", "/metrics", "/status", "/history"):
+        for name in ("127.0.0.1", "[::1]", "localhost:1", socket.gethostname(), "KVCACHE.example.com:80", "proxy"):
+            assert ask(port, path, headers={"Host": name})[0] == 200, name
+        status, _, body = ask(port, path, headers=other)
+        assert status == 421 and b"http.hosts" in body and b"kvcache_" not in body and b"pid" not in body
+    assert daemon.metric('kvcache_http_requests_refused_total{code="421"}') == 4
+    assert ask(port, "/healthz", headers=other)[0::2] == (200, b"ok\n") and ask(port, "/readyz", headers=other)[0::2] == (200, b"ready\n")
+    with socket.create_connection(("127.0.0.1", port), timeout=30 * harness.slow()) as s:
+        s.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert s.recv(4096).startswith(b"HTTP/1.1 400 ")
+
+    open_to_all = remote(make_daemon).start()
+    assert ask(port_of(open_to_all), headers=other)[0] == 200 and ask(port_of(open_to_all), "/status", headers=other)[0] == 421
+    with_token = remote(make_daemon, **{"http.token_file": token_file}).start()
+    assert ask(port_of(with_token), "/status", token=TOKEN, headers=other)[0] == 200
+    assert ask(port_of(with_token), "/status", headers=other)[0] == 401
+    local = make_daemon()
+    local.settings["listen.http"] = f"unix:{local.http_socket}"
+    local.start()
+    assert local.http("/status", headers=other)[0] == 200

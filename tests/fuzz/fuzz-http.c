@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "checked.h"
+#include "report/http-host.h"
 #include "report/http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -116,6 +117,18 @@ static void say(int fd, const uint8_t *data, size_t n)
         }
 }
 
+/* The server of this program is on a Unix socket, and does not judge a Host. */
+static void judge_host(const uint8_t *data, size_t size)
+{
+        char host[512];
+
+        if (size >= sizeof(host))
+                return;
+        memcpy(host, data, size);
+        host[size] = '\0';
+        http_host_judge(host, &(struct http_host_names){ .own = "node.example" });
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
         static char text[65536];
@@ -129,6 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 start();
         if (size == 0 || size > sizeof(text) - 1)
                 return 0;
+        judge_host(data, size);
         first = data[0] & 0x7f;
         shut = data[0] & 0x80;
         data++;

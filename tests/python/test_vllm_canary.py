@@ -6,7 +6,7 @@ import functools
 
 import harness
 import pytest
-from test_vllm_spec import asked, ended, go_on, start  # noqa: F401
+from test_vllm_spec import ended, on_two_hosts, restarted, start  # noqa: F401
 
 # The library has no sanitizer here (conftest.py), and what reaches the daemon, test_python_client.py sends, too.
 pytestmark = pytest.mark.repeated
@@ -28,20 +28,10 @@ def test_scenario(scenario, run, daemon):
 
 @pytest.mark.parametrize("scenario", ["from_the_shared_tier", "another_model_from_the_shared_tier"])
 def test_chunks_of_another_host_are_compared(run, make_daemon, directory, scenario):
-    (directory / "shared").mkdir()
-    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
-                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
-    ended(run(one, "stored_for_other_hosts"))
-    harness.wait_until(lambda: one.status()["remote"]["puts"] >= 6, "they are there")
-    ended(run(other, scenario))
-    harness.wait_until(lambda: other.status()["sessions"]["leases"] == 0, "no leases")
+    on_two_hosts(run, make_daemon, directory, scenario, 6)
 
 
 def test_the_daemon_ends_before_the_comparison(run, daemon):
     process = run(daemon, "daemon_goes")
-    asked(process, "kill")
-    daemon.kill()
-    go_on(process)
-    asked(process, "start")
-    daemon.start()
+    restarted(process, daemon)
     ended(process)

@@ -51,6 +51,26 @@ def go_on(process):
     process.stdin.flush()
 
 
+def restarted(process, daemon):
+    """Kills and starts the daemon when the process asks for it."""
+    asked(process, "kill")
+    daemon.kill()
+    go_on(process)
+    asked(process, "start")
+    daemon.start()
+
+
+def on_two_hosts(start, make_daemon, directory, scenario, n_chunks):
+    """One host stores chunks in a directory that both share; the scenario runs on the other."""
+    (directory / "shared").mkdir()
+    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
+                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
+    ended(start(one, "stored_for_other_hosts"))
+    harness.wait_until(lambda: one.status()["remote"]["puts"] >= n_chunks, "they are there")
+    ended(start(other, scenario))
+    harness.wait_until(lambda: other.status()["sessions"]["leases"] == 0, "no leases")
+
+
 @pytest.mark.parametrize("scenario", ["stored_and_loaded", "from_disk", "declined", "without_a_worker", "refused",
                                       "loads_whatever_fails", "prefill_rate", "groups_by_their_numbers", "asked_as_one",
                                       "preempted_and_declined", "told_apart", "captures", "a_captured_stream_is_left_alone",
@@ -62,13 +82,7 @@ def test_scenario(scenario, start, daemon):
 
 @pytest.mark.parametrize("scenario", ["from_the_shared_tier", "first_chunks_from_elsewhere", "sliding_window_from_the_shared_tier"])
 def test_what_another_host_has_stored_is_loaded(start, make_daemon, directory, scenario):
-    (directory / "shared").mkdir()
-    one, other = (make_daemon(settings={"remote.backend": "directory", "remote.path": directory / "shared", "remote.write": "all",
-                                        "remote.absence_lifetime": "100ms"}).start() for _ in range(2))
-    ended(start(one, "stored_for_other_hosts"))
-    harness.wait_until(lambda: one.status()["remote"]["puts"] >= 21, "they are there")
-    ended(start(other, scenario))
-    harness.wait_until(lambda: other.status()["sessions"]["leases"] == 0, "no leases")
+    on_two_hosts(start, make_daemon, directory, scenario, 21)
 
 
 def test_the_next_engine_after_kill_9_finds_it(start, daemon):
@@ -86,11 +100,7 @@ def test_leases_end_with_the_request(scenario, start, daemon):
 
 def test_the_daemon_ends_between_promise_and_load(start, daemon):
     process = start(daemon, "daemon_ends_before_the_load")
-    asked(process, "kill")
-    daemon.kill()
-    go_on(process)
-    asked(process, "start")
-    daemon.start()
+    restarted(process, daemon)
     ended(process)
 
 

@@ -94,6 +94,13 @@ def filled(keys):
             time.sleep(0.005)
 
 
+def second_engine(n, **options):
+    """Returns an engine in a namespace in which another one has stored n chunks, and their keys."""
+    keys = keys_of("a", n)
+    filled(keys)
+    return engine("second", **options), keys
+
+
 def compared(host, name, keys):
     """A request whose chunks are withheld, and computed. Returns how many blocks vLLM was asked for."""
     context = host.begin(name)
@@ -104,9 +111,7 @@ def compared(host, name, keys):
 
 
 def verifies(**how):
-    keys = keys_of("a", 6)
-    filled(keys)
-    host = engine("second")
+    host, keys = second_engine(6)
     waiting = host.begin("waits")
     assert host.lookup(keys, waiting) == 0
     computes(**how)
@@ -156,9 +161,7 @@ def is_caught(**how):
 
 def copy_takes_long():
     """The block is compared once it is in host memory, whatever the stream does before."""
-    keys = keys_of("a", 6)
-    filled(keys)
-    host = engine("second")
+    host, keys = second_engine(6)
     mover, released = host.worker.mover, threading.Event()
     waits = base.CALLBACK(lambda _: released.wait(10))
     copy, synchronize = mover._cuda.copy, mover._cuda.synchronize
@@ -197,9 +200,7 @@ def other_values():
 
 def ends_without_a_comparison():
     """The first request is aborted; the next one is of one chunk, which has no parent; a third is offered block by block."""
-    keys = keys_of("a", 6)
-    filled(keys)
-    host = engine("second")
+    host, keys = second_engine(6)
     context = host.begin("aborted")
     assert host.lookup(keys, context) == 0
     host.end(context)
@@ -214,9 +215,7 @@ def ends_without_a_comparison():
 
 
 def evicted_before_it_is_compared():
-    keys = keys_of("a", 6)
-    filled(keys)
-    host = engine("second")
+    host, keys = second_engine(6)
     context = host.begin("1")
     assert host.lookup(keys, context) == 0
     output = host.manager.prepare_store(keys, context)
@@ -239,9 +238,7 @@ def submit(host, output, keys):
 
 def daemon_goes():
     """The daemon ends between the choice of a chunk and the comparison."""
-    keys = keys_of("a", 6)
-    filled(keys)
-    host = engine("second")
+    host, keys = second_engine(6)
     context = host.begin("1")
     assert host.lookup(keys, context) == 0
     output = host.manager.prepare_store(keys, context)
@@ -295,9 +292,7 @@ def after_the_last_variant():
 def always_compares():
     """One hit of many is computed again, with what is behind it. One that differs ends the use of the namespace."""
     canary.SAMPLE = 20
-    keys = keys_of("a", 6)
-    filled(keys)
-    host = engine("second", canary="always")
+    host, keys = second_engine(6, canary="always")
     assert compared(host, "1", keys) == 1
     assert [host.found(f"all {i}", keys) for i in range(3)] == [6, 6, 6]
     for how, checks, number in (({}, 2, 1), ({"model": "n"}, 3, 2)):
@@ -317,9 +312,7 @@ def always_compares():
 
 def sliding_window():
     """vLLM asks for the last chunk first, and gets none of the chunks behind it."""
-    keys = keys_of("a", 8)
-    filled(keys)
-    host = engine("second")
+    host, keys = second_engine(8)
 
     def window(context):
         if VERSION != "0.26":
@@ -432,9 +425,7 @@ def another_model_from_the_shared_tier():
 
 
 def off():
-    keys = keys_of("a", 4)
-    filled(keys)
-    host = engine("second", canary="off")
+    host, keys = second_engine(4, canary="off")
     assert host.found("1", keys) == 4
     host.close()
 

@@ -273,6 +273,34 @@ int ctl_remove_files(void **state)
         return has_folder ? nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS) : 0;
 }
 
+void ctl_host_new(struct ctl_host *ret)
+{
+        static unsigned n_hosts;
+
+        snprintf(ret->root, sizeof(ret->root), "%s%u", ctl_path("host"), n_hosts++);
+        snprintf(ret->volume, sizeof(ret->volume), "%s/volume", ret->root);
+        assert_int_equal(mkdir(ret->root, 0755), 0);
+        assert_int_equal(mkdir(ret->volume, 0755), 0);
+        setenv("KVCACHE_TEST_ROOT", ret->root, 1);
+}
+
+void ctl_host_write(const struct ctl_host *host, const char *name, const char *text)
+{
+        char path[512];
+        FILE *file;
+
+        snprintf(path, sizeof(path), "%s/%s", host->root, name);
+        for (char *slash = path + strlen(host->root) + 1; (slash = strchr(slash, '/'));
+             *slash++ = '/') {
+                *slash = '\0';
+                assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
+        }
+        file = fopen(path, "w");
+        assert_non_null(file);
+        assert_true(fputs(text, file) >= 0);
+        fclose(file);
+}
+
 const char *ctl_json(const char *text)
 {
         static char json[16 * 1024];

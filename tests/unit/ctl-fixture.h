@@ -61,6 +61,16 @@ const char *ctl_path(const char *name);
 /* Removes the folder: cmocka's teardown of the group. */
 int ctl_remove_files(void **state);
 
+/* A host, for diagnoses: a folder that $KVCACHE_TEST_ROOT puts in front of the paths of /proc,
+ * /sys, /dev, /etc and /run. `volume` is a folder in it. */
+struct ctl_host {
+        char root[128], volume[128 + 16];
+};
+/* Makes another empty host, and sets the variable. */
+void ctl_host_new(struct ctl_host *ret);
+/* Writes a file of the host; its name may have folders, which are made. */
+void ctl_host_write(const struct ctl_host *host, const char *name, const char *text);
+
 /* Returns JSON that a test has written with single quotes; valid until the next call. */
 const char *ctl_json(const char *text);
 

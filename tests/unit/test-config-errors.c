@@ -178,6 +178,12 @@ static void errors_name_place_fault_and_remedy(void **state)
                 { "http.token_file: ~/token",
                   "t:1:18: http.token_file: \"~\" in \"~/token\" is not replaced here; write the "
                   "whole path" },
+                { "http.hosts: [a.example, '*.example']",
+                  "t:1:13: http.hosts: \"*.example\" is not the name of a host, as in "
+                  "kvcache.example.com, without a port and without wildcards" },
+                { "http.hosts: a.example:9750",
+                  "t:1:13: http.hosts: \"a.example:9750\" is not the name of a host, as in "
+                  "kvcache.example.com, without a port and without wildcards" },
                 { "http.allow_remote: maybe",
                   "t:1:20: http.allow_remote: \"maybe\" is not one of on, off" },
                 { "limits.http_rate: -1",

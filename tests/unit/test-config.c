@@ -586,6 +586,9 @@ static void an_address_that_other_hosts_reach_must_be_allowed(void **state)
         assert_int_equal(load("http: {allow_remote: true, token_file: /etc/x}\n"), 0);
         assert_true(config.http.allow_remote);
         assert_string_equal(config.http.token_file, "/etc/x");
+        assert_int_equal(load("http.hosts: [kvcache.example.com, b]\n"), 0);
+        assert_int_equal(config.http.hosts.n, 2);
+        assert_string_equal(config.http.hosts.items[0], "kvcache.example.com");
         assert_int_equal(load("listen.http: localhost:1\n"), 0);
         assert_int_equal(config_check(&config, &fault), 0);
 }

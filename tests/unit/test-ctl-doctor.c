@@ -14,66 +14,40 @@
 
 #define PID "4242"
 
-static char root[128], volume[sizeof(root) + 16], socket_path[sizeof(root) + 16];
+static struct ctl_host host;
+static char socket_path[sizeof(host.root) + 16];
 static char status_text[4096];
-static unsigned n_hosts;
-
-static void write_host(const char *name, const char *text)
-{
-        char path[512];
-        FILE *file;
-
-        snprintf(path, sizeof(path), "%s/%s", root, name);
-        for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-                *slash = '\0';
-                assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
-        }
-        file = fopen(path, "w");
-        assert_non_null(file);
-        assert_true(fputs(text, file) >= 0);
-        fclose(file);
-}
-
-static void mount_host(const char *type)
-{
-        char text[128];
-
-        snprintf(text, sizeof(text), "22 1 0:77 / / rw shared:1 - %s /dev/x rw\n", type);
-        write_host("proc/self/mountinfo", text);
-}
 
 /* A host and a daemon that every check passes. */
 static int everything(void **state)
 {
         ctl_reset(state);
-        snprintf(root, sizeof(root), "%s", ctl_path("doctor"));
-        snprintf(root + strlen(root), sizeof(root) - strlen(root), "%u", n_hosts++);
-        snprintf(volume, sizeof(volume), "%s/volume", root);
-        snprintf(socket_path, sizeof(socket_path), "%s/socket", root);
-        if (mkdir(root, 0755) < 0 || mkdir(volume, 0755) < 0)
-                return -1;
-        setenv("KVCACHE_TEST_ROOT", root, 1);
-        write_host("socket", "");
+        ctl_host_new(&host);
+        snprintf(socket_path, sizeof(socket_path), "%s/socket", host.root);
+        ctl_host_write(&host, "socket", "");
         assert_int_equal(chmod(socket_path, 0660), 0);
-        write_host("proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
-        write_host("proc/" PID "/comm", "kvcache-daemon\n");
-        write_host("proc/" PID "/limits",
-                   "Limit  Soft Limit  Hard Limit  Units\n"
-                   "Max locked memory         unlimited            unlimited            bytes\n");
-        write_host("proc/" PID "/cgroup", "0::/system.slice/kvcache.service\n");
-        write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "max\n");
-        mount_host("xfs");
+        ctl_host_write(&host, "proc/meminfo", "MemTotal:       1048576 kB\nMemFree: 1 kB\n");
+        ctl_host_write(&host, "proc/" PID "/comm", "kvcache-daemon\n");
+        ctl_host_write(
+                &host, "proc/" PID "/limits",
+                "Limit  Soft Limit  Hard Limit  Units\n"
+                "Max locked memory         unlimited            unlimited            bytes\n");
+        ctl_host_write(&host, "proc/" PID "/cgroup", "0::/system.slice/kvcache.service\n");
+        ctl_host_write(&host, "sys/fs/cgroup/system.slice/kvcache.service/memory.max", "max\n");
         snprintf(status_text, sizeof(status_text),
                  "{\"version\":\"%s\",\"pid\":" PID
                  ",\"uptime_seconds\":5,\"ready\":true,\"state\":\"ready\",\"degraded\":[],"
-                 "\"socket\":\"%s\",\"io\":{\"backend\":\"io_uring\",\"registered\":true},"
+                 "\"reload_pending\":[],\"socket\":\"%s\",\"io\":{\"backend\":\"io_uring\","
+                 "\"registered\":true},"
                  "\"pool\":{\"bytes\":1048576},\"store\":{\"volumes\":[{\"volume\":\"%s\","
                  "\"state\":\"up\",\"limit_bytes\":8192,\"used_bytes\":4096,\"full\":false,"
-                 "\"errors\":{\"read\":0,\"write\":0,\"sync\":0,\"checksum\":0},\"direct\":true}]},"
+                 "\"errors\":{\"read\":0,\"write\":0,\"sync\":0,\"checksum\":0},\"direct\":true,"
+                 "\"file_system\":\"xfs\",\"file_system_warning\":\"\","
+                 "\"file_system_advice\":\"\"}]},"
                  "\"remote\":{\"backend\":\"off\"},"
                  "\"resources\":{\"leases\":{\"refused\":0},\"keys\":{\"refused\":0}},"
                  "\"namespace_usage\":{\"warning\":\"\"}}",
-                 KVCACHE_BUILD_VERSION, socket_path, volume);
+                 KVCACHE_BUILD_VERSION, socket_path, host.volume);
         fake.status = status_text;
         return 0;
 }
@@ -151,6 +125,10 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
                   "ready", DOCTOR_PROBLEM, "\"recovering\"" },
                 { "\"degraded\":[]", "\"degraded\":[{\"reason\":\"io\",\"text\":\"slow\"}]",
                   "health", DOCTOR_PROBLEM, "io: slow" },
+                { "\"reload_pending\":[]",
+                  "\"reload_pending\":[\"io.depth: 32 becomes 7 only after a restart\"]", "reload",
+                  DOCTOR_WARNING, "1 change of the configuration waits for a restart: io.depth" },
+                { "\"reload_pending\":[],", "", "reload", DOCTOR_UNKNOWN, "does not report" },
                 { "\"backend\":\"io_uring\"", "\"backend\":\"posix\",\"reason\":\"no ring\"",
                   "io_uring", DOCTOR_WARNING, "the I/O backend is posix: no ring" },
                 { "\"registered\":true", "\"registered\":false,\"registered_reason\":\"limit\"",
@@ -188,9 +166,27 @@ static void each_finding_in_the_status_is_reported_alone(void **state)
         }
 }
 
+static void pending_changes_are_named_by_their_keys_only(void **state)
+{
+        change("\"reload_pending\":[]",
+               ctl_json("'reload_pending':['store.path: /SECRET becomes /SECRET only after a "
+                        "restart','tenant SECRET: users: SECRET becomes SECRET only after a "
+                        "restart','tenants: added, removed','tenant SECRET','tenant a: SECRET x: "
+                        "users: 1 becomes 2','SECRET key: x','log.level',7,null,['SECRET'],"
+                        "'\\u001b[2J: x','']"));
+        expect("reload", DOCTOR_WARNING,
+               "12 changes of the configuration wait for a restart: store.path, users, tenants, "
+               "log.level");
+        assert_int_equal(ctl("doctor"), EXIT_OK);
+        has(ctl_out, ": store.path, users, tenants, log.level\n");
+        has(ctl_out, "remedy: restart the daemon: systemctl restart kvcache");
+        lacks(ctl_out, "SECRET");
+        lacks(ctl_out, "\033");
+}
+
 static void process_of_another_name_is_not_taken_for_the_daemon(void **state)
 {
-        write_host("proc/" PID "/comm", "bash\n");
+        ctl_host_write(&host, "proc/" PID "/comm", "bash\n");
         assert_int_equal(ctl("doctor"), EXIT_OK);
         has(ctl_out, "unknown  locked memory      the limits of the daemon's process cannot be");
         has(ctl_out,
@@ -198,32 +194,46 @@ static void process_of_another_name_is_not_taken_for_the_daemon(void **state)
         has(ctl_out, "2 unknown, ");
 }
 
-static void file_systems_that_lose_chunks_are_problems(void **state)
+static void sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy(void **state)
 {
+        static const char xfs[] = "\"file_system\":\"xfs\",\"file_system_warning\":\"\","
+                                  "\"file_system_advice\":\"\"";
         static const struct {
-                const char *type;
+                const char *by;
                 enum doctor_level level;
-                const char *text;
+                const char *found, *remedy;
         } cases[] = {
-                { "ext4", DOCTOR_OK, "is on ext4" },
-                { "tmpfs", DOCTOR_PROBLEM, "it is memory" },
-                { "overlay", DOCTOR_PROBLEM, "a container's layer" },
-                { "btrfs", DOCTOR_WARNING, "copies on write" },
-                { "nfs4", DOCTOR_WARNING, "on the network" },
-                { "fuse.x", DOCTOR_WARNING, "has not been tried" },
+                { "'file_system':'tmpfs','file_system_warning':'is memory; use a disk',"
+                  "'file_system_advice':''",
+                  DOCTOR_PROBLEM, "/volume is on tmpfs: is memory\n", "remedy: use a disk\n" },
+                { "'file_system':'btrfs','file_system_warning':'','file_system_advice':'copies; x'",
+                  DOCTOR_WARNING, "/volume is on btrfs: copies\n", "remedy: x\n" },
+                { "'file_system':'','file_system_warning':'','file_system_advice':'untried; y'",
+                  DOCTOR_WARNING, "/volume is on a file system of another kind: untried\n",
+                  "remedy: y\n" },
+                { "'file_system':'zfs','file_system_advice':'without a remedy'", DOCTOR_WARNING,
+                  "is on zfs: without a remedy\n", "remedy: use XFS or ext4\n" },
+                { "'file_system':'ext4'", DOCTOR_OK, "/volume is on ext4\n", "ext4" },
+                { "'file_system':''", DOCTOR_UNKNOWN, "does not report its file system\n",
+                  "remedy: put the volume back into use" },
+                { "'x':0", DOCTOR_UNKNOWN, "does not report its file system\n",
+                  "remedy: put the volume back into use" },
+                { "'file_system':7,'file_system_warning':[],'file_system_advice':{}",
+                  DOCTOR_UNKNOWN, "does not report its file system\n", "remedy: " },
         };
 
         for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
-                mount_host(cases[i].type);
-                expect("file system", cases[i].level, cases[i].text);
+                change(xfs, ctl_json(cases[i].by));
+                expect("file system", cases[i].level, "/volume");
+                ctl("doctor");
+                has(ctl_out, cases[i].found);
+                has(ctl_out, cases[i].remedy);
         }
-        write_host("proc/self/mountinfo", "malformed\n");
-        expect("file system", DOCTOR_UNKNOWN, "no such mount");
 }
 
 static void volume_that_cannot_be_reached_is_unknown(void **state)
 {
-        assert_int_equal(rmdir(volume), 0);
+        assert_int_equal(rmdir(host.volume), 0);
         expect("space", DOCTOR_UNKNOWN, "No such file or directory");
 }
 
@@ -231,7 +241,7 @@ static void limit_on_locked_memory_counts_unless_the_pool_is_registered(void **s
 {
         static const char limits[] = "Max locked memory         65536     65536     bytes\n";
 
-        write_host("proc/" PID "/limits", limits);
+        ctl_host_write(&host, "proc/" PID "/limits", limits);
         expect("locked memory", DOCTOR_OK, "may lock 64 KiB of memory, and its pool has 1 MiB");
         change("\"registered\":true", "\"registered\":false");
         assert_int_equal(ctl("doctor"), EXIT_OK);
@@ -240,13 +250,13 @@ static void limit_on_locked_memory_counts_unless_the_pool_is_registered(void **s
 
 static void least_limit_of_all_cgroups_above_the_daemon_counts(void **state)
 {
-        write_host("sys/fs/cgroup/system.slice/kvcache.service/memory.max", "9000000\n");
+        ctl_host_write(&host, "sys/fs/cgroup/system.slice/kvcache.service/memory.max", "9000000\n");
         expect("cgroup", DOCTOR_OK, "allows 8.58 MiB");
-        write_host("sys/fs/cgroup/system.slice/memory.max", "1100000\n");
+        ctl_host_write(&host, "sys/fs/cgroup/system.slice/memory.max", "1100000\n");
         expect("cgroup", DOCTOR_WARNING, "the memory pool has 1 MiB");
-        write_host("sys/fs/cgroup/memory.max", "1000000\n");
+        ctl_host_write(&host, "sys/fs/cgroup/memory.max", "1000000\n");
         expect("cgroup", DOCTOR_PROBLEM, "allows 977 KiB");
-        write_host("proc/" PID "/cgroup", "1:memory:/x\n");
+        ctl_host_write(&host, "proc/" PID "/cgroup", "1:memory:/x\n");
         expect("cgroup", DOCTOR_UNKNOWN, "cannot be read");
 }
 
@@ -307,8 +317,9 @@ int main(void)
         const struct CMUnitTest tests[] = {
                 TEST(host_and_daemon_with_everything_pass),
                 TEST(each_finding_in_the_status_is_reported_alone),
+                TEST(pending_changes_are_named_by_their_keys_only),
                 TEST(process_of_another_name_is_not_taken_for_the_daemon),
-                TEST(file_systems_that_lose_chunks_are_problems),
+                TEST(sentence_of_the_daemon_about_a_file_system_is_repeated_with_its_remedy),
                 TEST(volume_that_cannot_be_reached_is_unknown),
                 TEST(limit_on_locked_memory_counts_unless_the_pool_is_registered),
                 TEST(least_limit_of_all_cgroups_above_the_daemon_counts),

@@ -18,31 +18,13 @@ void cuCtxGetCurrent(void);
 void cuFileDriverOpen(void);
 __attribute__((used)) static void (*const stubs[])(void) = { cuCtxGetCurrent, cuFileDriverOpen };
 
-static char root[128], volume[sizeof(root) + 16];
-static unsigned n_hosts;
-
-/* Writes a file of the host. */
-static void write_host(const char *name, const char *text)
-{
-        char path[512];
-        FILE *file;
-
-        snprintf(path, sizeof(path), "%s/%s", root, name);
-        for (char *slash = path + strlen(root) + 1; (slash = strchr(slash, '/')); *slash++ = '/') {
-                *slash = '\0';
-                assert_true(mkdir(path, 0755) == 0 || errno == EEXIST);
-        }
-        file = fopen(path, "w");
-        assert_non_null(file);
-        assert_true(fputs(text, file) >= 0);
-        fclose(file);
-}
+static struct ctl_host host;
 
 static void remove_host(const char *name)
 {
         char path[512];
 
-        snprintf(path, sizeof(path), "%s/%s", root, name);
+        snprintf(path, sizeof(path), "%s/%s", host.root, name);
         assert_int_equal(remove(path), 0);
 }
 
@@ -55,7 +37,7 @@ static void mount_host(const char *device, const char *type_and_options)
         snprintf(text, sizeof(text),
                  "malformed\n21 1 0:99 / /proc rw - proc proc rw\n22 1 %s / / rw shared:1 - %s\n",
                  device, type_and_options);
-        write_host("proc/self/mountinfo", text);
+        ctl_host_write(&host, "proc/self/mountinfo", text);
 }
 
 /* A host, a daemon and a volume that have all that a direct way needs. */
@@ -64,21 +46,17 @@ static int everything(void **state)
         static char status[512];
 
         ctl_reset(state);
-        snprintf(root, sizeof(root), "%s", ctl_path("host"));
-        snprintf(root + strlen(root), sizeof(root) - strlen(root), "%u", n_hosts++);
-        snprintf(volume, sizeof(volume), "%s/volume", root);
-        if (mkdir(root, 0755) < 0 || mkdir(volume, 0755) < 0)
-                return -1;
-        setenv("KVCACHE_TEST_ROOT", root, 1);
+        ctl_host_new(&host);
         unsetenv("CUFILE_ENV_PATH_JSON");
-        write_host("proc/driver/nvidia-fs/version", "version: 2.20\nmore\n");
-        write_host("dev/nvidia-fs0", "");
-        write_host("etc/cufile.json",
-                   "{ // a comment\n \"properties\": {\"allow_compat_mode\": true} }\n");
-        write_host("run/udev/data/b123:1", "S:disk\nE:ID_FS_TYPE=xfs\nE:ID_FS_USAGE=filesystem\n");
+        ctl_host_write(&host, "proc/driver/nvidia-fs/version", "version: 2.20\nmore\n");
+        ctl_host_write(&host, "dev/nvidia-fs0", "");
+        ctl_host_write(&host, "etc/cufile.json",
+                       "{ // a comment\n \"properties\": {\"allow_compat_mode\": true} }\n");
+        ctl_host_write(&host, "run/udev/data/b123:1",
+                       "S:disk\nE:ID_FS_TYPE=xfs\nE:ID_FS_USAGE=filesystem\n");
         mount_host("123:1", "xfs /dev/x rw");
         snprintf(status, sizeof(status),
-                 "{\"store\":{\"volumes\":[{\"volume\":\"%s\",\"direct\":true}]}}", volume);
+                 "{\"store\":{\"volumes\":[{\"volume\":\"%s\",\"direct\":true}]}}", host.volume);
         fake.status = status;
         fake.lends = fake.takes_files = true;
         fake.config = "io:\n  gds: auto\n  gds_puts: off\n";
@@ -150,7 +128,7 @@ static void each_missing_part_lowers_the_verdict(void **state)
 
                 everything(NULL);
                 if (cases[i].text)
-                        write_host(cases[i].file, cases[i].text);
+                        ctl_host_write(&host, cases[i].file, cases[i].text);
                 else
                         remove_host(cases[i].file);
                 ctl_expect(EXIT_OK, NULL, "", "gds");
@@ -162,7 +140,7 @@ static void each_missing_part_lowers_the_verdict(void **state)
 
 static void compatibility_mode_that_is_not_allowed_leaves_staging(void **state)
 {
-        write_host("etc/cufile.json", "{\"properties\":{\"allow_compat_mode\":false}}");
+        ctl_host_write(&host, "etc/cufile.json", "{\"properties\":{\"allow_compat_mode\":false}}");
         assert_int_equal(ctl("gds"), EXIT_OK);
         has(ctl_out, "\nverdict: direct\n");
         remove_host("dev/nvidia-fs0");
@@ -189,7 +167,7 @@ static void settings_are_read_from_the_file_that_cufile_reads(void **state)
         ctl_file("own.json", large, sizeof(large));
         assert_int_equal(ctl("gds"), EXIT_OK);
         has(ctl_out, ": larger than 64 KiB\n");
-        setenv("CUFILE_ENV_PATH_JSON", root, 1);
+        setenv("CUFILE_ENV_PATH_JSON", host.root, 1);
         assert_int_equal(ctl("gds"), EXIT_OK);
         has(ctl_out, ": not a regular file\n");
         unsetenv("CUFILE_ENV_PATH_JSON");
@@ -197,7 +175,7 @@ static void settings_are_read_from_the_file_that_cufile_reads(void **state)
 
 static void hostile_file_cannot_steer_the_terminal(void **state)
 {
-        write_host("proc/driver/nvidia-fs/version", "\033[2J\xc2\x9b\n");
+        ctl_host_write(&host, "proc/driver/nvidia-fs/version", "\033[2J\xc2\x9b\n");
         assert_int_equal(ctl("gds"), EXIT_OK);
         has(ctl_out, "version: ?[2J??\n");
 }
@@ -211,7 +189,7 @@ static void locked_memory_is_compared_with_64_mib(void **state)
         assert_int_equal(getrlimit(RLIMIT_MEMLOCK, &before), 0);
         low = (struct rlimit){ MIN((rlim_t)4096, before.rlim_max), before.rlim_max };
         assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &low), 0);
-        gds_check_host(root, checks, &v);
+        gds_check_host(host.root, checks, &v);
         assert_int_equal(setrlimit(RLIMIT_MEMLOCK, &before), 0);
         check = cJSON_GetArrayItem(checks, 5);
         assert_string_equal(cJSON_GetObjectItem(check, "found")->valuestring,
@@ -272,7 +250,7 @@ static struct gds_verdict check_volume(const char *path, bool direct, char found
         cJSON *checks = cJSON_CreateArray();
         char *text;
 
-        gds_check_volume(root, path, direct, checks, &v);
+        gds_check_volume(host.root, path, direct, checks, &v);
         text = cJSON_PrintUnformatted(checks);
         assert_non_null(text);
         snprintf(found, 4096, "%s", text);
@@ -302,8 +280,9 @@ static void file_system_decides_on_the_way(void **state)
                 struct gds_verdict v;
 
                 mount_host("123:1", cases[i].mounted);
-                write_host("run/udev/data/b123:1", "E:ID_FS_TYPE=any\nE:ID_FS_USAGE=filesystem\n");
-                v = check_volume(volume, true, found);
+                ctl_host_write(&host, "run/udev/data/b123:1",
+                               "E:ID_FS_TYPE=any\nE:ID_FS_USAGE=filesystem\n");
+                v = check_volume(host.volume, true, found);
                 has(found, cases[i].found);
                 assert_int_equal(v.way, cases[i].way);
         }
@@ -315,12 +294,12 @@ static void device_must_be_in_the_database_of_udev(void **state)
         struct gds_verdict v;
 
         remove_host("run/udev/data/b123:1");
-        v = check_volume(volume, true, found);
+        v = check_volume(host.volume, true, found);
         has(found, "/run/udev/data/b123:1: No such file or directory");
         assert_int_equal(v.way, GDS_STAGING);
         has(v.reason, "is not in udev's database");
-        write_host("run/udev/data/b123:1", "E:ID_FS_TYPE=xfs\nE:ID_FS_USAGE_X=1\n");
-        v = check_volume(volume, true, found);
+        ctl_host_write(&host, "run/udev/data/b123:1", "E:ID_FS_TYPE=xfs\nE:ID_FS_USAGE_X=1\n");
+        v = check_volume(host.volume, true, found);
         has(found, "/run/udev/data/b123:1: has no E:ID_FS_USAGE");
         assert_int_equal(v.way, GDS_STAGING);
 }
@@ -331,11 +310,11 @@ static void file_system_without_a_block_device_must_be_a_shared_one(void **state
         struct gds_verdict v;
 
         mount_host("0:50", "nfs4 host:/x rw");
-        v = check_volume(volume, true, found);
+        v = check_volume(host.volume, true, found);
         has(found, "\"ok\":true,\"found\":\"nfs4 has no block device of its own\"");
         assert_int_equal(v.way, GDS_DIRECT);
         mount_host("0:50", "tmpfs none rw");
-        v = check_volume(volume, true, found);
+        v = check_volume(host.volume, true, found);
         has(found, "\"ok\":false,\"found\":\"tmpfs has no block device of its own\"");
         assert_int_equal(v.way, GDS_STAGING);
 }
@@ -345,29 +324,29 @@ static void nearest_mount_point_counts_unless_the_device_is_known(void **state)
         char found[4096], text[1024], escaped[256];
         struct stat st;
 
-        snprintf(escaped, sizeof(escaped), "%s/a\\040b", root);
+        snprintf(escaped, sizeof(escaped), "%s/a\\040b", host.root);
         snprintf(text, sizeof(text),
                  "1 1 123:1 / / rw - btrfs /dev/x rw\n2 1 123:2 / %s rw - nilfs2 /dev/y rw\n3 1 "
                  "123:3 / "
                  "%s rw - f2fs /dev/z rw\n",
-                 escaped, volume);
-        write_host("proc/self/mountinfo", text);
-        check_volume(volume, true, found);
+                 escaped, host.volume);
+        ctl_host_write(&host, "proc/self/mountinfo", text);
+        check_volume(host.volume, true, found);
         has(found, "\"found\":\"f2fs\"");
-        snprintf(text, sizeof(text), "%s/a b", root);
+        snprintf(text, sizeof(text), "%s/a b", host.root);
         assert_int_equal(mkdir(text, 0755), 0);
         check_volume(text, true, found);
         has(found, "\"found\":\"nilfs2\"");
-        snprintf(text, sizeof(text), "%s/a bc", root); /* not below "a b" */
+        snprintf(text, sizeof(text), "%s/a bc", host.root); /* not below "a b" */
         assert_int_equal(mkdir(text, 0755), 0);
         check_volume(text, true, found);
         has(found, "\"found\":\"btrfs\"");
-        assert_int_equal(stat(volume, &st), 0);
+        assert_int_equal(stat(host.volume, &st), 0);
         snprintf(text, sizeof(text),
                  "1 1 123:1 / %s rw - btrfs /dev/x rw\n2 1 %u:%u / /other rw - zfs /dev/y rw\n",
-                 volume, major(st.st_dev), minor(st.st_dev));
-        write_host("proc/self/mountinfo", text);
-        check_volume(volume, true, found);
+                 host.volume, major(st.st_dev), minor(st.st_dev));
+        ctl_host_write(&host, "proc/self/mountinfo", text);
+        check_volume(host.volume, true, found);
         has(found, "\"found\":\"zfs\"");
 }
 
@@ -378,8 +357,8 @@ static void volume_that_cannot_be_found_leaves_the_verdict_unknown(void **state)
 
         has(found, "its mount could not be found: No such file or directory");
         assert_int_equal(v.way, GDS_UNKNOWN);
-        write_host("proc/self/mountinfo", "");
-        v = check_volume(volume, true, found);
+        ctl_host_write(&host, "proc/self/mountinfo", "");
+        v = check_volume(host.volume, true, found);
         has(found, "its mount could not be found: not in /proc/self/mountinfo");
         assert_int_equal(v.way, GDS_UNKNOWN);
 }
@@ -387,7 +366,7 @@ static void volume_that_cannot_be_found_leaves_the_verdict_unknown(void **state)
 static void volume_without_o_direct_leaves_staging(void **state)
 {
         char found[4096];
-        struct gds_verdict v = check_volume(volume, false, found);
+        struct gds_verdict v = check_volume(host.volume, false, found);
 
         has(found, "does not work, so nothing is lent from here");
         assert_int_equal(v.way, GDS_STAGING);

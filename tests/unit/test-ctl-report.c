@@ -52,6 +52,9 @@ static int daemon_with_names(void **state)
         ctl_reset(state);
         fake.status = "{\"version\":\"1\",\"ready\":true,\"namespaces\":[{\"name\":\"SECRET\"}],"
                       "\"namespace_usage\":{\"count\":3,\"warning\":\"SECRET has many\"},"
+                      "\"reload_pending\":[\"store.path: /SECRET becomes /SECRET only\",\"tenant "
+                      "SECRET: users: SECRET becomes 1\",\"tenant SECRET\",\"SECRET\",7,null,"
+                      "{\"SECRET\":1},\"\",\"io.depth\"],"
                       "\"tenants\":[{\"name\":\"SECRET\",\"requests\":7},{\"name\":\"SECRET\"}]}";
         fake.metrics = "# HELP kvcache_a Of a tenant=\"any\".\nkvcache_a 1\n"
                        "kvcache_b{tenant=\"SECRET\",x=\"1\"} 2\nkvcache_b{namespace=\"SECRET\"} 3\n"
@@ -72,6 +75,9 @@ static void archive_has_its_files_without_names(void **state)
         has(printed("status.json"), "tenant 2");
         has(printed("status.json"), "\"requests\":\t7");
         has(printed("status.json"), "\"count\":\t3");
+        has(printed("status.json"), "\"reload_pending\":\t[\"store.path\", \"users\", \"\", \"\", "
+                                    "\"\", \"\", \"\", \"\", \"io.depth\"]");
+        has(printed("doctor.json"), "for a restart: store.path, users, io.depth\"");
         assert_string_equal(printed("metrics.txt"),
                             "# HELP kvcache_a Of a tenant=\"any\".\nkvcache_a 1\n"
                             "kvcache_c{kind=\"get\"} 4\n# EOF\n");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Access over HTTP: token files, comparison of tokens, and the connections and pages counted for an
- * address. */
+/* Access over HTTP: token files, comparison of tokens, names of this host, and the connections and
+ * pages counted for an address. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,6 +19,7 @@
 
 #include "checked.h"
 #include "cleanup.h"
+#include "report/http-host.h"
 #include "report/http-peers.h"
 #include "report/http-token.h"
 
@@ -263,6 +264,74 @@ static void a_full_table_forgets_only_what_does_not_matter(void **state)
         assert_true(http_peer_request(peer_of("192.0.2.1", 3 * (uint64_t)S), 1, 3 * (uint64_t)S));
 }
 
+static void only_addresses_and_names_of_this_host_are_its_own(void **state)
+{
+        static char kvcache[] = "kvcache.example.com", service[] = "_svc-1";
+        static char *const further[] = { kvcache, service };
+        static const struct http_host_names names = { .own = "Node1.example.org",
+                                                      .names = further,
+                                                      .n = ARRAY_SIZE(further) };
+        static const struct {
+                const char *host;
+                enum http_host verdict;
+        } cases[] = {
+                { "127.0.0.1", HTTP_HOST_OWN },
+                { "10.20.30.40:65535", HTTP_HOST_OWN },
+                { "[::1]", HTTP_HOST_OWN },
+                { "[2001:db8::1]:9750", HTTP_HOST_OWN },
+                { "[::ffff:10.0.0.1]:", HTTP_HOST_OWN },
+                { "localhost", HTTP_HOST_OWN },
+                { "LOCALHOST.:80", HTTP_HOST_OWN },
+                { "node1.example.org", HTTP_HOST_OWN },
+                { "NODE1:9750", HTTP_HOST_OWN },
+                { "kvcache.EXAMPLE.com", HTTP_HOST_OWN },
+                { "_svc-1", HTTP_HOST_OWN },
+                { "node1.", HTTP_HOST_OWN },
+                { "node", HTTP_HOST_OTHER },
+                { "node1.example", HTTP_HOST_OTHER },
+                { "node1.example.org.evil.example", HTTP_HOST_OTHER },
+                { "node1.evil.example", HTTP_HOST_OTHER },
+                { "localhost.evil.example", HTTP_HOST_OTHER },
+                { "127.0.0.1.evil.example", HTTP_HOST_OTHER },
+                { "127.0.0.1..", HTTP_HOST_OTHER },
+                { "127.1", HTTP_HOST_OTHER },
+                { "0x7f000001", HTTP_HOST_OTHER },
+                { "kvcache.example.com.evil.example", HTTP_HOST_OTHER },
+                { "xkvcache.example.com", HTTP_HOST_OTHER },
+                { "..", HTTP_HOST_OTHER },
+                { "", HTTP_HOST_MALFORMED },
+                { ":80", HTTP_HOST_MALFORMED },
+                { "localhost:http", HTTP_HOST_MALFORMED },
+                { "localhost:123456", HTTP_HOST_MALFORMED },
+                { "localhost:80 ", HTTP_HOST_MALFORMED },
+                { "::1", HTTP_HOST_MALFORMED },
+                { "[]", HTTP_HOST_MALFORMED },
+                { "[", HTTP_HOST_MALFORMED },
+                { "[::1]x", HTTP_HOST_MALFORMED },
+                { "[::1]:x", HTTP_HOST_MALFORMED },
+                { "[localhost]", HTTP_HOST_MALFORMED },
+                { "[0000:0000:0000:0000:0000:0000:0000:0000:0000:0000:0000:0001]",
+                  HTTP_HOST_MALFORMED },
+                { "local host", HTTP_HOST_MALFORMED },
+                { "a/localhost", HTTP_HOST_MALFORMED },
+                { "evil.example#@localhost", HTTP_HOST_MALFORMED },
+        };
+        char longest[300];
+
+        for (size_t i = 0; i < ARRAY_SIZE(cases); i++)
+                if (http_host_judge(cases[i].host, &names) != cases[i].verdict)
+                        fail_msg("\"%s\" is not %d", cases[i].host, cases[i].verdict);
+        memset(longest, 'a', sizeof(longest));
+        longest[255] = '\0';
+        assert_int_equal(http_host_judge(longest, &names), HTTP_HOST_OTHER);
+        longest[255] = 'a';
+        longest[256] = '\0';
+        assert_int_equal(http_host_judge(longest, &names), HTTP_HOST_MALFORMED);
+        /* A host without a name has none that a request could send. */
+        assert_int_equal(http_host_judge(".", &(struct http_host_names){ .own = "" }),
+                         HTTP_HOST_OTHER);
+}
+
 int main(void)
 {
         const struct CMUnitTest tests[] = {
@@ -270,6 +339,7 @@ int main(void)
                 cmocka_unit_test(the_longest_token_is_taken_and_a_longer_one_is_not),
                 cmocka_unit_test(what_is_no_file_is_not_waited_for),
                 cmocka_unit_test(tokens_are_compared_whole),
+                cmocka_unit_test(only_addresses_and_names_of_this_host_are_its_own),
                 cmocka_unit_test_setup(an_address_is_one_however_it_is_written, clear),
                 cmocka_unit_test_setup(the_rate_is_kept_over_time_and_a_second_of_it_at_once,
                                        clear),

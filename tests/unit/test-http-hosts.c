@@ -132,7 +132,7 @@ static int ask(uint32_t host, const char *path)
         size_t n = 0;
         ssize_t got;
 
-        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", path);
+        snprintf(text, sizeof(text), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n", path);
         assert_int_equal(send(fd, text, strlen(text), MSG_NOSIGNAL), strlen(text));
         while ((got = recv(fd, text + n, sizeof(text) - 1 - n, 0)) != 0 && n < sizeof(text) - 1) {
                 assert_true(got > 0 || errno == EAGAIN);

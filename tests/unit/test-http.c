@@ -78,6 +78,8 @@ static bool is_healthy(void *userdata, const char **ret_why_not)
 }
 
 static bool allow_remote;
+static char kvcache_name[] = "Kvcache.example.com", proxy_name[] = "proxy";
+static char *const further_names[] = { kvcache_name, proxy_name };
 
 static int start_at(const char *address, int inherited_fd)
 {
@@ -85,6 +87,8 @@ static int start_at(const char *address, int inherited_fd)
                 .address = address,
                 .inherited_fd = inherited_fd,
                 .allow_remote = allow_remote,
+                .hosts = further_names,
+                .n_hosts = ARRAY_SIZE(further_names),
                 .max_connections = 8,
                 .deadline_ms = 60000,
                 .history = fake.history,
@@ -189,6 +193,14 @@ static void say(int fd, const char *text)
         }
 }
 
+/* Sends at once, without an iteration of the loop. */
+static void send_status_request(int fd)
+{
+        static const char request[] = "GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+        (void)!send(fd, request, strlen(request), MSG_NOSIGNAL);
+}
+
 /* Everything until the server closes. A reset ends it as well. */
 static char *hear(int fd)
 {
@@ -271,8 +283,8 @@ static void metrics_are_prometheus_text_unless_asked_otherwise(void **state)
                 _cleanup_(freep) char *reply = NULL;
                 char request[512];
 
-                snprintf(request, sizeof(request), "GET /metrics HTTP/1.1\r\nHost: x\r\n%s\r\n",
-                         cases[i].accept);
+                snprintf(request, sizeof(request),
+                         "GET /metrics HTTP/1.1\r\nHost: localhost\r\n%s\r\n", cases[i].accept);
                 reply = ask(request);
                 assert_code(reply, 200);
                 assert_has(reply,
@@ -289,19 +301,19 @@ static void health_and_readiness_say_why_not(void **state)
 {
         _cleanup_(freep) char *fine = NULL, *ready = NULL, *not_ready = NULL, *not_healthy = NULL;
 
-        fine = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        fine = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(fine, 200);
         assert_string_equal(body(fine), "ok\n");
-        ready = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+        ready = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(ready, 200);
         assert_string_equal(body(ready), "ready\n");
 
         fake.ready = false;
-        not_ready = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+        not_ready = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(not_ready, 503);
         assert_string_equal(body(not_ready), "reading the <tables>\n");
         fake.healthy = false;
-        not_healthy = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        not_healthy = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(not_healthy, 503);
         assert_string_equal(body(not_healthy), "a worker hangs\n");
 }
@@ -310,23 +322,23 @@ static void the_page_shows_the_status_and_escapes_it(void **state)
 {
         _cleanup_(freep) char *page = NULL, *query = NULL, *json = NULL, *not_ready = NULL;
 
-        page = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        page = ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(page, 200);
         assert_has(page, "Content-Type: text/html");
         assert_has(page, "3 KiB");
         assert_has(page, "&lt;b&gt;&amp;");
         assert_null(strstr(page, "<b>"));
-        query = ask("GET /?x=1 HTTP/1.1\r\nHost: x\r\n\r\n");
+        query = ask("GET /?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(query, 200);
 
-        json = ask("GET /status HTTP/1.1\r\nHost: x\r\n\r\n");
+        json = ask("GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_has(json, "Content-Type: application/json");
         assert_string_equal(body(json), fake.status);
 
         /* Refusals are counted as requests even for resources counted in bytes. */
         fake.status = "{\"resources\": {\"staging_bytes\": {\"used\": 2048, \"refused\": 4096}}}";
         fake.ready = false;
-        not_ready = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        not_ready = ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(not_ready, 200);
         assert_has(not_ready, "2 KiB");
         assert_null(strstr(not_ready, "4 KiB"));
@@ -355,7 +367,7 @@ static void the_page_stands_whatever_the_status_is(void **state)
                 _cleanup_(freep) char *page = NULL;
 
                 fake.status = statuses[i];
-                page = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+                page = ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 assert_code(page, 200);
                 assert_has(page, "</html>\n");
         }
@@ -369,7 +381,8 @@ static void the_page_is_served_so_that_nothing_else_is_loaded(void **state)
                 _cleanup_(freep) char *page = NULL;
                 char request[128];
 
-                snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", paths[i]);
+                snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                         paths[i]);
                 page = ask(request);
                 assert_code(page, 200);
                 assert_has(page, "Content-Security-Policy: default-src 'none'; style-src 'sha256-");
@@ -387,7 +400,7 @@ static void the_history_is_served_where_there_is_one(void **state)
         static struct history history;
         static struct history_counters counters;
 
-        none = ask("GET /history HTTP/1.1\r\nHost: x\r\n\r\n");
+        none = ask("GET /history HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(none, 404);
         http = http_stop(http);
         fake.history = &history;
@@ -395,11 +408,11 @@ static void the_history_is_served_where_there_is_one(void **state)
         history_add(&history, clock_mono_ns() - UINT64_C(5000000000), &counters);
         counters.counters[HISTORY_PUT_BYTES] = UINT64_C(5) << 20;
         history_add(&history, clock_mono_ns(), &counters);
-        reply = ask("GET /history HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask("GET /history HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(reply, 200);
         assert_has(reply, "Content-Type: application/json");
         assert_has(reply, "\"put_bytes\": 5242880, ");
-        page = ask("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        page = ask("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_has(page, "put <b>1 MiB/s</b>");
 }
 
@@ -407,7 +420,7 @@ static void head_has_the_length_and_no_body(void **state)
 {
         _cleanup_(freep) char *reply = NULL;
 
-        reply = ask("HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask("HEAD /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(reply, 200);
         assert_has(reply, "Content-Length: 16\r\n");
         assert_string_equal(body(reply), "");
@@ -425,7 +438,8 @@ static void other_paths_and_methods_are_refused(void **state)
         for (size_t i = 0; i < ARRAY_SIZE(paths); i++) {
                 _cleanup_(freep) char *reply = NULL;
 
-                snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n\r\n", paths[i]);
+                snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                         paths[i]);
                 reply = ask(request);
                 assert_code(reply, 404);
                 assert_has(reply, "Content-Type: text/plain");
@@ -434,7 +448,7 @@ static void other_paths_and_methods_are_refused(void **state)
                 _cleanup_(freep) char *reply = NULL;
 
                 snprintf(request, sizeof(request),
-                         "%s /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+                         "%s /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n",
                          methods[i]);
                 reply = ask(request);
                 assert_code(reply, 405);
@@ -446,8 +460,8 @@ static void one_connection_serves_one_request(void **state)
 {
         _cleanup_(freep) char *reply = NULL;
 
-        reply = ask(
-                "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\nGET /metrics "
+                    "HTTP/1.1\r\nHost: x\r\n\r\n");
         assert_code(reply, 200);
         assert_has(reply, "Connection: close\r\n");
         assert_null(strstr(reply, "kvcache_ready"));
@@ -494,8 +508,9 @@ static void pages_need_the_token_and_the_probes_do_not(void **state)
                 for (size_t j = 0; j < ARRAY_SIZE(wrong); j++) {
                         _cleanup_(freep) char *reply = NULL;
 
-                        snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n",
-                                 pages[i], wrong[j]);
+                        snprintf(request, sizeof(request),
+                                 "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", pages[i],
+                                 wrong[j]);
                         reply = ask(request);
                         assert_code(reply, 401);
                         assert_has(reply, "WWW-Authenticate: Bearer realm=\"kvcache\"\r\n");
@@ -506,16 +521,17 @@ static void pages_need_the_token_and_the_probes_do_not(void **state)
                 for (size_t j = 0; j < ARRAY_SIZE(right); j++) {
                         _cleanup_(freep) char *reply = NULL;
 
-                        snprintf(request, sizeof(request), "GET %s HTTP/1.1\r\nHost: x\r\n%s\r\n",
-                                 pages[i], right[j]);
+                        snprintf(request, sizeof(request),
+                                 "GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n", pages[i],
+                                 right[j]);
                         reply = ask(request);
                         assert_code(reply, i < 4 ? 200 : 404);
                 }
         for (size_t i = 0; i < 2; i++) {
                 _cleanup_(freep) char *reply = NULL;
 
-                reply = ask(i == 0 ? "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-                                   : "GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+                reply = ask(i == 0 ? "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                                   : "GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 assert_code(reply, 200);
         }
         assert_int_equal(stats().unauthorized, ARRAY_SIZE(pages) * ARRAY_SIZE(wrong));
@@ -524,7 +540,8 @@ static void pages_need_the_token_and_the_probes_do_not(void **state)
 static void a_token_as_long_as_the_headers_may_be_is_only_wrong(void **state)
 {
         char request[4096 + 128];
-        size_t n = (size_t)sprintf(request, "GET /status HTTP/1.1\r\nAuthorization: Bearer ");
+        size_t n = (size_t)sprintf(
+                request, "GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer ");
         _cleanup_(freep) char *reply = NULL;
 
         set_token();
@@ -539,15 +556,140 @@ static void a_probe_says_its_first_line_alone_without_the_token(void **state)
         _cleanup_(freep) char *open = NULL, *without = NULL, *with = NULL;
 
         fake.degraded = "ready\ndegraded: volume /secret is failed";
-        open = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+        open = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_string_equal(body(open), "ready\ndegraded: volume /secret is failed\n");
         set_token();
-        without = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+        without = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(without, 200);
         assert_string_equal(body(without), "ready\n");
-        with = ask("GET /readyz HTTP/1.1\r\n"
+        with = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n"
                    "Authorization: Bearer 0123456789abcdef~token\r\n\r\n");
         assert_string_equal(body(with), "ready\ndegraded: volume /secret is failed\n");
+}
+
+/* --- Host --- */
+
+/* Asks for `path` with these lines of headers. */
+static char *ask_as(const char *path, const char *version, const char *headers)
+{
+        char request[1024];
+
+        snprintf(request, sizeof(request), "GET %s HTTP/%s\r\n%s\r\n", path, version, headers);
+        return ask(request);
+}
+
+static void expect_code_as(const char *path, const char *headers, int code)
+{
+        _cleanup_(freep) char *reply = ask_as(path, "1.1", headers);
+
+        assert_code(reply, code);
+}
+
+static void pages_are_sent_under_names_of_this_server_only(void **state)
+{
+        static const char *const pages[] = { "/", "/?paused", "/metrics", "/status", "/nothing" };
+        char own[128], name[64];
+
+        assert_int_equal(gethostname(name, sizeof(name)), 0);
+        snprintf(own, sizeof(own), "Host: %s:9750\r\n", name);
+        for (size_t i = 0; i < ARRAY_SIZE(pages); i++) {
+                int code = strcmp(pages[i], "/nothing") == 0 ? 404 : 200;
+
+                expect_code_as(pages[i], "Host: 127.0.0.1\r\n", code);
+                expect_code_as(pages[i], "host: [::1]:80\r\n", code);
+                expect_code_as(pages[i], "Host: localhost:1234\r\n", code);
+                expect_code_as(pages[i], own, code);
+                expect_code_as(pages[i], "Host: kvcache.EXAMPLE.com.\r\n", code);
+                expect_code_as(pages[i], "Host: evil.example\r\n", 421);
+                expect_code_as(pages[i], "Host: localhost.evil.example:80\r\n", 421);
+        }
+        assert_int_equal(stats().misdirected, 2 * ARRAY_SIZE(pages));
+        _cleanup_(freep) char *reply = ask_as("/status", "1.1", "Host: evil.example\r\n");
+
+        assert_has(reply, "HTTP/1.1 421 Misdirected Request\r\n");
+        assert_has(body(reply), "add the name to http.hosts");
+        assert_null(strstr(reply, "evil"));
+        assert_null(strstr(reply, "used_bytes"));
+}
+
+static void host_is_required_once_and_well_formed(void **state)
+{
+        static const char *const malformed[] = {
+                "",
+                "X: localhost\r\n",
+                "Host:\r\n",
+                "Host: localhost\r\nHost: localhost\r\n",
+                "Host: localhost\r\nhost: evil.example\r\n",
+                "Host: http://localhost\r\n",
+                "Host: localhost:80:80\r\n",
+                "Host: user@localhost\r\n",
+                "Host: localhost, localhost\r\n",
+                "Host: [::1\r\n",
+                "Host: [127.0.0.1]\r\n",
+                "Host: loc\x80lhost\r\n",
+        };
+
+        for (size_t i = 0; i < ARRAY_SIZE(malformed); i++) {
+                expect_code_as("/status", malformed[i], 400);
+                expect_code_as("/healthz", malformed[i], 400);
+        }
+        assert_int_equal(stats().misdirected, 0);
+        /* HTTP/1.0 does not know Host; if there is one, it counts. */
+        for (unsigned i = 0; i < 2; i++) {
+                _cleanup_(freep) char *reply =
+                        ask_as("/status", "1.0", i == 0 ? "" : "Host: evil.example\r\n");
+
+                assert_has(reply, i == 0 ? " 200 " : " 421 ");
+        }
+}
+
+static void host_of_an_absolute_uri_counts_as_well(void **state)
+{
+        expect_code_as("http://127.0.0.1/status", "Host: localhost\r\n", 200);
+        expect_code_as("http://[::1]:9/status", "Host: localhost\r\n", 200);
+        expect_code_as("http://evil.example/status", "Host: localhost\r\n", 421);
+        expect_code_as("http://localhost/status", "Host: evil.example\r\n", 421);
+        expect_code_as("http://localhost/status", "", 400);
+}
+
+static void probes_answer_their_first_line_under_every_name(void **state)
+{
+        _cleanup_(freep) char *own = NULL, *other = NULL, *healthy = NULL;
+
+        fake.degraded = "ready\ndegraded: volume /secret is failed";
+        own = ask_as("/readyz", "1.1", "Host: 127.0.0.1\r\n");
+        assert_string_equal(body(own), "ready\ndegraded: volume /secret is failed\n");
+        other = ask_as("/readyz", "1.1", "Host: evil.example\r\n");
+        assert_code(other, 200);
+        assert_string_equal(body(other), "ready\n");
+        healthy = ask_as("/healthz", "1.1", "Host: evil.example\r\n");
+        assert_code(healthy, 200);
+        assert_int_equal(stats().misdirected, 0);
+}
+
+static void request_with_the_token_may_have_any_name(void **state)
+{
+        set_token();
+        expect_code_as("/status",
+                       "Host: evil.example\r\nAuthorization: Bearer 0123456789abcdef~token\r\n",
+                       200);
+        expect_code_as("/status", "Host: evil.example\r\n", 401);
+        expect_code_as("/metrics", "Host: evil.example\r\n", 401);
+        expect_code_as("/status", "Host: a b\r\nAuthorization: Bearer 0123456789abcdef~token\r\n",
+                       400);
+}
+
+static void metrics_of_a_server_for_other_hosts_are_sent_under_any_name(void **state)
+{
+        http = http_stop(http);
+        allow_remote = any_address = true;
+        assert_int_equal(start_at("0.0.0.0:0", -1), 0);
+        expect_code_as("/metrics", "Host: kvcache.monitoring.svc:9750\r\n", 200);
+        expect_code_as("/metrics", "", 400);
+        expect_code_as("/", "Host: kvcache.monitoring.svc:9750\r\n", 421);
+        expect_code_as("/status", "Host: kvcache.monitoring.svc:9750\r\n", 421);
+        expect_code_as("/status", "Host: proxy\r\n", 200);
+        allow_remote = any_address = false;
 }
 
 static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **state)
@@ -558,14 +700,14 @@ static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **sta
         for (unsigned i = 0; i < 6; i++) {
                 _cleanup_(freep) char *reply = NULL, *probe = NULL;
 
-                reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+                reply = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 if (strncmp(reply, "HTTP/1.1 429 Too Many Requests\r\n", 32) == 0) {
                         refused++;
                         assert_has(reply, "Retry-After: 1\r\n");
                 } else {
                         assert_code(reply, 200);
                 }
-                probe = ask("GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n");
+                probe = ask("GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 assert_code(probe, 200);
         }
         /* Two at once; more only if this took longer than half a second. */
@@ -573,7 +715,8 @@ static void more_pages_than_the_rate_are_refused_and_the_probes_never(void **sta
         assert_int_equal(stats().over_rate, refused);
         http_set_limits(http, 8, 60000, 0);
         for (unsigned i = 0; i < 10; i++) {
-                _cleanup_(freep) char *reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+                _cleanup_(freep) char *reply =
+                        ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
 
                 assert_code(reply, 200);
         }
@@ -589,12 +732,12 @@ static void garbage_costs_only_its_connection(void **state)
                 "GET / HTTP/9.9\r\n\r\n",
                 "GET / HTTP/1.1\r\nno colon here\r\n\r\n",
                 "GET http://[::1/ HTTP/1.1\r\n\r\n",
-                "BREW /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
-                "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello",
-                "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-                "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: "
+                "BREW /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhello",
+                "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+                "POST /metrics HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
                 "99999999999999999999999\r\n\r\n",
-                "POST /metrics HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+                "POST /metrics HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
                 "chunked\r\n\r\nfffffffffffffffff\r\n",
                 "\x16\x03\x01\x02\x01\x01",
                 "\xff\xfe\xfd\n\n",
@@ -608,7 +751,7 @@ static void garbage_costs_only_its_connection(void **state)
                 shutdown(fd, SHUT_WR);
                 reply = hear(fd);
                 assert_null(strstr(reply, "200 OK"));
-                after = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+                after = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 assert_code(after, 200);
         }
         assert_int_equal(stats().deadlines, 0);
@@ -624,9 +767,10 @@ static void oversized_headers_are_refused(void **state)
         reply = ask(line);
         assert_null(strstr(reply, "404"));
 
-        strcpy(line, "GET /healthz HTTP/1.1\r\nX: ");
-        memset(line + strlen("GET /healthz HTTP/1.1\r\nX: "), 'a', 60000);
-        strcpy(line + strlen("GET /healthz HTTP/1.1\r\nX: ") + 60000, "\r\n\r\n");
+        strcpy(line, "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ");
+        memset(line + strlen("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: "), 'a', 60000);
+        strcpy(line + strlen("GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: ") + 60000,
+               "\r\n\r\n");
         headers = ask(line);
         assert_null(strstr(headers, "200 OK"));
         assert_int_equal(stats().requests, 0);
@@ -654,7 +798,7 @@ static void a_trickling_client_is_cut_by_the_deadline(void **state)
         fd = client();
         began = clock_mono_ns();
         until = began + (uint64_t)test_timeout_ms(WAIT_MS) * 1000000;
-        say(fd, "GET /metrics HTTP/1.1\r\nX: ");
+        say(fd, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: ");
         while (stats().deadlines == 0) {
                 assert_true(clock_mono_ns() < until);
                 if (clock_mono_ns() - sent > 2000000) {
@@ -676,13 +820,13 @@ static void a_client_that_does_not_read_is_cut_by_the_deadline(void **state)
         http_set_limits(http, 8, 150, 0);
         fd = client();
         assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){ 4096 }, sizeof(int)), 0);
-        say(fd, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        say(fd, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         WAIT_FOR(stats().requests == 1);
         WAIT_FOR(stats().deadlines == 1);
 
         fake.big = false;
         http_set_limits(http, 8, 60000, 0);
-        after = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        after = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(after, 200);
 }
 
@@ -691,7 +835,7 @@ static void a_large_reply_comes_whole(void **state)
         _cleanup_(freep) char *reply = NULL;
 
         fake.big = true;
-        reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(reply, 200);
         assert_true(strlen(body(reply)) > BIG - 64);
 }
@@ -717,11 +861,11 @@ static void connections_over_the_cap_are_refused_and_places_come_back(void **sta
         for (unsigned i = 0; i < 3; i++) {
                 _cleanup_(freep) char *reply = NULL, *after = NULL;
 
-                say(fds[i], "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+                say(fds[i], "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 reply = hear(fds[i]);
                 assert_code(reply, 200);
                 close(fds[i]);
-                after = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+                after = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 assert_code(after, 200);
         }
         assert_int_equal(stats().connections_refused, 5);
@@ -756,13 +900,13 @@ static void test_R13_a_page_is_made_once_for_all_that_wait_and_seldom(void **sta
         WAIT_FOR(stats().connections == N);
         began_ns = clock_mono_ns();
         for (unsigned i = 0; i < N; i++)
-                (void)!send(fd[i], "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
+                send_status_request(fd[i]);
         WAIT_FOR(stats().requests == N);
         assert_in_range(n_statuses, 1, 2);
 
         fake.status = "{\"later\": true}";
         late = client();
-        (void)!send(late, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
+        send_status_request(late);
         while (stats().requests == N) {
                 turn();
                 turns++;
@@ -788,13 +932,13 @@ static void a_request_that_ends_while_it_waits_leaks_nothing(void **state)
 
         fake.slow_ms = 20;
         first = client();
-        (void)!send(first, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
+        send_status_request(first);
         WAIT_FOR(stats().requests == 1);
         http_set_limits(http, 8, 100, 0);
         second = client();
         third = client();
-        (void)!send(second, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
-        (void)!send(third, "GET /status HTTP/1.1\r\n\r\n", 24, MSG_NOSIGNAL);
+        send_status_request(second);
+        send_status_request(third);
         WAIT_FOR(stats().connections == 3);
         for (unsigned i = 0; i < 20; i++)
                 turn();
@@ -812,8 +956,8 @@ static void clients_that_leave_in_every_state_leak_nothing(void **state)
                 "",
                 "G",
                 "GET /metrics HTTP/1.1\r\n",
-                "GET /metrics HTTP/1.1\r\nHost: x\r\n",
-                "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
+                "GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
+                "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
                 "POST / HTTP/1.1\r\nContent-Length: 0\r\n",
         };
         unsigned before = open_fds();
@@ -886,7 +1030,7 @@ static void running_out_of_descriptors_does_not_spin(void **state)
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
         assert_true(turns < 50);
         assert_int_equal(stats().connections, 0);
-        say(fd, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        say(fd, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         reply = hear(fd);
         assert_code(reply, 200);
 }
@@ -962,13 +1106,13 @@ static void other_addresses_are_taken_if_they_are_allowed(void **state)
         assert_true(http_is_remote(http));
         assert_int_equal(sscanf(http_address(http), "http://0.0.0.0:%u", &n), 1);
         any_address = true;
-        reply = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(reply, 200);
         http = http_stop(http);
 
         fd = listening(INADDR_ANY, SOCK_STREAM, true);
         assert_int_equal(start_at(NULL, fd), 0);
-        again = ask("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        again = ask("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(again, 200);
         any_address = allow_remote = false;
 }
@@ -1015,7 +1159,7 @@ static void a_unix_socket_is_served_and_its_file_removed(void **state)
         assert_int_equal(stat(path, &st), 0);
         assert_int_equal(st.st_mode & 07777 & ~0660, 0);
         fd = unix_client(path);
-        say(fd, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        say(fd, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
         reply = hear(fd);
         close(fd);
         assert_code(reply, 200);
@@ -1071,7 +1215,7 @@ static void an_inherited_socket_is_checked_and_served(void **state)
 
         fd = listening(INADDR_LOOPBACK, SOCK_STREAM, true);
         assert_int_equal(start_at(NULL, fd), 0);
-        reply = ask("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        reply = ask("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
         assert_code(reply, 200);
 }
 
@@ -1092,6 +1236,12 @@ int main(void)
                 SERVED(pages_need_the_token_and_the_probes_do_not),
                 SERVED(a_token_as_long_as_the_headers_may_be_is_only_wrong),
                 SERVED(a_probe_says_its_first_line_alone_without_the_token),
+                SERVED(pages_are_sent_under_names_of_this_server_only),
+                SERVED(host_is_required_once_and_well_formed),
+                SERVED(host_of_an_absolute_uri_counts_as_well),
+                SERVED(probes_answer_their_first_line_under_every_name),
+                SERVED(request_with_the_token_may_have_any_name),
+                SERVED(metrics_of_a_server_for_other_hosts_are_sent_under_any_name),
                 SERVED(more_pages_than_the_rate_are_refused_and_the_probes_never),
                 SERVED(garbage_costs_only_its_connection),
                 SERVED(oversized_headers_are_refused),

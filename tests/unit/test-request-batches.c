@@ -16,9 +16,12 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "benchmark/benchmark.h"
 #include "checked.h"
+#include "lookup/tally-page.h"
 #include "request-fixture.h"
 #include "request/recorder.h"
+#include "transfer-page.h"
 
 static uint64_t wait_end(void)
 {
@@ -469,6 +472,73 @@ static void descriptors_of_a_session_are_handed_out_with_their_sizes(void **stat
         rig.fds += ARRAY_SIZE(rig.tenants); /* the lookup indexes stay */
 }
 
+static void pages_of_counters_are_charged_until_the_session_ends(void **state)
+{
+        struct wire_hdr lookup = { .op = WIRE_LOOKUP, .flags = WIRE_F_TALLY },
+                        transfers = { .op = WIRE_TRANSFERS };
+        int fds[WIRE_MAX_FDS];
+        struct peer_end c;
+        unsigned n_fds;
+
+        connect_as(&c, ALICE);
+        enter(&c, "a");
+        send_message(&c, &lookup, sizeof(lookup));
+        receive_reply(&c, WIRE_LOOKUP, fds, &n_fds);
+        assert_int_equal(n_fds, 2);
+        close(fds[0]);
+        close(fds[1]);
+        assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), tally_page_bytes());
+        assert_true(tally_page_bytes() > WIRE_TALLY_BYTES);
+        call_for_fd(&c, &transfers, sizeof(transfers), fds);
+        close(fds[0]);
+        assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), tally_page_bytes() + bench_page_bytes());
+        assert_true(bench_page_bytes() > TRANSFER_PAGE_BYTES);
+        hang_up(&c);
+        while (rig_used(QUOTA_REQUEST_BYTES) > 0)
+                rig_turn(true);
+        rig.fds++; /* the lookup index stays */
+}
+
+static void pages_of_counters_over_a_users_limit_are_refused(void **state)
+{
+        struct wire_hdr lookup = { .op = WIRE_LOOKUP, .flags = WIRE_F_TALLY },
+                        transfers = { .op = WIRE_TRANSFERS };
+        int fds[WIRE_MAX_FDS];
+        struct peer_end c, d;
+        unsigned n_fds;
+
+        connect_as(&c, ALICE);
+        connect_as(&d, ALICE);
+        enter(&c, "a");
+        enter(&d, "a");
+        /* Room for one page of each kind, and for a request. */
+        rig_limit(QUOTA_REQUEST_BYTES, tally_page_bytes() + bench_page_bytes() + 1024,
+                  QUOTA_NO_LIMIT);
+        send_message(&c, &lookup, sizeof(lookup));
+        receive_reply(&c, WIRE_LOOKUP, fds, &n_fds);
+        assert_int_equal(n_fds, 2);
+        close(fds[0]);
+        close(fds[1]);
+        call_for_fd(&c, &transfers, sizeof(transfers), fds);
+        close(fds[0]);
+        assert_says(call(&d, &transfers, sizeof(transfers)), WIRE_QUOTA, "too much memory");
+        /* The index is lent without the page: only the counts are missing. */
+        send_message(&d, &lookup, sizeof(lookup));
+        assert_true(receive_reply(&d, WIRE_LOOKUP, fds, &n_fds)->value64 > 0);
+        assert_int_equal(n_fds, 1);
+        close(fds[0]);
+        assert_int_equal(rig_used(QUOTA_REQUEST_BYTES), tally_page_bytes() + bench_page_bytes());
+        /* A session may have the room that another one has given back. */
+        hang_up(&c);
+        while (rig_used(QUOTA_REQUEST_BYTES) > 0)
+                rig_turn(true);
+        call_for_fd(&d, &transfers, sizeof(transfers), fds);
+        close(fds[0]);
+        rig_limit(QUOTA_REQUEST_BYTES, QUOTA_NO_LIMIT, QUOTA_NO_LIMIT);
+        hang_up(&d);
+        rig.fds++;
+}
+
 static void a_staging_area_is_made_once_and_within_its_limit(void **state)
 {
         struct wire_staging msg = { .hdr.op = WIRE_STAGING, .bytes = 17 * MIB };
@@ -507,6 +577,8 @@ int main(void)
                 TEST(a_recording_has_puts_and_the_keys_that_gets_found),
                 TEST(a_recording_ends_with_its_reader_or_its_session),
                 TEST(descriptors_of_a_session_are_handed_out_with_their_sizes),
+                TEST(pages_of_counters_are_charged_until_the_session_ends),
+                TEST(pages_of_counters_over_a_users_limit_are_refused),
                 TEST(a_staging_area_is_made_once_and_within_its_limit),
         };
 

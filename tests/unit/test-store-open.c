@@ -124,21 +124,43 @@ static void bad_parameters_are_refused(void **state)
         assert_int_equal(store_prepare(&s, &params, error), -EINVAL);
 }
 
-static void file_systems_that_lose_chunks_have_a_warning(void **state)
+/* Fails unless the sentence has that part, and one remedy behind "; "; an empty part: there is no
+ * sentence. */
+static void expect_sentence(const char *sentence, const char *part)
+{
+        const char *remedy = strstr(sentence, "; ");
+
+        if (!*part) {
+                assert_string_equal(sentence, "");
+                return;
+        }
+        assert_non_null(strstr(sentence, part));
+        assert_non_null(remedy);
+        assert_null(strstr(remedy + 2, "; "));
+}
+
+static void file_systems_that_lose_chunks_have_a_warning_and_unfit_ones_advice(void **state)
 {
         static const struct {
                 unsigned long magic;
-                const char *name, *part;
+                const char *name, *warning, *advice;
                 bool memory;
         } kinds[] = {
-                { 0x01021994, "tmpfs", "lost at a reboot", true },
-                { 0x858458f6, "ramfs", "lost at a reboot", true },
-                { 0x794c7630, "overlay", "lost with the container", false },
-                { 0xef53, "ext4", NULL, false },
-                { 0x58465342, "xfs", NULL, false },
-                { 0x9123683e, "btrfs", NULL, false },
-                { 0x6969, "nfs", NULL, false },
-                { 0x12345678, "", NULL, false },
+                { 0x01021994, "tmpfs", "lost at a reboot", "", true },
+                { 0x858458f6, "ramfs", "lost at a reboot", "", true },
+                { 0x794c7630, "overlay", "lost with the container", "", false },
+                { 0xef53, "ext4", "", "", false },
+                { 0x58465342, "xfs", "", "", false },
+                { 0xf2f52010, "f2fs", "", "", false },
+                { 0x9123683e, "btrfs", "", "chattr +C", false },
+                { 0x2fc12fc1, "zfs", "", "copies on write", false },
+                { 0xca451a4e, "bcachefs", "", "copies on write", false },
+                { 0x6969, "nfs", "", "on the network", false },
+                { 0xff534d42, "cifs", "", "on the network", false },
+                { 0xfe534d42, "cifs", "", "on the network", false },
+                { 0x00c36400, "ceph", "", "on the network", false },
+                { 0x0bd00bd0, "lustre", "", "on the network", false },
+                { 0x12345678, "", "", "has not been tried", false },
         };
 
         for (unsigned i = 0; i < ARRAY_SIZE(kinds); i++) {
@@ -146,10 +168,8 @@ static void file_systems_that_lose_chunks_have_a_warning(void **state)
 
                 assert_string_equal(fs->name, kinds[i].name);
                 assert_int_equal(fs->memory, kinds[i].memory);
-                if (kinds[i].part)
-                        assert_non_null(strstr(fs->warning, kinds[i].part));
-                else
-                        assert_string_equal(fs->warning, "");
+                expect_sentence(fs->warning, kinds[i].warning);
+                expect_sentence(fs->advice, kinds[i].advice);
         }
         assert_string_equal(file_system_of(-1)->name, "");
 }
@@ -162,7 +182,7 @@ int main(int argc, char **argv)
                 TEST(a_second_opener_is_refused),
                 TEST(an_opener_waits_for_the_lock),
                 TEST(bad_parameters_are_refused),
-                TEST(file_systems_that_lose_chunks_have_a_warning),
+                TEST(file_systems_that_lose_chunks_have_a_warning_and_unfit_ones_advice),
         };
 
         return run_store_tests(argc, argv, tests, ARRAY_SIZE(tests), NULL, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table names the file systems on which a host may have its store. kvcachectl doctor judges
- * others as well, by name (client/ctl/doctor-host.c). */
+/* The table is the only list of file systems that a store may be on: the log, the status and
+ * kvcachectl doctor repeat its sentences. */
 #include "store/volume/file-system.h"
 
 #include <linux/magic.h>
@@ -8,26 +8,48 @@
 
 #include "checked.h"
 
+/* Magic numbers that <linux/magic.h> lacks, as the file systems are not in every kernel. */
+#define ZFS_SUPER_MAGIC 0x2fc12fc1
+#define BCACHEFS_MAGIC  0xca451a4eul
+#define LUSTRE_MAGIC    0x0bd00bd0
+
+static const char copies[] = "the file system copies on write: each write takes new space; use XFS "
+                             "or ext4, or disable copy-on-write for the directory (chattr +C)";
+static const char copies_always[] =
+        "the file system copies on write: each write takes new space; use XFS or ext4";
+static const char network[] =
+        "the file system is on the network: the shared tier is made for that; put store.path on a "
+        "local disk, and use remote: for the network";
+
 static const struct file_system file_systems[] = {
-        { EXT4_SUPER_MAGIC, "ext4", "", false },
-        { XFS_SUPER_MAGIC, "xfs", "", false },
-        { BTRFS_SUPER_MAGIC, "btrfs", "", false },
-        { F2FS_SUPER_MAGIC, "f2fs", "", false },
-        { NFS_SUPER_MAGIC, "nfs", "", false },
+        { EXT4_SUPER_MAGIC, "ext4", "", "", false },
+        { XFS_SUPER_MAGIC, "xfs", "", "", false },
+        { F2FS_SUPER_MAGIC, "f2fs", "", "", false },
         { TMPFS_MAGIC, "tmpfs",
           "tmpfs is memory: chunks take memory and are lost at a reboot; put store.path on a disk",
-          true },
+          "", true },
         { RAMFS_MAGIC, "ramfs",
           "ramfs is memory without a bound: chunks take memory and are lost at a reboot; put "
           "store.path on a disk",
-          true },
+          "", true },
         { OVERLAYFS_SUPER_MAGIC, "overlay",
           "overlay is the layer of a container: chunks are lost with the container; mount a volume "
           "of the host at store.path",
-          false },
+          "", false },
+        { BTRFS_SUPER_MAGIC, "btrfs", "", copies, false },
+        { ZFS_SUPER_MAGIC, "zfs", "", copies_always, false },
+        { BCACHEFS_MAGIC, "bcachefs", "", copies, false },
+        { NFS_SUPER_MAGIC, "nfs", "", network, false },
+        { CIFS_SUPER_MAGIC, "cifs", "", network, false },
+        { SMB2_SUPER_MAGIC, "cifs", "", network, false },
+        { CEPH_SUPER_MAGIC, "ceph", "", network, false },
+        { LUSTRE_MAGIC, "lustre", "", network, false },
 };
 
-static const struct file_system unknown = { 0, "", "", false };
+static const struct file_system unknown = {
+        0, "", "", "the store has not been tried on this kind of file system; use XFS or ext4",
+        false
+};
 
 const struct file_system *file_system_by_magic(unsigned long magic)
 {

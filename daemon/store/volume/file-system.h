@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kinds of file systems, and which of them lose the chunks of a store.
+/* Kinds of file systems, which of them lose the chunks of a store, and which do not suit it.
  *
- * Any thread; owns nothing. An unknown kind, or a failure to ask the kernel, is a kind without a
- * name and without a warning. */
+ * A sentence states the consequence, and after its only "; " the remedy; kvcachectl doctor prints
+ * the two apart. Any thread; owns nothing. An unknown kind, or a failure to ask the kernel, is a
+ * kind without a name and without a warning, but with advice. */
 #pragma once
 
 #include <stdbool.h>
@@ -10,7 +11,8 @@
 struct file_system {
         unsigned long magic;
         const char *name;    /* "" if unknown */
-        const char *warning; /* a sentence about the loss of chunks, and the remedy; "" */
+        const char *warning; /* a sentence about the loss of chunks; "" */
+        const char *advice;  /* a sentence about a kind that loses none, but does not suit; "" */
         bool memory;         /* a sync has no effect: no byte survives a power loss */
 };
 

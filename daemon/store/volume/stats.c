@@ -59,8 +59,7 @@ void volume_get_stats(const struct volume *v, struct store_stats *ret)
         scrub_get_stats(v->scrub, ret);
 }
 
-const char *volume_file_system(const struct volume *v, const char **ret_warning)
+const struct file_system *volume_file_system(const struct volume *v)
 {
-        *ret_warning = v->dir->file_system->warning;
-        return v->dir->file_system->name;
+        return v->dir->file_system;
 }

@@ -232,6 +232,5 @@ uint32_t volume_restore_order(struct volume *v, const struct store_order *order)
 const struct histogram *volume_evicted_ages(const struct volume *v);
 /* What an earlier volume of this volume has counted. */
 void volume_take_counts(struct volume *v, const struct volume *earlier);
-/* Returns the name of the kind of file system, and a warning if it loses chunks; "" for neither. */
-const char *volume_file_system(const struct volume *v, const char **ret_warning);
+const struct file_system *volume_file_system(const struct volume *v);
 bool volume_is_full(const struct volume *v, uint64_t *ret_refusals);
