@@ -4,7 +4,7 @@
     traffic_beside.py store SOCKET BYTES_PER_S    stores chunks of 1 MiB
     traffic_beside.py fill SOCKET                 leases what the daemon lets clients lease, and stores as fast as it can
 
-Prints "stored N bytes, leased N bytes, refused N chunks" four times a second.
+Prints "stored N bytes, leased N bytes, refused N chunks" four times a second, and "full: ..." once no client gets another lease.
 """
 
 import os
@@ -60,6 +60,7 @@ def fill(socket):
     for space in it.spaces:
         while (taken := it.put(space)) and it.lease(space, taken):
             pass
+    print(f"full: {it.leased} bytes are leased", flush=True)
     while True:
         for space in it.spaces:
             it.put(space)

@@ -208,33 +208,40 @@ class Fault:
         return len(run.seen.answers) >= self.options.requests() // 2
 
     def look(self, run):
-        if self.began_at is None and self._is_time(run):
+        if self.began_at is None and self._is_time(run) and self.begin():
             self.began_at, self.remark = time.monotonic(), ""
-            self.begin()
         elif self.began_at and self.ended_at is None and time.monotonic() > self.began_at + self.options.fault_seconds:
             self.finish()
 
     def begin(self):
+        """Begins the fault. Returns whether the daemon has it, which takes a while to fill it."""
         daemon = self.place.daemon
         if self.kind == "kill":
             daemon.kill()
         elif self.kind == "hang":
             daemon.signal(signal.SIGSTOP)
         elif self.kind == "full":
-            self.filler = self.place.host.beside("filler", "fill", daemon.socket)
+            self.filler = self.filler or self.place.host.beside(self.log().stem, "fill", daemon.socket)
+            return "\nfull: " in f"\n{self.log().read_text()}"
+        return True
+
+    def log(self):
+        return self.place.host.logs / f"{self.place.daemon.folder.name}-filler.log"
 
     def finish(self):
         """Ends the fault, also where the traffic ended first."""
+        daemon = self.place.daemon
+        if self.began_at is None:
+            self.place.host.end(self.filler)
         if self.began_at is None or self.ended_at is not None:
             return
-        daemon = self.place.daemon
         self.ended_at = time.monotonic()
         if self.kind == "kill":
             daemon.start()
         elif self.kind == "hang":
             daemon.signal(signal.SIGCONT)
         elif self.kind == "full":
-            self.notes["full"] = traffic_host.tail(self.place.host.logs / "filler.log", 1)
+            self.notes["full"] = traffic_host.tail(self.log(), 1)
             self.notes["full_status"] = (daemon.status() or {}).get("pool")
             self.place.host.end(self.filler)
 
@@ -283,13 +290,14 @@ def run_one(host, options, arm, number, limit_s, *, name, place=None, meddler_of
         host.remove_regions()
         if own and place is not None:
             place.close()
-        keep_logs(host, options)
+        keep_logs(host, options, ended=f"{name}-" if own else None)
     row["took_s"] = time.monotonic() - began
     return row, run.seen.answers if run else []
 
 
-def keep_logs(host, options):
-    """Appends the ends of the logs to one file of the output folder, which stays small enough to be carried."""
+def keep_logs(host, options, ended=None):
+    """Appends the ends of the logs to one file of the output folder, which stays small enough to be carried. Removes logs of engines,
+    whose names begin with a number, and those of a place that has `ended`."""
     kept = pathlib.Path(options.out) / "logs.txt"
     kept.parent.mkdir(parents=True, exist_ok=True)
     with open(kept, "ab") as out:
@@ -299,5 +307,5 @@ def keep_logs(host, options):
                 if size and out.tell() < options.log_bytes:
                     file.seek(max(0, size - options.log_bytes // 16))
                     out.write(f"\n##### {log.name}, {size} bytes\n".encode() + file.read())
-                if log.name[0].isdigit():  # an engine's, whose process has ended
+                if log.name[0].isdigit() or (ended and log.name.startswith(ended)):
                     log.unlink()

@@ -148,7 +148,8 @@ def test_requests_of_a_trace(directory):
 
 @pytest.mark.parametrize("kind", ["kill", "hang", "full"])
 def test_waits_are_measured_while_the_daemon_fails(directory, kind):
-    run = drive(directory, *SLOWLY, "--daemon-fault", f"none,{kind}", "--arms", "spec", "--fault-seconds", "1.5")
+    early = ("--fault-at", "0") if kind == "full" else ()  # filling a daemon takes a while
+    run = drive(directory, *SLOWLY, "--daemon-fault", f"none,{kind}", "--arms", "spec", "--fault-seconds", "1.5", *early)
     assert run.code == 0, run.said
     calm, row = run.rows
     assert calm["variant"] == "none" and row["variant"] == kind and "fault_s" not in calm
@@ -159,6 +160,13 @@ def test_waits_are_measured_while_the_daemon_fails(directory, kind):
         assert pool["leased_bytes"] >= pool["bytes"] // 4 and "leased" in row["full"], row
     if kind == "hang":
         assert row["fault_longest_ms"] > 250, "the stub waits 0.3 s for a daemon that hangs"
+
+
+def test_a_daemon_that_is_full_is_found_so_in_each_round(directory):
+    run = drive(directory, *SLOWLY, "--daemon-fault", "full", "--arms", "spec", "--fault-seconds", "0.1", "--fault-at", "0", "--rounds", "2")
+    assert run.code == 0 and all(row["full_status"]["leased_bytes"] >= 16 << 20 for row in run.rows), run.said
+    logs = (run.out / "logs.txt").read_text()
+    assert logs.count("##### spec-full-1-daemon.log") == logs.count("##### spec-full-2-filler.log") == 1
 
 
 def test_a_request_that_waits_too_long_is_reported(directory):
