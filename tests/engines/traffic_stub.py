@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine without a GPU for the rehearsal of the traffic benchmark: its answers depend on the bytes of its blocks, wherever they come from.
+
+A block's bytes are invented from its tokens and the engine's description. With `spec` and `tier` they go to a real daemon and come from
+there, so that a daemon that is killed, hangs or is full does to this engine what it does to a real one. KVCACHE_STUB_FAULT plants a fault,
+which the tests of the driver expect to be reported: start, die, hang, fail, wait, or share (two engines read each other's blocks).
+"""
+
+import collections
+import hashlib
+import os
+import time
+
+from traffic_load import Progress
+
+BLOCK, CHUNK_BYTES, STEP_TOKENS, MOST_RUNNING = 16, 4096, 8192, 32
+TOKENS_PER_S, STEP_S, START_S = 400_000, 0.001, 0.02
+OTHERS = {"runner": [("runner", "v1"), ("runner", "v2")], "layout": [("layout", "NHD"), ("layout", "HND")],
+          "dtype": [("dtype", "bfloat16"), ("dtype", "float16")]}
+
+
+def prepare():
+    return ""
+
+
+class Blocks:
+    """Blocks in memory of the process, the least recently used of which leaves first."""
+
+    def __init__(self, most):
+        self.most, self.content = most, collections.OrderedDict()
+
+    def get(self, key):
+        if key in self.content:
+            self.content.move_to_end(key)
+        return self.content.get(key)
+
+    def put(self, key, content):
+        self.content[key] = content
+        self.content.move_to_end(key)
+        while len(self.content) > self.most:
+            self.content.popitem(last=False)
+
+
+class Daemon:
+    """Blocks in a daemon. A call that takes long has the engine leave the daemon alone for a second, as the adapters do."""
+
+    def __init__(self, socket, description):
+        import kvcache
+
+        self.client = kvcache.Client(socket, timeout=0.3, connect_timeout=0.2)
+        self.space = self.client.namespace(f"stub/{hashlib.sha256(description).hexdigest()[:12]}", {"engine": description.decode()})
+        self.quiet_until, self.counts = 0.0, collections.Counter()
+
+    def get(self, keys):
+        """Returns the contents of the leading keys that are stored."""
+        if not keys or time.monotonic() < self.quiet_until:
+            return []
+        began = time.monotonic()
+        found = self.space.match(keys)
+        rooms = [bytearray(CHUNK_BYTES) for _ in range(found)]
+        status = self.space.get(keys[:found], rooms).status if found else b""
+        self._note(began)
+        loaded = next((n for n, s in enumerate(status) if s != 0), found)
+        self.counts.update(lookups=len(keys), hits=found, loaded=loaded)
+        return [bytes(room) for room in rooms[:loaded]]
+
+    def put(self, keys, contents):
+        if keys and time.monotonic() >= self.quiet_until:
+            began = time.monotonic()
+            done = self.space.put(keys, contents, ack="accepted")
+            self.counts.update(stored=done.found, refused=len(keys) - done.found)
+            self._note(began)
+
+    def _note(self, began):
+        if time.monotonic() - began > 0.25:
+            self.quiet_until = time.monotonic() + 1
+
+
+class Memory(Blocks):
+    """vLLM's CPU tier: blocks that die with the engine."""
+
+    def get(self, keys):
+        found = []
+        for key in keys:
+            content = super().get(key)
+            if content is None:
+                break
+            found.append(content)
+        return found
+
+    def put(self, keys, contents):
+        for key, content in zip(keys, contents):
+            super().put(key, content)
+
+
+class Running:
+    def __init__(self, name, tokens, answer):
+        self.name, self.tokens, self.answer = name, tokens, answer
+        self.cached, self.said, self.state = 0, 0, None
+
+
+def keys_of(tokens):
+    """Returns the keys of the whole blocks of a prompt, except of a last block that would leave nothing to compute."""
+    keys, key = [], b""
+    for at in range(0, len(tokens) - BLOCK, BLOCK):
+        key = hashlib.sha256(key + repr(tokens[at:at + BLOCK]).encode()).digest()
+        keys.append(key)
+    return keys
+
+
+class Engine:
+    def __init__(self, job):
+        self.fault = os.environ.get("KVCACHE_STUB_FAULT", "")
+        time.sleep(START_S)
+        if self.fault == "start" and job["number"] % 3 == 2:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.description = repr([(n, job.get(n)) for n in ("shape", "runner", "layout", "dtype")]).encode()
+        self.name, self.waiting, self.running = "stub", collections.deque(), []
+        self.gpu, self.behind, self.steps, self.finished = Blocks(job["gpu_tokens"] // BLOCK), None, 0, 0
+        if job["arm"] in ("spec", "tier"):
+            self.behind = Daemon(job["socket"], b"all" if self.fault == "share" else self.description)
+        elif job["arm"] in ("cpu", "fs"):
+            self.behind = Memory(job["cpu_bytes"] // CHUNK_BYTES)
+
+    def add(self, name, tokens, answer):
+        self.waiting.append(Running(name, tokens, answer))
+
+    def _content(self, key):
+        return hashlib.sha256(self.description + key).digest() * (CHUNK_BYTES // 32)
+
+    def _prefill(self, request):
+        """Finds or computes the blocks of a prompt. Returns the number of computed tokens."""
+        keys = keys_of(request.tokens)
+        contents = []
+        for key in keys:
+            content = self.gpu.get(key)
+            if content is None:
+                break
+            contents.append(content)
+        rest = keys[len(contents):]
+        contents += self.behind.get(rest) if self.behind else []
+        request.cached = len(contents) * BLOCK
+        fresh = keys[len(contents):]
+        contents += [self._content(key) for key in fresh]
+        for key, content in zip(keys, contents):
+            self.gpu.put(key, content)
+        if self.behind:
+            self.behind.put(fresh, contents[len(keys) - len(fresh):])
+        request.state = hashlib.sha256(b"".join(contents) + repr(request.tokens[len(keys) * BLOCK:]).encode()).digest()
+        return len(request.tokens) - request.cached
+
+    def _plant(self):
+        self.steps += 1
+        if self.fault == "die" and self.steps == 5:
+            os._exit(7)
+        if self.fault == "wait" and self.steps == 5:
+            time.sleep(1)
+        while self.fault == "hang" and self.steps == 5:
+            time.sleep(0.1)
+
+    def step(self):
+        self._plant()
+        computed, steps = 0, []
+        while self.waiting and len(self.running) < MOST_RUNNING and computed < STEP_TOKENS:
+            request = self.waiting.popleft()
+            computed += self._prefill(request)
+            self.running.append(request)
+        time.sleep(STEP_S + computed / TOKENS_PER_S)
+        for request in list(self.running):
+            request.said += 1
+            token = int.from_bytes(hashlib.sha256(request.state + request.said.to_bytes(4, "little")).digest()[:2], "little")
+            finished = request.said == request.answer
+            self.finished += finished
+            reason = "error" if self.fault == "fail" and finished and self.finished == 3 else ""
+            steps.append(Progress(request.name, [token], request.cached, finished, reason))
+            if finished:
+                self.running.remove(request)
+        return steps
+
+    def forget(self):
+        self.gpu.content.clear()
+
+    def learned(self):
+        return dict(self.behind.counts) if isinstance(self.behind, Daemon) else {}

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM as an engine of the traffic benchmark: random weights, CUDA graphs, the scheduler and the worker in one process.
+
+One name of an arm is one way to offload: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with
+ours; spec, our spec.
+"""
+
+import gc
+import json
+import os
+import pathlib
+import sys
+
+from traffic_load import Progress, numbers_of
+
+SHAPES = {  # layers, hidden size, intermediate size, heads, heads of keys and values
+    "tiny": (8, 1024, 2816, 8, 8),
+    "8b": (32, 4096, 14336, 32, 8),
+    "32b": (64, 5120, 25600, 64, 8),
+}
+GRAPH_SIZES = [1, 2, 4, 8, 16, 24, 32]
+OTHERS = {"runner": [("VLLM_USE_V2_MODEL_RUNNER", "0"), ("VLLM_USE_V2_MODEL_RUNNER", "1")],
+          "layout": [("VLLM_KV_CACHE_LAYOUT", "NHD"), ("VLLM_KV_CACHE_LAYOUT", "HND")],
+          "dtype": [("dtype", "bfloat16"), ("dtype", "float16")]}
+OFFLOADING = "vllm:kv_offload_"
+
+
+def prepare():
+    """Imports vLLM. Returns why a process that did so cannot be forked; an empty string if it can."""
+    os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_USE_FLASHINFER_SAMPLER="0")
+    import torch
+    import vllm  # noqa: F401
+    from vllm import LLM, SamplingParams  # noqa: F401
+    from vllm.config import KVTransferConfig  # noqa: F401
+
+    return "CUDA is initialized by the import of vLLM" if torch.cuda.is_initialized() else ""
+
+
+def model(shape, folder):
+    """Returns a folder with the configuration of a Llama of this shape. vLLM invents the weights."""
+    folder = pathlib.Path(folder, f"model-{shape}")
+    folder.mkdir(exist_ok=True)
+    layers, hidden, intermediate, heads, kv_heads = SHAPES[shape]
+    config = dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_act="silu", initializer_range=0.02, rms_norm_eps=1e-5,
+                  max_position_embeddings=131072, rope_theta=500000.0, attention_bias=False, mlp_bias=False, tie_word_embeddings=False,
+                  torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2, vocab_size=128256, head_dim=128, num_hidden_layers=layers,
+                  hidden_size=hidden, intermediate_size=intermediate, num_attention_heads=heads, num_key_value_heads=kv_heads)
+    unfinished = folder / f"config.json.{os.getpid()}"
+    unfinished.write_text(json.dumps(config))
+    unfinished.rename(folder / "config.json")
+    return str(folder)
+
+
+def offloading_of(job):
+    """Returns the kv_connector_extra_config of an arm, or None without offloading."""
+    arm, socket = job["arm"], job.get("socket")
+    options = dict(cpu_bytes_to_use=job["cpu_bytes"], **job.get("extra", {}))
+    if arm == "none":
+        return None
+    if arm == "cpu":
+        return dict(options, spec_name="CPUOffloadingSpec")
+    if arm == "spec":
+        return dict(options, spec_name="KvcacheOffloadingSpec", spec_module_path="kvcache.vllm.spec", kvcache_socket=socket,
+                    load_policy=job["policy"])
+    tier = dict(type="fs", root_dir=job["files"]) if arm == "fs" else dict(type="kvcache", socket=socket, load_policy=job["policy"])
+    return dict(options, spec_name="TieringOffloadingSpec", secondary_tiers=[tier])
+
+
+def arguments_of(job):
+    """Returns the arguments of LLM(), except the connector's."""
+    load = job["load"]
+    longest = load["first"] + load["turns"] * (load["add"] + load["answer"]) + 64
+    how = dict(model=model(job["shape"], job["models"]), load_format="dummy", skip_tokenizer_init=True, dtype=job.get("dtype", "bfloat16"),
+               max_model_len=max(longest, 1024), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
+               max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
+               num_gpu_blocks_override=job["gpu_tokens"] // 16, tensor_parallel_size=job["tp"], disable_custom_all_reduce=job["tp"] > 1)
+    if job["eager"]:
+        how["enforce_eager"] = True
+    else:
+        how["compilation_config"] = {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": GRAPH_SIZES}
+    if job.get("kv_bytes"):  # beside other engines vLLM's profile of free memory would fail
+        how["kv_cache_memory_bytes"] = job["kv_bytes"]
+    return how
+
+
+class Engine:
+    def __init__(self, job):
+        prepare()
+        os.environ.update(job.get("env", {}))
+        import vllm
+        from vllm.config import KVTransferConfig
+
+        how, options = arguments_of(job), offloading_of(job)
+        if options is not None:
+            how["kv_transfer_config"] = KVTransferConfig(kv_connector="OffloadingConnector", kv_role="kv_both",
+                                                         kv_connector_extra_config=options)
+        self.llm = vllm.LLM(**how)
+        self.name = f"vLLM {vllm.__version__}"
+        self.core, self.seen = self.llm.llm_engine, {}
+        self.warm_up(job["load"]["first"])
+
+    def warm_up(self, longest):
+        for count in (300, longest):
+            self.llm.generate([dict(prompt_token_ids=numbers_of(10**9 + count, count))], self._sampling(4), use_tqdm=False)
+
+    @staticmethod
+    def _sampling(count):
+        from vllm import SamplingParams
+
+        return SamplingParams(temperature=0, max_tokens=count, ignore_eos=True, detokenize=False)
+
+    def add(self, name, tokens, answer):
+        self.seen[name] = 0
+        self.core.add_request(name, dict(prompt_token_ids=tokens), self._sampling(answer))
+
+    def step(self):
+        steps = []
+        for output in self.core.step():
+            if output.request_id not in self.seen:
+                continue
+            one = output.outputs[0] if output.outputs else None
+            tokens = list(one.token_ids)[self.seen[output.request_id]:] if one else []
+            self.seen[output.request_id] += len(tokens)
+            reason = one.finish_reason if one else "no output"
+            failed = output.finished and reason not in ("length", "stop")
+            steps.append(Progress(output.request_id, tokens, output.num_cached_tokens or 0, output.finished, str(reason) if failed else ""))
+        return steps
+
+    def forget(self):
+        """Empties the GPU's prefix cache. Stores that are under way end with the steps of small requests."""
+        for attempt in range(100):
+            if self.llm.reset_prefix_cache(reset_connector=True):
+                return
+            self.llm.generate([dict(prompt_token_ids=numbers_of(2 * 10**9 + attempt, 32))], self._sampling(3), use_tqdm=False)
+        raise RuntimeError("vLLM does not reset its prefix cache")
+
+    def learned(self):
+        """Returns what the connector counted and what the policies learned; why not, where a version does not say it."""
+        known = {}
+        try:
+            self.core.do_log_stats()
+            known.update({m.name.removeprefix(OFFLOADING): m.value for m in self.llm.get_metrics()
+                          if m.name.startswith(OFFLOADING) and hasattr(m, "value")})
+        except Exception as problem:  # noqa: BLE001 a figure that is missing must not cost the run
+            known["metrics"] = repr(problem)[:200]
+        try:
+            known.update(policies())
+        except Exception as problem:  # noqa: BLE001
+            known["policies"] = repr(problem)[:200]
+        return known
+
+
+def policies():
+    """Returns the rates that the load policies of this process have learned."""
+    module = sys.modules.get("kvcache.vllm.policy")
+    found = [o for o in gc.get_objects() if isinstance(o, module.LoadPolicy)] if module else []
+    return {f"policy{number or ''}": dict(prefill_tokens_per_s=round(p.prefill), memory_bytes_per_s=round(p.rates[0]),
+                                          disk_bytes_per_s=round(p.rates[1]), memory_samples=getattr(p, "memory_samples", None),
+                                          overhead_ms=round(p.overhead_s * 1e3, 2))
+            for number, p in enumerate(found)}

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The traffic benchmark (tests/engines/traffic.py) rehearsed without a GPU: every mode, over real daemons, with an engine that is a stub.
+
+The stub's answers depend on the bytes of its blocks. A planted fault of the stub must be reported by the driver, so that a run on a GPU
+machine cannot pass because it measured nothing.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+import uuid
+import zipfile
+
+import harness
+import pytest
+
+FAKE_SITE = pathlib.Path(__file__).resolve().parent / "fake_site"
+ENGINES = pathlib.Path(__file__).resolve().parents[1] / "engines"
+sys.path.insert(0, str(ENGINES))
+
+import traffic  # noqa: E402
+import traffic_load  # noqa: E402
+import traffic_report  # noqa: E402
+import traffic_vllm  # noqa: E402
+
+SMALL = ("--pack", str(harness.BUILD), "--engine", "stub", "--memory", "64MiB", "--store", "512MiB", "--sessions", "6", "--concurrency", "4",
+         "--turns", "3", "--first", "256", "--add", "64", "--answer", "4", "--think", "0.01", "--gpu-tokens", "512", "--beside", "64MiB",
+         "--longest-wait", "60")
+SLOWLY = ("--sessions", "4", "--think", "1")  # something is left to do when the driver looks, however busy the machine is
+
+
+class Drive:
+    """A run of the driver to its end."""
+
+    def __init__(self, directory, *words, fault=""):
+        self.out, self.scratch = pathlib.Path(directory) / "out", pathlib.Path(directory) / "scratch"
+        self.scratch.mkdir(exist_ok=True)
+        self.mark = uuid.uuid4().hex
+        env = dict(os.environ, KVCACHE_STUB_FAULT=fault, KVCACHE_TRAFFIC_MARK=self.mark, TMPDIR=str(self.scratch))
+        each = () if "--each" in words else ("--each", str(40 * harness.slow()))
+        command = [sys.executable, ENGINES / "traffic.py", *SMALL, "--budget", str(50 * harness.slow()), *each, "--out", self.out,
+                   "--scratch", self.scratch, *words]
+        self.process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def end(self):
+        self.said = self.process.communicate()[0]
+        self.code = self.process.returncode
+        assert "Traceback" not in self.said, self.said
+        if self.code != 2:
+            figures = json.loads((self.out / "figures.json").read_text())
+            self.rows, self.remarks = figures["rows"], figures["remarks"]
+            assert not list(self.scratch.glob("kvcache-traffic-*")), self.said
+        self.wait_for_end()
+        return self
+
+    def living(self):
+        """Returns the command lines of this run's processes, which inherit its mark."""
+        found = []
+        for process in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark in (process / "environ").read_text(errors="replace") and process.name != str(self.process.pid):
+                    found.append((process / "cmdline").read_text().replace("\0", " "))
+            except OSError:
+                continue
+        return found
+
+    def wait_for_end(self):
+        harness.wait_until(lambda: not self.living(), lambda: f"{self.living()} are alive")
+
+
+def drive(directory, *words, fault=""):
+    return Drive(directory, *words, fault=fault).end()
+
+
+def test_arms_alternate_and_the_table_compares_them(directory):
+    run = drive(directory, "--arms", "none,cpu,fs,spec,tier", "--rounds", "2")
+    assert run.code == 0, run.said
+    assert [row["arm"] for row in run.rows] == ["none", "cpu", "fs", "spec", "tier", "cpu", "fs", "spec", "tier", "none"]
+    assert all(row["outcome"] == "ok" and row["requests"] == 18 and row["failed"] == row["unanswered"] == 0 for row in run.rows), run.rows
+    cached = {row["arm"]: row["cached_tokens"] for row in run.rows}
+    assert cached["none"] < cached["spec"] and cached["cpu"] == cached["spec"] == cached["tier"]
+    text = (run.out / "table.md").read_text()
+    for part in ("| spec | 2 |", "× cpu", "- spec round 2: hits", "The daemon's status at the end of tier, round 2", "later turns p50"):
+        assert part in text and (part in run.said or "status" in part), part
+    assert (run.out / "logs.txt").stat().st_size > 0
+
+
+def test_rounds_have_seeds_of_their_own_and_arms_equal_prompts():
+    options = traffic.options_of([*SMALL])
+    first, second = options.load(0), options.load(1)
+    assert traffic_load.prompt_of(first, 3, 2) == traffic_load.prompt_of(options.load(0), 3, 2)
+    assert traffic_load.prompt_of(first, 3, 2) != traffic_load.prompt_of(second, 3, 2)
+    earlier, later = traffic_load.prompt_of(first, 3, 1), traffic_load.prompt_of(first, 3, 2)
+    assert later[:len(earlier)] == earlier and len(later) == 256 + 2 * (64 + 4)
+
+
+def test_a_killed_engine_is_started_again_and_its_sessions_go_on(directory):
+    run = drive(directory, *SLOWLY, "--kill-at", "0.2", "--arms", "cpu,spec")
+    assert run.code == 0, run.said
+    assert [(row["arm"], row["variant"]) for row in run.rows] == [("cpu", ""), ("cpu", "killed"), ("spec", ""), ("spec", "killed")]
+    rows = {(row["arm"], row["variant"]): row for row in run.rows}
+    for row in run.rows:
+        assert row["requests"] == 12 and len(row["starts_s"]) == (2 if row["variant"] else 1) and (row["down_s"] is not None) == bool(row["variant"])
+    assert rows["spec", "killed"]["cached_tokens"] == rows["spec", ""]["cached_tokens"] > rows["cpu", "killed"]["cached_tokens"]
+    assert sum("without that time" in remark for remark in run.remarks) == 2
+
+
+def test_a_kill_after_the_end_is_not_called_measured(directory):
+    run = drive(directory, "--kill-at", "600", "--arms", "cpu")
+    assert run.code == 1 and run.rows[1]["outcome"] == "not measured: the traffic ended before the engine was killed"
+
+
+@pytest.mark.parametrize("words", [(), ("--at-once", "3"), ("--no-fork",)])
+def test_starts_are_counted_beside_a_process_that_stores(directory, words):
+    run = drive(directory, "--starts", "6", *words)
+    assert run.code == 0 and "6 of 6 starts serve" in run.remarks[-1], run.said
+    assert any(r.startswith("stored beside: stored ") and "stored 0 " not in r for r in run.remarks), run.remarks
+
+
+def test_a_start_that_fails_is_counted(directory):
+    run = drive(directory, "--starts", "6", fault="start")
+    assert run.code == 1 and "4 of 6 starts serve" in run.remarks[-1]
+    assert [row["round"] for row in run.rows if "previous error during capture" in row["outcome"]] == [3, 6]
+
+
+def test_requests_one_after_the_other(directory):
+    run = drive(directory, "--sequential", "14", "--arms", "none,cpu,spec")
+    assert run.code == 0, run.said
+    assert [row["requests"] for row in run.rows] == [14] * 3
+    assert run.rows[0]["cached_tokens"] == 0 < run.rows[1]["cached_tokens"] == run.rows[2]["cached_tokens"]
+
+
+def test_requests_of_a_trace(directory):
+    trace = pathlib.Path(directory) / "trace.jsonl"
+    sessions = [[100 * s + n for n in range(2 + t)] for t in range(4) for s in range(1, 4)] + [[900, 901]]  # the last has one turn
+    trace.write_text("".join(json.dumps(dict(hash_ids=ids)) + "\n" for ids in sessions))
+    assert [len(p) for p in traffic_load.trace_prompts(trace, 99)] == [64 * (2 + t) for t in range(4) for _ in range(3)]
+    run = drive(directory, "--sequential", "10", "--trace", trace, "--arms", "spec")
+    assert run.code == 0 and run.rows[0]["requests"] == 10 and run.rows[0]["cached_tokens"] > 0, run.said
+
+
+@pytest.mark.parametrize("kind", ["kill", "hang", "full"])
+def test_waits_are_measured_while_the_daemon_fails(directory, kind):
+    early = ("--fault-at", "0") if kind == "full" else ()  # filling a daemon takes a while
+    run = drive(directory, *SLOWLY, "--daemon-fault", f"none,{kind}", "--arms", "spec", "--fault-seconds", "1.5", *early)
+    assert run.code == 0, run.said
+    calm, row = run.rows
+    assert calm["variant"] == "none" and row["variant"] == kind and "fault_s" not in calm
+    assert row["requests"] == 12 and row["failed"] == row["unanswered"] == 0 and row["fault_s"] > 0 and row["fault_requests"] > 0
+    assert any(f"daemon {kind}: 0 of 12 requests failed, 0 unanswered, 0 waited over 60 s" in remark for remark in run.remarks)
+    if kind == "full":
+        pool = row["full_status"]
+        assert pool["leased_bytes"] >= pool["bytes"] // 4 and "leased" in row["full"], row
+    if kind == "hang":
+        assert row["fault_longest_ms"] > 250, "the stub waits 0.3 s for a daemon that hangs"
+
+
+def test_a_daemon_that_is_full_is_found_so_in_each_round(directory):
+    run = drive(directory, *SLOWLY, "--daemon-fault", "full", "--arms", "spec", "--fault-seconds", "0.1", "--fault-at", "0", "--rounds", "2")
+    assert run.code == 0 and all(row["full_status"]["leased_bytes"] >= 16 << 20 for row in run.rows), run.said
+    logs = (run.out / "logs.txt").read_text()
+    assert logs.count("##### spec-full-1-daemon.log") == logs.count("##### spec-full-2-filler.log") == 1
+
+
+def test_a_request_that_waits_too_long_is_reported(directory):
+    run = drive(directory, *SLOWLY, "--daemon-fault", "kill", "--arms", "spec", "--fault-seconds", "0.1", "--longest-wait", "0.5", fault="wait")
+    assert run.code == 1 and run.rows[0]["over_limit"] > 0 and run.rows[0]["longest_ms"] >= 1000, run.said
+
+
+def test_a_request_that_fails_is_reported(directory):
+    run = drive(directory, "--arms", "cpu", fault="fail")
+    assert run.code == 1 and run.rows[0]["failed"] == 1
+    assert [a["reason"] for a in run.rows[0]["answers"] if not a["ok"]] == ["error"]
+
+
+@pytest.mark.parametrize("what", ["runner", "layout", "dtype"])
+def test_two_engines_on_one_daemon_answer_as_without_a_cache(directory, what):
+    run = drive(directory, "--identity", what)
+    assert run.code == 0, run.said
+    assert [row["arm"] for row in run.rows] == ["none", "none", "spec", "spec", "spec"]
+    assert sum("12 of 12 answers are those without a cache" in remark for remark in run.remarks) == 3
+    assert len({a for row in run.rows for a in [row["variant"]]}) == 2
+
+
+def test_engines_that_share_wrong_bytes_are_found(directory):
+    run = drive(directory, "--identity", "dtype", fault="share")
+    assert run.code == 1 and any("0 of 12 answers are those without a cache" in remark for remark in run.remarks), run.said
+
+
+def test_a_hang_prints_stacks_and_the_next_arm_runs(directory):
+    run = drive(directory, "--arms", "cpu,spec", "--each", "3", "--silence", "1", fault="hang")
+    assert run.code == 1 and [row["outcome"].partition(",")[0] for row in run.rows] == ["not finished: time limit"] * 2, run.said
+    logs = (run.out / "logs.txt").read_text()
+    assert logs.count("most recent call first") >= 2 and "_plant" in logs
+
+
+def test_an_engine_that_dies_is_reported_with_its_status(directory):
+    run = drive(directory, "--arms", "cpu", fault="die")
+    assert run.code == 1 and run.rows[0]["outcome"] == "not finished: the engine ended with 7" and run.rows[0]["unanswered"] > 0
+
+
+def test_an_arm_that_does_not_start_twice_is_skipped(directory):
+    run = drive(directory, "--arms", "spec", "--rounds", "3", "--store", "1KiB")  # the daemon refuses such a store
+    assert run.code == 1 and run.rows[0]["outcome"].startswith("not run: the daemon did not become ready"), run.said
+
+
+def test_what_does_not_fit_the_budget_is_skipped_and_the_table_printed(directory):
+    run = drive(directory, "--arms", "cpu,none", "--rounds", "2", "--budget", "40", "--estimate", "36")
+    assert run.code in (0, 3)  # the first run decides what the others are expected to take
+    run = drive(directory, "--arms", "cpu,none", "--budget", "10", "--estimate", "30")
+    assert run.code == 3 and run.rows == [] and sum("skipped" in remark for remark in run.remarks) == 2
+    assert "# stub, 8b" in run.said and "No run." in run.said
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_no_process_outlives_the_driver(directory, number, code):
+    run = Drive(directory, "--arms", "spec", "--silence", "600", fault="hang")
+    harness.wait_until(lambda: any("kvcache-daemon" in line for line in run.living()) and len(run.living()) >= 3, lambda: f"{run.living()} only")
+    run.process.send_signal(number)
+    said = run.process.communicate()[0]
+    assert run.process.returncode == code, said
+    run.wait_for_end()
+    assert ("# stub, 8b" in said) == (number == signal.SIGTERM)
+
+
+def test_memory_is_limited_where_the_host_permits_it(directory):
+    run = drive(directory, "--cgroup", "256MiB", "--arms", "spec")
+    assert run.code == 0, run.said
+    memory = run.rows[0]["memory"]
+    if "unlimited" in memory:
+        assert memory["unlimited"].startswith("no memory cgroup: ")
+        pytest.skip(memory["unlimited"])
+    assert 0 < memory["highest_bytes"] <= 256 << 20
+
+
+@pytest.mark.parametrize("words, message", [
+    (("--arms", "cpu,gpu"), "gpu is not known; use none, cpu, fs, spec, tier"),
+    (("--memory", "3X"), "3X is not a size; use a number and KiB, MiB or GiB"),
+    (("--tier-memory", "3GiB"), "3GiB is not CPU+POOL"),
+    (("--tier-memory", "3GiB+x"), "x is not a size"),
+    (("--shape", "9b"), "9b is not known"),
+    (("--set", "memory.pool"), "memory.pool is not KEY=VALUE"),
+    (("--starts", "2", "--kill-at", "3"), "--kill-at and --starts cannot be combined"),
+    (("--starts", "2", "--sequential", "3"), "cannot be combined with --sequential"),
+    (("--starts", "2", "--arms", "cpu"), "cpu has no daemon"),
+    (("--daemon-fault", "slow"), "slow is not known; use none, kill, hang, full"),
+])
+def test_a_wrong_option_is_refused(capsys, words, message):
+    with pytest.raises(SystemExit) as refused:
+        traffic.options_of([*SMALL, *words])
+    assert refused.value.code == 2 and message in capsys.readouterr().err
+
+
+def test_a_pack_without_a_daemon_is_refused(directory):
+    run = subprocess.run([sys.executable, ENGINES / "traffic.py", "--pack", directory], capture_output=True, text=True)
+    assert run.returncode == 1 and "kvcache-daemon does not exist" in run.stderr
+
+
+def test_pack_and_site_may_be_archives(directory):
+    folder = pathlib.Path(directory)
+    wheel = zipfile.ZipFile(folder / "kvcache-0-py3-none-any.whl", "w")
+    for path in (harness.SOURCE / "client/python/kvcache").rglob("*.py"):
+        wheel.write(path, path.relative_to(harness.SOURCE / "client/python"))
+    wheel.close()
+    for name in ("daemon/kvcache-daemon", "client/ctl/kvcachectl", "client/lib/libkvcache.so.1"):
+        (folder / "pack" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy((harness.BUILD / name).resolve(), folder / "pack" / name)
+    shutil.copy(wheel.filename, folder / "pack")
+    with tarfile.open(folder / "pack.tar", "w") as pack:
+        pack.add(folder / "pack", "pack")
+    with tarfile.open(folder / "site.tar.xz", "w:xz") as site:
+        for path in FAKE_SITE.iterdir():
+            site.add(path, path.name)
+    run = drive(directory, "--pack", folder / "pack.tar", "--engine", "vllm", "--site", folder / "site.tar.xz", "--arms", "spec")
+    assert run.code == 0 and run.rows[0]["cached_tokens"] > 0 and not any("wheel" in remark for remark in run.remarks), run.said
+    (folder / "site.tar.xz").rename(folder / "pack" / "site.tar.xz")
+    run = drive(directory, "--pack", folder / "pack", "--engine", "vllm", "--arms", "spec")
+    assert run.code == 0 and run.rows[0]["version"] == "vLLM fake", run.said
+
+
+def options_for(arm, models, *words):
+    options = traffic.options_of(["--pack", "/pack", *words])
+    return options.job(arm, 1, argparse.Namespace(daemon=argparse.Namespace(socket="/s"), files="/files", cgroup="",
+                                                          host=argparse.Namespace(scratch=models)))
+
+
+def test_vllm_gets_the_connector_of_each_arm(tmp_path):
+    offloading = {arm: traffic_vllm.offloading_of(options_for(arm, tmp_path, "--extra", "sync_load_budget_bytes=1024"))
+                  for arm in ("none", "cpu", "fs", "tier", "spec")}
+    assert offloading["none"] is None
+    assert offloading["cpu"] == dict(spec_name="CPUOffloadingSpec", cpu_bytes_to_use=40 << 30, sync_load_budget_bytes=1024)
+    assert offloading["fs"]["secondary_tiers"] == [dict(type="fs", root_dir="/files")]
+    assert offloading["tier"]["secondary_tiers"] == [dict(type="kvcache", socket="/s", load_policy="auto")]
+    assert offloading["spec"]["spec_module_path"] == "kvcache.vllm.spec" and offloading["spec"]["kvcache_socket"] == "/s"
+    arguments = traffic_vllm.arguments_of(options_for("spec", tmp_path, "--shape", "tiny"))
+    assert arguments["num_gpu_blocks_override"] == 4096 and arguments["compilation_config"]["cudagraph_mode"] == "FULL_DECODE_ONLY"
+    assert arguments["max_model_len"] == 4096 + 4 * (1024 + 64) + 64
+    assert json.loads((pathlib.Path(arguments["model"]) / "config.json").read_text())["num_hidden_layers"] == 8
+    assert "enforce_eager" in traffic_vllm.arguments_of(options_for("spec", tmp_path, "--eager"))
+
+
+@pytest.mark.parametrize("words", [("--arms", "none,cpu,spec,tier"), (*SLOWLY, "--arms", "spec", "--kill-at", "0.2", "--eager"),
+                                   ("--starts", "3", "--at-once", "3"), ("--identity", "runner"), ("--identity", "layout"), ("--identity", "dtype")])
+def test_vllm_s_interface_is_used_in_every_mode(directory, words):
+    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--shape", "tiny", *words)
+    assert run.code == 0 and all(row["version"] == "vLLM fake" and row["failed"] == 0 for row in run.rows), run.said
+    assert "imported vllm in" in run.said and any("the pack has no wheel of the package" in remark for remark in run.remarks)
+    assert {answer["answer"] for row in run.rows for answer in row["answers"]} == {4}
+    learned = [row["learned"] for row in run.rows]
+    assert all(known["kvcache_hits"] == 3 and "load_size" not in known and known["policy"]["memory_samples"] == 0 for known in learned), learned
+    if "none,cpu,spec,tier" in words:
+        cached = [row["cached_tokens"] for row in run.rows]
+        assert cached[0] < cached[1] == cached[2] == cached[3]
+
+
+def test_engines_are_not_forked_where_cuda_is_initialized_or_needs_an_exec(directory, monkeypatch):
+    monkeypatch.setenv("FAKE_CUDA_INITIALIZED", "1")
+    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--arms", "spec")
+    assert run.code == 0 and "each engine is a new process: cannot fork: CUDA is initialized" in run.said
+    monkeypatch.delenv("FAKE_CUDA_INITIALIZED")
+    monkeypatch.setenv("FAKE_CUDA_NEEDS_EXEC", "driver")
+    run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--arms", "spec")
+    assert run.code == 0 and "spec-1 again, in a new process" in run.said, run.said
+
+
+def test_a_run_is_expected_to_take_as_long_as_its_arm_took_except_at_first():
+    driver = traffic.Driver(traffic.options_of([*SMALL, "--estimate", "33"]))
+    assert driver.expected_s("spec") == 33
+    for arm, seconds, expected in (("cpu", 90, 90), ("tier", 60, 60), ("spec", 20, 20), ("spec", 25, 25), ("cpu", 50, 25)):
+        driver.took.append((arm, seconds))
+        assert driver.expected_s("spec") == expected
+    assert driver.expected_s("cpu") == 50 and driver.expected_s("none") == 60
+
+
+def test_memory_of_the_tier_may_be_split():
+    options = traffic.options_of(["--pack", "/pack", "--tier-memory", "8GiB+4GiB"])
+    assert (options.cpu_of("tier"), options.pool_of("tier"), options.pool_of("spec")) == (8 << 30, 4 << 30, 40 << 30)
+
+
+def test_engines_offer_the_same_interface():
+    stub = importlib.import_module("traffic_stub")
+    public = {name for name in vars(stub.Engine) if not name.startswith("_")}
+    assert public - set(vars(traffic_vllm.Engine)) == set() and stub.OTHERS.keys() == traffic_vllm.OTHERS.keys() and callable(stub.prepare)
+
+
+def test_percentiles_and_ratios():
+    assert traffic_report.percentile([], 0.5) is None and traffic_report.percentile([3, 1, 2], 0.5) == 2
+    assert traffic_report.percentile(range(100), 0.99) == 99
+    rows = [dict(arm=arm, round=n, outcome="ok", seconds=s, later_p50_ms=1.0, engine="stub") for arm, times in
+            (("cpu", (10, 12, 11)), ("spec", (22, 20, 24))) for n, s in enumerate(times)]
+    rows.append(dict(arm="spec", round=9, outcome="did not start: x | y", seconds=None, engine="stub"))
+    assert "| spec | 3 | 18.2% | 22.00 | 2.000 |" in traffic_report.medians_table(rows, "cpu")
+    assert "did not start: x / y" in traffic_report.runs_table(rows)
