@@ -106,7 +106,22 @@ static const struct shape shapes[] = {
           0,
           0,
           0 },
+        { "padded regions of two sizes", { .kind = KVCACHE_LAYOUT_REGIONS, .blocks = 8 }, 0, 0, 0 },
 };
+
+enum { LISTED = 5 };
+
+/* Pages of two sizes in one tensor, each with padding behind it, and one of odd bytes apart. */
+static void list_regions(struct kvcache_layout *l, struct kvcache_layout_region *regions,
+                         cu_address device)
+{
+        for (unsigned i = 0; i < LISTED - 1; i++)
+                regions[i] = (struct kvcache_layout_region){ device + i * 8192, 4 * 8192,
+                                                             i % 2 ? 4096 : 7680 };
+        regions[LISTED - 1] = (struct kvcache_layout_region){ device + (1 << 20), 999, 777 };
+        l->regions = regions;
+        l->n_regions = LISTED;
+}
 
 /* What has to be in memory after blocks 0 to 3 of `from` came into 7 to 4 of `to`. */
 static void expect(const struct kvcache_layout *l, const struct shape *s, cu_address base,
@@ -132,6 +147,7 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
                 *wanted = malloc(CHECK_BYTES);
         struct kvcache_gpu_block blocks[4];
         struct kvcache_layout_info info = { .size = sizeof(info) };
+        struct kvcache_layout_region regions[LISTED];
         uint64_t bases[MAX_LAYERS];
         struct kvcache_layout l = s->l;
         cu_event ready, done;
@@ -141,7 +157,10 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
         };
 
         l.size = sizeof(l);
-        l.bases = bases;
+        if (l.kind == KVCACHE_LAYOUT_REGIONS)
+                list_regions(&l, regions, device);
+        else
+                l.bases = bases;
         for (unsigned i = 0; i < l.layers; i++)
                 bases[i] = device;
         MUST(kvcache_layout_measure(&l, &info, NULL, 0) == 0, "the layout");

@@ -452,7 +452,7 @@ static void a_chunk_of_another_length_is_no_hit(void **state)
         assert_memory(f);
 }
 
-/* --- what is refused --- */
+/* --- refusals --- */
 
 static void malformed_chunks_are_refused(void **state)
 {

@@ -195,7 +195,7 @@ static void only_the_block_that_is_adjacent_is_joined(void **state)
         assert_int_equal(p[0].bytes, 24);
 }
 
-/* --- what is refused --- */
+/* --- refusals --- */
 
 static void malformed_lists_are_refused_with_the_reason(void **state)
 {
@@ -246,7 +246,7 @@ static void malformed_lists_are_refused_with_the_reason(void **state)
         REFUSE_REGION(stride, (UINT64_MAX - 8192 - 31) / 3 + 1, -EOVERFLOW, "memory");
         REFUSE_REGION(base, UINT64_MAX - 3 * 32 - 31, -EOVERFLOW, "memory");
         memcpy(r, good, sizeof(r));
-        r[1].base = UINT64_MAX - 3 * 32 - 32; /* its last byte is the last one but one */
+        r[1].base = UINT64_MAX - 3 * 32 - 32; /* the last byte is the last address but one */
         l = layout_of(r, 2, 4);
         assert_int_equal(measure(&l).block_bytes, 80);
 
