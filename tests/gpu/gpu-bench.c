@@ -140,8 +140,8 @@ static void bench_regions(struct rig *r, uint64_t bytes, uint64_t *space)
                 }
         rig_detach(r);
         for (unsigned k = 0; k < 4; k++) {
-                static const char *const rows[] = { "get, outer first", "get, listed regions",
-                                                    "put, outer first", "put, listed regions" };
+                static const char *const rows[] = { "outer first, get", "listed regions, get",
+                                                    "outer first, put", "listed regions, put" };
 
                 printf("%-28s", rows[k]);
                 for (unsigned p = 0; p < ARRAY_SIZE(pieces); p++)

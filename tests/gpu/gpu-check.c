@@ -330,7 +330,8 @@ int main(int argc, char **argv)
         struct rig r;
 
         if (argc < 3) {
-                fprintf(stderr, "usage: gpu-check SOCKET check|gds|bench|gds-bench [SCALE]\n");
+                fprintf(stderr,
+                        "usage: gpu-check SOCKET check|regions|gds|bench|gds-bench [SCALE]\n");
                 return 2;
         }
         if (strcmp(argv[2], "probe") == 0)
@@ -338,9 +339,9 @@ int main(int argc, char **argv)
         if (!has_gpu(&r))
                 return SKIPPED;
         rig_open(&r, argv[1]);
-        if (strcmp(argv[2], "check") == 0) {
+        if (strcmp(argv[2], "check") == 0 || strcmp(argv[2], "regions") == 0) {
                 r.staging_bytes = CHECK_STAGING_BYTES;
-                gpu_check(&r);
+                gpu_check(&r, strcmp(argv[2], "regions") == 0);
         } else if (strcmp(argv[2], "gds") == 0) {
                 r.staging_bytes = CHECK_STAGING_BYTES;
                 gds_check(&r, argc > 3 ? argv[3] : NULL);

@@ -73,7 +73,7 @@ double median(double *v, size_t n);
 void wait_until_written(struct rig *r);
 
 /* gpu-layouts.c, gpu-bench.c */
-void gpu_check(struct rig *r);
+void gpu_check(struct rig *r, bool listed); /* layouts that list their regions, or all others */
 void gpu_bench(struct rig *r, unsigned scale);
 
 /* Blocks on disk come by cuFile, or the other way for this reason and no other: each byte. */
