@@ -207,6 +207,49 @@ static void a_list_loads_what_the_same_memory_stored(void **state)
                 assert_true(block_is(f, i, 1 + i));
 }
 
+/* Moves blocks out and back. Returns what the engine counted meanwhile. */
+static struct kvcache_gpu_counts move_all(struct fixture *f, uint64_t first_key)
+{
+        struct kvcache_gpu_counts before = info_of(f).counts, after;
+        uint64_t *a = (uint64_t *)&after, *b = (uint64_t *)&before;
+        struct job *j = job_of(f, BLOCKS, first_key, 0);
+
+        assert_int_equal(put(f, j), 0);
+        j = job_of(f, BLOCKS, first_key, 0);
+        assert_int_equal(get(f, j), 0);
+        assert_statuses(j, KVCACHE_OK);
+        after = info_of(f).counts;
+        for (size_t i = 0; i < sizeof(after) / sizeof(*a); i++)
+                a[i] -= b[i];
+        return after;
+}
+
+/* The engine gets the same list of copies from both descriptions, so that neither is slower. */
+static void a_list_makes_the_same_copies_as_the_layout_of_its_memory(void **state)
+{
+        struct kvcache_layout_region same[2 * LAYERS];
+        struct fixture *f = *state;
+
+        connect_to(f, &(struct fake_options){ .pool_bytes = 16 << 20 });
+        for (unsigned i = 0; i < 2 * LAYERS; i++)
+                same[i] = (struct kvcache_layout_region){ f->bases[i / 2] + i % 2 * BLOCKS * REGION,
+                                                          REGION, REGION };
+        for (unsigned w = 0; w < ARRAY_SIZE(ways); w++) {
+                struct kvcache_gpu_counts as_layout, as_list;
+
+                attach_with(f, ways[w].engine, ways[w].flags);
+                lay_out(f, KVCACHE_LAYOUT_OUTER_FIRST);
+                as_layout = move_all(f, 200 * w);
+                list_regions(f);
+                f->layout.regions = same;
+                f->layout.n_regions = 2 * LAYERS;
+                as_list = move_all(f, 200 * w + 100);
+                assert_memory_equal(&as_list, &as_layout, sizeof(as_list));
+                assert_int_equal(as_list.pieces, 2 * BLOCKS * 2 * LAYERS);
+                detach_gds(f);
+        }
+}
+
 /* Blocks of 1,024 pieces each: a batch takes as many as its list of copies has room for. */
 static void blocks_of_1024_pieces_are_moved(void **state)
 {
@@ -542,6 +585,7 @@ int main(void)
                 TEST(regions_go_out_and_come_back_by_every_engine),
                 TEST(regions_are_read_and_written_by_cufile),
                 TEST(a_list_loads_what_the_same_memory_stored),
+                TEST(a_list_makes_the_same_copies_as_the_layout_of_its_memory),
                 TEST(blocks_of_1024_pieces_are_moved),
                 TEST(chunks_of_three_blocks_by_every_engine),
                 TEST(chunks_of_three_blocks_by_cufile),
