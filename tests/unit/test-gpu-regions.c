@@ -396,6 +396,37 @@ static void chunks_of_three_blocks_by_cufile(void **state)
         assert_fallbacks(f, KVCACHE_GPU_GDS_NONE, 0);
 }
 
+/* A load of the last of three long blocks reads its bytes, and two pages more at most. */
+static void a_load_reads_only_the_blocks_that_it_needs(void **state)
+{
+        enum { LONG = 2 * LARGE + 6000, N = 8 };
+        struct fixture *f = *state;
+        struct job_of_chunks *j;
+        uint64_t before;
+
+        begin_gds(f);
+        list_regions(f);
+        regions[1].stride = regions[1].bytes = 6000;
+        for (unsigned b = 0; b < BLOCKS; b++)
+                write_block(f, b, 1 + b / CHUNK_BLOCKS, b % CHUNK_BLOCKS * LONG);
+        j = chunks_of(f, N, 1, 0);
+        assert_int_equal(kvcache_gpu_put_blocks(f->gpu, &j->q), 0);
+        assert_int_equal(finish(f), 0);
+        assert_chunks(j, KVCACHE_OK);
+        fill_memory(f);
+        for (unsigned i = 0; i < N; i++) {
+                leave_out(j, i * CHUNK_BLOCKS, 2);
+                expect_block(i * CHUNK_BLOCKS + 2, 1 + i, 2 * LONG);
+        }
+        before = info_of(f).gds.read_bytes;
+        assert_int_equal(kvcache_gpu_get_blocks(f->gpu, &j->q), 0);
+        assert_int_equal(finish(f), 0);
+        assert_chunks(j, KVCACHE_OK);
+        assert_memory(f);
+        assert_int_equal(info_of(f).gds.blocks, N);
+        assert_in_range(info_of(f).gds.read_bytes - before, N * LONG, N * (LONG + 2 * 4096));
+}
+
 /* Chunks of several blocks of a kind that has layers and tokens. */
 static void other_kinds_have_chunks_of_several_blocks(void **state)
 {
@@ -589,6 +620,7 @@ int main(void)
                 TEST(blocks_of_1024_pieces_are_moved),
                 TEST(chunks_of_three_blocks_by_every_engine),
                 TEST(chunks_of_three_blocks_by_cufile),
+                TEST(a_load_reads_only_the_blocks_that_it_needs),
                 TEST(other_kinds_have_chunks_of_several_blocks),
                 TEST(blocks_left_out_are_stored_as_zeros),
                 TEST(chunks_with_blocks_left_out_are_not_written_by_cufile),
