@@ -198,7 +198,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
 struct kvcache_gpu_block {
         struct kvcache_key key;
-        uint64_t block;   /* index in the layout */
+        uint64_t block;   /* index in the layout; 0 in a request with `indices` */
         uint32_t tokens;  /* 0: all of a page */
         uint32_t cost_us; /* put: as of struct kvcache_entry; 0: not said */
 };
