@@ -146,6 +146,7 @@ enum kvcache_gpu_gds_reason {
         KVCACHE_GPU_GDS_POOL = 19,      /* the pool is not registered with the GPU's driver */
         KVCACHE_GPU_GDS_PUT = 20,       /* put: the daemon could not take it from the file */
         KVCACHE_GPU_GDS_SMALL = 21,     /* put: shorter than 8 KiB */
+        KVCACHE_GPU_GDS_HOLES = 22, /* put: the request leaves out blocks, KVCACHE_GPU_NO_BLOCK */
         KVCACHE_GPU_GDS_REASONS = 24,
 };
 
@@ -199,7 +200,7 @@ int kvcache_gpu_get_info(struct kvcache_gpu *gpu, struct kvcache_gpu_info *ret);
 
 struct kvcache_gpu_block {
         struct kvcache_key key;
-        uint64_t block;   /* index in the layout */
+        uint64_t block;   /* index in the layout; 0 in a request with `indices` */
         uint32_t tokens;  /* 0: all of a page */
         uint32_t cost_us; /* put: as of struct kvcache_entry; 0: not said */
 };
@@ -207,6 +208,9 @@ struct kvcache_gpu_block {
 enum {
         KVCACHE_GPU_NOTIFY_ISSUED = 1 << 8, /* a completion of kind KVCACHE_GPU_ISSUED, too */
 };
+
+/* The index of a block that is left out of a chunk of several blocks. */
+#define KVCACHE_GPU_NO_BLOCK UINT64_MAX
 
 /* CUDA orders a request with the caller's own work, on both sides. Requests of one kind, puts or
  * gets, begin in the order of their calls; two under way at a time that write the same block are
@@ -224,6 +228,12 @@ enum {
  * and restores it. cuFile's threads and its first use are outside of that: a program that uses
  * GPUDirect Storage attaches and opens its volumes before it captures. If `after_stream` is being
  * captured when the request could be issued, it is issued when that capture has ended.
+ *
+ * Chunks of several blocks: with `indices`, each entry of `blocks` is a chunk of `chunk_blocks`
+ * blocks one after the other, block j at j × the layout's block_bytes. Its `block` and `tokens` are
+ * 0, and `indices` has the blocks' indices in the layout. A get leaves the memory of a block as it
+ * is if its index is KVCACHE_GPU_NO_BLOCK, such as those that the engine has already; a put stores
+ * zeros in its place. At least one block of a chunk has an index.
  *
  * A get of more than the daemon leases at a time (limits.leased_bytes) goes in parts: the rest is
  * asked for when the blocks before it are copied. A block is KVCACHE_QUOTA only if it cannot be
@@ -247,10 +257,15 @@ struct kvcache_gpu_request {
                                                CU_STREAM_LEGACY or CU_STREAM_PER_THREAD */
         void *before_event, *after_event;   /* CUevent; NULL: none */
         uint64_t user_data;
+        uint32_t chunk_blocks;   /* with `indices`: blocks of a chunk; 0: 1 */
+        uint32_t reserved;       /* 0 */
+        const uint64_t *indices; /* count × chunk_blocks; read during the call only; NULL: a chunk
+                                    is one block, `block` */
 };
 
 /* Begins to take blocks out of GPU memory, or to bring them there, and returns. -EINVAL: the
- * request is not what it must be; -E2BIG: a block is longer than an eighth of the staging memory;
+ * request is not what it must be; -E2BIG: a chunk is longer than an eighth of the staging memory,
+ * or has more than 16,384 pieces; -EOVERFLOW: a chunk or the layout is larger than all memory;
  * -EBUSY: `before_stream` or `after_stream` is being captured into a CUDA graph, which the request
  * would become a part of, or is CU_STREAM_LEGACY during a capture, which it would invalidate;
  * neither is touched; -ENOMEM; -EIO: the driver refuses. */
@@ -341,7 +356,7 @@ const char *kvcache_gpu_leased_error(const struct kvcache_gpu *gpu);
  * and registered, for leases that were taken in it. At most four pools are kept: of more, the
  * oldest goes. */
 int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max);
-/* Lets go of a pool in which the caller has no lease any more; the handle's next call unregisters
+/* Releases a pool in which the caller has no lease any more; the handle's next call unregisters
  * it. -ESTALE: there is no such pool; -EBUSY: it is that of the handle's session. */
 int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id);
 

@@ -59,7 +59,7 @@ struct kvcache_transfer {
         uint32_t reserved;   /* 0 */
         uint64_t transfers; /* 1 or more: copies, entries of a batch, launches of a kernel, reads */
         uint64_t blocks;    /* blocks to device_bytes are ignored if `result` is a failure */
-        uint64_t regions;   /* blocks × layers × outer */
+        uint64_t regions;   /* blocks × layers × outer, or blocks × n_regions */
         uint64_t bytes;     /* without padding */
         uint64_t device_bytes; /* with padding; 0: equal to `bytes` */
         uint64_t duration_ns;  /* from the start of the first to the end of the last, which is now.

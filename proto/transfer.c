@@ -15,7 +15,7 @@
 NAMES(transfer_path_name, "other", "other", "host_to_disk", "disk_to_host", "host_to_device",
       "device_to_host", "device_to_device", "host_to_host", "disk_to_device", "device_to_disk");
 NAMES(transfer_layout_name, "other", "other", "fully_contiguous", "layer_separate_block_first",
-      "layer_separate_outer_first");
+      "layer_separate_outer_first", "regions");
 NAMES(transfer_technology_name, "other", "other", "io_uring", "posix", "gds", "cuda_batch",
       "cuda_kernel", "cuda_copy", "memcpy", "composed");
 NAMES(transfer_result_name, "io", "ok", "io", "short", "checksum", "cancelled", "timeout");

@@ -22,6 +22,7 @@ enum transfer_layout {
         TRANSFER_FULLY_CONTIGUOUS,
         TRANSFER_LAYER_SEPARATE_BLOCK_FIRST,
         TRANSFER_LAYER_SEPARATE_OUTER_FIRST,
+        TRANSFER_REGIONS, /* the program lists them */
         TRANSFER_LAYOUTS
 };
 

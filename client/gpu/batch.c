@@ -67,20 +67,24 @@ int status_of_error(int error)
 
 uint64_t block_bytes(const struct operation *op, size_t i)
 {
-        return layout_chunk_bytes(&op->layout, op->blocks[i].tokens);
+        return layout_chunk_bytes(&op->layout, op->blocks[i].tokens) * op->chunk_blocks;
 }
 
 void block_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes)
 {
         uint64_t layer = block_bytes(op, i) / op->layout.layers;
 
+        if (op->indices) {
+                chunk_range(op, i, ret_offset, ret_bytes);
+                return;
+        }
         *ret_offset = layer * op->layers.first_layer;
         *ret_bytes = layer * op->layers.n_layers;
 }
 
 static uint32_t block_most_pieces(const struct operation *op)
 {
-        return op->layers.n_layers * op->layout.outer;
+        return layout_most_pieces(&op->layout, op->layers.n_layers) * op->chunk_blocks;
 }
 
 /* How many blocks of what remains make a batch, if each batch holds `room` bytes. At least one. */
@@ -133,26 +137,41 @@ void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used)
         }
 }
 
-size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_address host, size_t n)
+/* Appends the copies of one block of the layout to the scratch list, behind `n` others; `chunk` is
+ * where the block's chunk begins, or would begin. Returns the length of the list. */
+static size_t batch_add_block(struct kvcache_gpu *gpu, const struct operation *op, uint64_t block,
+                              const struct layout_part *part, cu_address chunk, size_t n)
 {
-        const struct operation *op = b->op;
-        const struct kvcache_gpu_block *block = &op->blocks[b->first + i];
-        struct layout_part part = op->layers;
-        uint64_t offset, bytes;
-        uint32_t k;
+        uint32_t k = layout_pieces(&op->layout, block, part, gpu->pieces);
 
-        block_range(op, b->first + i, &offset, &bytes);
-        part.tokens = block->tokens;
-        k = layout_pieces(&op->layout, block->block, &part, gpu->pieces);
-        count_block(b, i, k);
         for (uint32_t p = 0; p < k; p++) {
                 const struct kvcache_piece *piece = &gpu->pieces[p];
-                cu_address there = host + piece->offset - offset;
+                cu_address there = chunk + piece->offset;
 
                 gpu->copies[n++] = op->is_put
                                            ? (struct copy){ there, piece->address, piece->bytes }
                                            : (struct copy){ piece->address, there, piece->bytes };
         }
+        return n;
+}
+
+size_t batch_add(struct kvcache_gpu *gpu, struct batch *b, uint32_t i, cu_address host, size_t n)
+{
+        const struct operation *op = b->op;
+        size_t chunk = b->first + i, before = n;
+        struct layout_part part = op->layers;
+        uint64_t offset, bytes;
+
+        block_range(op, chunk, &offset, &bytes);
+        part.tokens = op->blocks[chunk].tokens;
+        for (uint32_t k = 0; k < op->chunk_blocks; k++) {
+                uint64_t block = chunk_block(op, chunk, k);
+
+                if (block != KVCACHE_GPU_NO_BLOCK)
+                        n = batch_add_block(gpu, op, block, &part,
+                                            host + k * op->layout.block_bytes - offset, n);
+        }
+        count_block(b, i, (uint32_t)(n - before));
         return n;
 }
 
@@ -337,6 +356,8 @@ bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op)
         size_t n = 0;
         int part;
 
+        if (reason == KVCACHE_GPU_GDS_NONE && op->has_holes)
+                reason = KVCACHE_GPU_GDS_HOLES;
         if (reason == KVCACHE_GPU_GDS_NONE)
                 return write_begin(gpu, op);
         part = staging_part_acquire(&gpu->staging);
@@ -345,8 +366,11 @@ bool batch_begin_put(struct kvcache_gpu *gpu, struct operation *op)
         b = batch_new(gpu, op, part, gpu->staging.part_bytes);
         gds_puts_count(&gpu->gds, reason, 0, b->n);
         batch_place(gpu, b);
-        for (uint32_t i = 0; i < b->n; i++)
+        for (uint32_t i = 0; i < b->n; i++) {
+                if (op->has_holes)
+                        chunk_clear_holes(op, b->first + i, b->entries[i].data);
                 n = batch_add(gpu, b, i, staging_address(gpu, b->entries[i].data), n);
+        }
         batch_copy(gpu, b, n, gpu->staging.device != 0);
         return true;
 }

@@ -41,6 +41,21 @@ void batch_end(struct kvcache_gpu *gpu, struct batch *b, bool may_be_used);
 /* Where the device sees an address of the staging memory. */
 cu_address staging_address(const struct kvcache_gpu *gpu, const void *data);
 
+/* --- chunks.c: chunks of several blocks --- */
+
+/* Copies and checks the indices of a request, whose blocks the operation has. Returns 0 or a
+ * negative errno, with the reason in the handle. */
+int chunks_take(struct kvcache_gpu *gpu, struct operation *op, const struct kvcache_gpu_request *q);
+/* Returns the index of block `k` of chunk `i`, or KVCACHE_GPU_NO_BLOCK. */
+uint64_t chunk_block(const struct operation *op, size_t i, uint32_t k);
+/* Returns the number of blocks of a chunk that are not left out. */
+uint32_t chunk_count_blocks(const struct operation *op, size_t i);
+/* Returns the part of a chunk that is moved: a put's is whole, and a get leaves out blocks at both
+ * ends. The operation has indices. */
+void chunk_range(const struct operation *op, size_t i, uint64_t *ret_offset, uint64_t *ret_bytes);
+/* Writes zeros in place of the blocks that are left out. */
+void chunk_clear_holes(const struct operation *op, size_t i, uint8_t *chunk);
+
 /* --- write.c: what is put is written by cuFile --- */
 
 /* Begins such a batch, which gds_puts_ready() has said may be. False: no part of the device memory

@@ -52,6 +52,7 @@ void operation_free(struct kvcache_gpu *gpu, struct operation *op)
         if (op->begun)
                 (void)gpu->driver.event_destroy(op->begun);
         layout_fini(&op->layout);
+        free(op->indices);
         free(op->blocks);
         free(op);
 }
@@ -307,6 +308,8 @@ static int operation_init(struct kvcache_gpu *gpu, struct operation *op,
         if (r < 0)
                 return gpu_fail(gpu, r, "the layout has no such layers");
         r = operation_take_blocks(gpu, op, q);
+        if (r == 0)
+                r = chunks_take(gpu, op, q);
         if (r < 0)
                 return r;
         return operation_take_order(gpu, op, q);

@@ -24,9 +24,9 @@
 
 uint64_t borrow_room(const struct kvcache_gpu *gpu, const struct operation *op)
 {
-        /* Of some layers, two pages more are read for each block. */
-        return op->layers.n_layers == op->layout.layers ? gpu->gds.part_bytes
-                                                        : gpu->gds.part_bytes / 2;
+        /* A read of a part of a chunk is up to two pages longer than the part. */
+        return op->layers.n_layers == op->layout.layers && !op->has_holes ? gpu->gds.part_bytes
+                                                                          : gpu->gds.part_bytes / 2;
 }
 
 int borrow_begin(struct kvcache_gpu *gpu, struct batch *b)

@@ -29,17 +29,26 @@ void count_block(struct batch *b, uint32_t i, uint32_t pieces)
 {
         struct moved *m = &b->moved[side_of(b, i)];
         const struct operation *op = b->op;
+        uint32_t n = chunk_count_blocks(op, b->first + i);
         struct layout_part part = op->layers;
         uint64_t offset, bytes;
 
         block_range(op, b->first + i, &offset, &bytes);
-        part.tokens = op->blocks[b->first + i].tokens;
-        m->blocks++;
-        m->regions += is_write_back(b) ? 1 : (uint64_t)op->layers.n_layers * op->layout.outer;
         m->pieces += pieces;
-        m->bytes += bytes;
-        m->device_bytes +=
-                is_write_back(b) ? bytes : layout_device_bytes(&op->layout, &part, bytes);
+        if (is_write_back(b)) {
+                m->blocks++;
+                m->regions++;
+                m->bytes += bytes;
+                m->device_bytes += bytes;
+                return;
+        }
+        if (op->indices)
+                bytes = op->layout.block_bytes;
+        part.tokens = op->blocks[b->first + i].tokens;
+        m->blocks += n;
+        m->regions += (uint64_t)n * layout_count_regions(&op->layout, op->layers.n_layers);
+        m->bytes += n * bytes;
+        m->device_bytes += n * layout_device_bytes(&op->layout, &part, bytes);
 }
 
 void count_begin(const struct kvcache_gpu *gpu, struct batch *b,

@@ -84,6 +84,7 @@ const char *kvcache_gpu_gds_reason_name(int reason)
                 [KVCACHE_GPU_GDS_POOL] = "the pool is not registered with the driver",
                 [KVCACHE_GPU_GDS_PUT] = "the daemon could not take it from the file",
                 [KVCACHE_GPU_GDS_SMALL] = "shorter than 8 KiB",
+                [KVCACHE_GPU_GDS_HOLES] = "blocks of the chunk are left out",
         };
 
         return (size_t)reason < ARRAY_SIZE(texts) && texts[reason] ? texts[reason] : "unknown";

@@ -31,6 +31,9 @@ struct operation {
         int timeout_ms;
         struct layout layout;
         struct kvcache_gpu_block *blocks; /* tokens of each are set */
+        uint32_t chunk_blocks;            /* blocks of a chunk */
+        bool has_holes;                   /* blocks of some chunks are left out */
+        uint64_t *indices;                /* count × chunk_blocks; NULL: blocks[].block */
         size_t count;
         size_t next;     /* the first that is in no batch yet */
         size_t unissued; /* batches that are not in a stream yet */

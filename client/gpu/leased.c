@@ -58,7 +58,7 @@ static int leased_fail_driver(struct kvcache_gpu *gpu, const char *what, cu_resu
 
 /* --- the calling thread --- */
 
-/* What a call has changed in its thread. */
+/* The changes that a call makes to its thread, and undoes. */
 struct visit {
         int capture_mode;
         bool is_current;
@@ -86,7 +86,7 @@ static void leased_leave(struct kvcache_gpu *gpu, const struct visit *v)
         pthread_mutex_unlock(&gpu->leased->lock);
 }
 
-/* --- what is made at the first request --- */
+/* --- the first request makes these --- */
 
 static void leased_close(struct leased *l, const struct driver *d)
 {
@@ -505,7 +505,9 @@ static int leased_begin(struct kvcache_gpu *gpu, const struct kvcache_gpu_leased
                 .path = KVCACHE_HOST_TO_DEVICE,
                 .layout = q->count > 0 ? layout->kind : KVCACHE_LAYOUT_CONTIGUOUS,
                 .blocks = q->count,
-                .regions = q->count > 0 ? (uint64_t)q->count * layout->layers * layout->outer : 0,
+                .regions = q->count > 0
+                                   ? (uint64_t)q->count * layout_most_pieces(layout, layout->layers)
+                                   : 0,
                 .bytes = q->count > 0 ? q->count * layout_chunk_bytes(layout, layout->page_tokens)
                                       : 0,
         };

@@ -2,7 +2,7 @@
 /* Copies of leased chunks, made in the calling thread without the daemon, and the pools that they
  * are made from.
  *
- * Leased bytes neither move nor change, so a copy of them needs nobody's permission: it is put into
+ * Leased bytes neither move nor change, so a copy of them needs no permission: it is put into
  * a stream at once, in the order of the program's own work. */
 #pragma once
 
@@ -28,7 +28,7 @@ struct leased_pool {
         uint64_t id; /* 0: the row is free */
         struct parts_pool hold;
         cu_address device; /* where the device sees its first byte */
-        bool is_current;   /* of the session that there is: kvcache_gpu.pool has the hold */
+        bool is_current;   /* the handle's session uses it: kvcache_gpu.pool has the hold */
         bool is_released;  /* the program has no lease in it */
 };
 
@@ -43,11 +43,11 @@ struct leased_copy {
 STAILQ_HEAD(leased_list, leased_copy);
 
 struct leased {
-        pthread_mutex_t lock; /* of all that follows */
+        pthread_mutex_t lock; /* guards the members that follow */
         bool is_open;         /* there was a request */
         struct engine engine;
         cu_stream streams[LEASED_STREAMS];
-        cu_event joint;                   /* of a stream that the other is to follow */
+        cu_event joint; /* the end of one stream's work, for the other to follow */
         cu_event slot_done[LEASED_SLOTS]; /* behind the list that used the slot last */
         bool slot_is_used[LEASED_SLOTS];
         unsigned next_slot;

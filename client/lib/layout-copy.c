@@ -77,7 +77,7 @@ static void copy_one(const struct layout *l, struct layout_part part,
                 bytes += pieces[i].bytes;
         }
         moved->blocks++;
-        moved->regions += (uint64_t)part.n_layers * l->outer;
+        moved->regions += layout_count_regions(l, part.n_layers);
         moved->copies += n;
         moved->bytes += bytes;
         moved->device_bytes += layout_device_bytes(l, &part, bytes);
@@ -99,7 +99,7 @@ static int copy_checked(const struct layout *l, struct layout_part *layers,
                 if (r < 0)
                         return r;
         }
-        pieces = calloc((size_t)layers->n_layers * l->outer, sizeof(*pieces));
+        pieces = calloc(layout_most_pieces(l, layers->n_layers), sizeof(*pieces));
         if (!pieces) {
                 snprintf(ret_why, COPY_TEXT, "out of memory");
                 return -ENOMEM;

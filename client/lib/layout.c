@@ -16,12 +16,6 @@ enum {
         LAYOUT_INFO_MIN = ABI_BYTES_TO(struct kvcache_layout_info, buffer_bytes),
 };
 
-static int layout_fail(const char **ret_why, int error, const char *why)
-{
-        *ret_why = why;
-        return error;
-}
-
 static bool align_up(uint64_t n, uint64_t to, uint64_t *ret)
 {
         if (!checked_add(n, to - 1, ret))
@@ -34,6 +28,8 @@ static int layout_check(const struct kvcache_layout *from, const char **ret_why)
 {
         if (from->kind < KVCACHE_LAYOUT_CONTIGUOUS || from->kind > KVCACHE_LAYOUT_OUTER_FIRST)
                 return layout_fail(ret_why, -EINVAL, "unknown kind of layout");
+        if (from->regions || from->n_regions != 0 || from->reserved != 0)
+                return layout_fail(ret_why, -EINVAL, "a layout of this kind lists no regions");
         if (from->layers == 0 || from->layers > LAYOUT_MAX_LAYERS)
                 return layout_fail(ret_why, -EINVAL, "a layout has 1 to 4,096 layers");
         if (from->outer != 1 && from->outer != 2)
@@ -101,6 +97,18 @@ static int layout_set_bases(struct layout *l, const struct kvcache_layout *from,
         return 0;
 }
 
+static int layout_init_bases(struct layout *l, const struct kvcache_layout *from,
+                             const char **ret_why)
+{
+        int r = layout_check(from, ret_why);
+
+        if (r < 0)
+                return r;
+        if (!layout_measure(l, from))
+                return layout_fail(ret_why, -EOVERFLOW, "the layout is larger than all memory");
+        return layout_set_bases(l, from, ret_why);
+}
+
 int layout_init(struct layout *ret, const struct kvcache_layout *user, const char **ret_why)
 {
         struct kvcache_layout copy, *from = &copy;
@@ -111,9 +119,6 @@ int layout_init(struct layout *ret, const struct kvcache_layout *user, const cha
                 return layout_fail(ret_why, -EINVAL, "the layout's size is not set");
         if (abi_copy_in(&copy, sizeof(copy), user, user->size) < 0)
                 return layout_fail(ret_why, -E2BIG, "the layout is of a newer library");
-        r = layout_check(from, ret_why);
-        if (r < 0)
-                return r;
         l = (struct layout){
                 .kind = (enum kvcache_layout_kind)from->kind,
                 .layers = from->layers,
@@ -121,9 +126,8 @@ int layout_init(struct layout *ret, const struct kvcache_layout *user, const cha
                 .page_tokens = from->page_tokens,
                 .blocks = from->blocks,
         };
-        if (!layout_measure(&l, from))
-                return layout_fail(ret_why, -EOVERFLOW, "the layout is larger than all memory");
-        r = layout_set_bases(&l, from, ret_why);
+        r = from->kind == KVCACHE_LAYOUT_REGIONS ? layout_init_regions(&l, from, ret_why)
+                                                 : layout_init_bases(&l, from, ret_why);
         if (r < 0) {
                 layout_fini(&l);
                 return r;
@@ -135,7 +139,9 @@ int layout_init(struct layout *ret, const struct kvcache_layout *user, const cha
 void layout_fini(struct layout *l)
 {
         free(l->bases);
+        free(l->regions);
         l->bases = NULL;
+        l->regions = NULL;
 }
 
 int layout_part_check(const struct layout *l, struct layout_part *part)
@@ -151,6 +157,33 @@ int layout_part_check(const struct layout *l, struct layout_part *part)
         return 0;
 }
 
+/* Appends a piece to the `n` before it, or extends the last one. Returns the number of pieces. */
+static uint32_t piece_add(struct kvcache_piece *ret, uint32_t n, uint64_t at, uint64_t offset,
+                          uint64_t bytes)
+{
+        if (n > 0 && ret[n - 1].address + ret[n - 1].bytes == at) {
+                ret[n - 1].bytes += bytes;
+                return n;
+        }
+        ret[n] = (struct kvcache_piece){ at, offset, bytes };
+        return n + 1;
+}
+
+static uint32_t layout_region_pieces(const struct layout *l, uint64_t block,
+                                     struct kvcache_piece *ret)
+{
+        uint64_t offset = 0;
+        uint32_t n = 0;
+
+        for (uint32_t i = 0; i < l->n_regions; i++) {
+                const struct kvcache_layout_region *r = &l->regions[i];
+
+                n = piece_add(ret, n, r->base + block * r->stride, offset, r->bytes);
+                offset += r->bytes;
+        }
+        return n;
+}
+
 uint32_t layout_pieces(const struct layout *l, uint64_t block, const struct layout_part *part,
                        struct kvcache_piece *ret)
 {
@@ -158,6 +191,8 @@ uint32_t layout_pieces(const struct layout *l, uint64_t block, const struct layo
         uint64_t offset = bytes * l->outer * part->first_layer;
         uint32_t n = 0;
 
+        if (l->regions)
+                return layout_region_pieces(l, block, ret);
         for (uint32_t i = 0; i < part->n_layers; i++) {
                 uint32_t layer = part->first_layer + i;
                 uint64_t base = l->bases[l->kind == KVCACHE_LAYOUT_CONTIGUOUS ? 0 : layer];
@@ -166,10 +201,7 @@ uint32_t layout_pieces(const struct layout *l, uint64_t block, const struct layo
                         uint64_t at = base + block * l->block_stride + layer * l->layer_stride +
                                       outer * l->outer_stride;
 
-                        if (n > 0 && ret[n - 1].address + ret[n - 1].bytes == at)
-                                ret[n - 1].bytes += bytes;
-                        else
-                                ret[n++] = (struct kvcache_piece){ at, offset, bytes };
+                        n = piece_add(ret, n, at, offset, bytes);
                 }
         }
         return n;
@@ -196,12 +228,13 @@ int kvcache_layout_measure(const struct kvcache_layout *layout, struct kvcache_l
                 return layout_report(r, why, ret_error, error_bytes);
         info = (struct kvcache_layout_info){
                 .size = ret->size,
-                .region_bytes = l.region_bytes,
+                .region_bytes = l.regions ? 0 : l.region_bytes,
                 .block_bytes = l.block_bytes,
                 .block_stride = l.block_stride,
                 .layer_stride = l.layer_stride,
                 .outer_stride = l.outer_stride,
                 .buffer_bytes = l.buffer_bytes,
+                .max_pieces = layout_most_pieces(&l, l.layers),
         };
         abi_copy_out(ret, ret->size, &info, sizeof(info));
         layout_fini(&l);
@@ -226,7 +259,8 @@ int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
                 return r;
         r = block < l.blocks ? layout_part_check(&l, &p) : -EINVAL;
         if (r == 0) {
-                struct kvcache_piece *all = calloc((size_t)p.n_layers * l.outer, sizeof(*all));
+                struct kvcache_piece *all =
+                        calloc(layout_most_pieces(&l, p.n_layers), sizeof(*all));
                 uint32_t n = all ? layout_pieces(&l, block, &p, all) : 0;
 
                 r = !all ? -ENOMEM : n > max ? -ENOBUFS : (int)n;
@@ -240,7 +274,7 @@ int kvcache_layout_pieces(const struct kvcache_layout *layout, uint64_t block,
 
 uint64_t layout_device_bytes(const struct layout *l, const struct layout_part *part, uint64_t bytes)
 {
-        if (part->n_layers < l->layers || part->tokens < l->page_tokens)
+        if (l->regions || part->n_layers < l->layers || part->tokens < l->page_tokens)
                 return bytes;
         if (l->kind == KVCACHE_LAYOUT_CONTIGUOUS)
                 return l->block_stride;

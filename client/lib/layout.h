@@ -13,6 +13,7 @@
 enum {
         LAYOUT_MAX_LAYERS = 4096,
         LAYOUT_MAX_PIECES = 2 * LAYOUT_MAX_LAYERS, /* maximum for one block */
+        LAYOUT_MAX_REGIONS = 1024,
 };
 
 struct layout {
@@ -25,6 +26,10 @@ struct layout {
         uint64_t buffer_bytes; /* size of a buffer, from its aligned base */
         uint64_t blocks;
         uint64_t *bases; /* aligned; one base, or `layers` of them */
+        /* KVCACHE_LAYOUT_REGIONS, else NULL and 0: those that touch are merged. Such a block has
+         * one layer and one outer, and a token of block_bytes. */
+        struct kvcache_layout_region *regions;
+        uint32_t n_regions, n_listed; /* now, and before they were merged */
 };
 
 /* A part of a block: its first `tokens` tokens in `n_layers` layers from `first_layer` on. */
@@ -36,6 +41,12 @@ struct layout_part {
  * text that gives the reason; -ENOMEM. layout_fini() frees the copy. */
 int layout_init(struct layout *ret, const struct kvcache_layout *from, const char **ret_why);
 void layout_fini(struct layout *l);
+/* Sets the reason of a failure. Returns `error`. */
+static inline int layout_fail(const char **ret_why, int error, const char *why)
+{
+        *ret_why = why;
+        return error;
+}
 /* Copies `why` to the program's buffer, if it has one. Returns `error`. */
 int layout_report(int error, const char *why, char *ret_error, size_t error_bytes);
 
@@ -46,13 +57,29 @@ static inline uint64_t layout_chunk_bytes(const struct layout *l, uint32_t token
 {
         return l->token_bytes * tokens * l->outer * l->layers;
 }
+/* Returns the maximum number of pieces of a part with `n_layers` layers. */
+static inline uint32_t layout_most_pieces(const struct layout *l, uint32_t n_layers)
+{
+        return l->regions ? l->n_regions : n_layers * l->outer;
+}
+/* Returns the number of regions in which the program keeps `n_layers` layers of a block. */
+static inline uint32_t layout_count_regions(const struct layout *l, uint32_t n_layers)
+{
+        return l->regions ? l->n_listed : n_layers * l->outer;
+}
 /* Returns the bytes that a part occupies in the engine's memory. For a whole block that is its
- * stride, with the padding up to the next block; for less than a block, `bytes`, the size of the
- * part. */
+ * stride, with the padding up to the next block; for less than a block and for listed regions,
+ * `bytes`, the size of the part. */
 uint64_t layout_device_bytes(const struct layout *l, const struct layout_part *part,
                              uint64_t bytes);
 /* Computes the pieces of a block's part, by offset in the chunk; pieces that are adjacent in memory
- * are merged. Returns the number of pieces, at most n_layers × outer, for which `ret` has room.
+ * are merged. Returns the number of pieces, at most layout_most_pieces(), for which `ret` has room.
  * `block` and `part` are valid. */
 uint32_t layout_pieces(const struct layout *l, uint64_t block, const struct layout_part *part,
                        struct kvcache_piece *ret);
+
+/* --- layout-regions.c: layouts that list their regions --- */
+
+/* Copies the regions of `from`, checks them and sets the sizes of `l`, whose kind and blocks are
+ * set. Returns as layout_init(). */
+int layout_init_regions(struct layout *l, const struct kvcache_layout *from, const char **ret_why);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How fast one core gathers blocks of host memory into chunks and scatters them back, against plain
- * memcpy() of as many bytes: measure-layout.
+ * memcpy() of as many bytes, and how long it takes to compute the pieces of a block:
+ * measure-layout.
  *
  * Copying and memcpy() take turns in slices of a few milliseconds over the same memory, far larger
  * than the caches, so that a machine whose speed drifts slows both. Prints the median of the
- * ratios, by layout and bytes of a piece. */
+ * ratios, by layout and bytes of a piece. Listed regions are those of the outer-first layout, so
+ * that their lines show what the list costs; "padded" has a gap of 64 bytes behind each page. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +25,7 @@ enum {
 struct bench_layout {
         struct kvcache_layout layout;
         uint64_t bases[LAYERS];
+        struct kvcache_layout_region regions[2 * LAYERS];
         uint64_t block_bytes;
         char *memory, *chunks;
 };
@@ -55,6 +58,25 @@ static void shape(struct bench_layout *b, unsigned kind, uint64_t region)
         buffer = b->layout.blocks * b->block_bytes / (contiguous ? 1 : LAYERS);
         for (unsigned i = 0; i < (contiguous ? 1 : LAYERS); i++)
                 b->bases[i] = (uintptr_t)b->memory + i * buffer;
+}
+
+/* Lists the same pages as the outer-first layout, with `gap` bytes behind each. */
+static void shape_regions(struct bench_layout *b, uint64_t region, uint64_t gap)
+{
+        uint64_t stride = region + gap;
+
+        b->block_bytes = region * 2 * LAYERS;
+        b->layout = (struct kvcache_layout){
+                .size = sizeof(b->layout),
+                .kind = KVCACHE_LAYOUT_REGIONS,
+                .blocks = MEMORY / (stride * 2 * LAYERS),
+                .regions = b->regions,
+                .n_regions = 2 * LAYERS,
+        };
+        for (unsigned i = 0; i < 2 * LAYERS; i++)
+                b->regions[i] = (struct kvcache_layout_region){
+                        (uintptr_t)b->memory + i * b->layout.blocks * stride, stride, region
+                };
 }
 
 /* Seconds for a byte of one slice that begins with block `first`. */
@@ -118,10 +140,65 @@ static void measure(struct bench_layout *b, const char *name, uint64_t piece, in
                ratios[SLICES / 2], ratios[SLICES / 4], ratios[SLICES * 3 / 4]);
 }
 
+static const uint64_t pieces[] = { 1024, 4096, 16384, 32768, 65536, 131072 };
+
+static void measure_regions(struct bench_layout *b)
+{
+        for (unsigned padded = 0; padded < 2; padded++)
+                for (unsigned i = 0; i < ARRAY_SIZE(pieces); i++) {
+                        shape_regions(b, pieces[i], padded * 64);
+                        for (int way = 0; way < 2; way++)
+                                measure(b, padded ? "regions, padded" : "regions", pieces[i], way);
+                }
+}
+
+/* Prints the time of a call that checks the layout and computes the pieces of one block, as a
+ * request of one block does. */
+static void measure_pieces(const struct kvcache_layout *l, const char *name)
+{
+        enum { CALLS = 2000 };
+        static struct kvcache_piece room[1024];
+        double times[SLICES];
+        int n = 0;
+
+        for (unsigned i = 0; i < SLICES; i++) {
+                double begin = now();
+
+                for (unsigned k = 0; k < CALLS; k++)
+                        n = kvcache_layout_pieces(l, k % l->blocks, NULL, room, ARRAY_SIZE(room));
+                times[i] = (now() - begin) / CALLS;
+        }
+        qsort(times, SLICES, sizeof(*times), compare);
+        printf("%-28s %5d pieces  %8.0f ns a call\n", name, n, times[SLICES / 2] * 1e9);
+}
+
+/* 1,024 regions, in the order of their addresses and backwards. */
+static void measure_long_lists(void)
+{
+        static struct kvcache_layout_region regions[1024];
+        struct kvcache_layout l = {
+                .size = sizeof(l),
+                .kind = KVCACHE_LAYOUT_REGIONS,
+                .blocks = 1000,
+                .regions = regions,
+                .n_regions = ARRAY_SIZE(regions),
+        };
+
+        for (unsigned i = 0; i < ARRAY_SIZE(regions); i++)
+                regions[i] =
+                        (struct kvcache_layout_region){ 4096 + i * UINT64_C(10000000), 4096, 4000 };
+        measure_pieces(&l, "regions, sorted");
+        for (unsigned i = 0; i < ARRAY_SIZE(regions); i++)
+                regions[i].base = 4096 + (ARRAY_SIZE(regions) - i) * UINT64_C(10000000);
+        measure_pieces(&l, "regions, backwards");
+        for (unsigned i = 0; i < ARRAY_SIZE(regions); i++)
+                regions[i] = (struct kvcache_layout_region){ 4096 + i * 4096, 1024 * 4096, 4000 };
+        measure_pieces(&l, "regions, in one tensor");
+}
+
 int main(void)
 {
         static const char *const names[] = { "contiguous", "block-first", "outer-first" };
-        static const uint64_t pieces[] = { 1024, 4096, 16384, 32768, 65536, 131072 };
         struct bench_layout b = { .memory = aligned_alloc(4096, MEMORY),
                                   .chunks = aligned_alloc(4096, MEMORY) };
 
@@ -145,6 +222,12 @@ int main(void)
                                                                           : pieces[i],
                                         way);
                 }
+        measure_regions(&b);
+        shape(&b, KVCACHE_LAYOUT_OUTER_FIRST, 16384);
+        measure_pieces(&b.layout, "outer-first");
+        shape_regions(&b, 16384, 0);
+        measure_pieces(&b.layout, "regions");
+        measure_long_lists();
         free(b.memory);
         free(b.chunks);
         return 0;

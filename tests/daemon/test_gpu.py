@@ -63,6 +63,21 @@ def test_each_layout_and_engine_has_its_row(daemon):
             assert not any(m["errors"].values())
 
 
+def test_listed_regions_by_every_engine(daemon):
+    with daemon.client() as c:
+        c.bench(INIT, "regions")
+    done = run(GPU / "gpu-check", daemon.socket, "regions", driver="cuda")
+    assert done.returncode == 0 and done.stdout.endswith("all bytes right\n"), done
+    lines = done.stdout.splitlines()[:-1]
+    assert len(lines) == 7 and all(" 1 layouts right " in line and line.endswith(" 0 failures") for line in lines), lines
+    rows = moved(daemon)
+    assert {technology for _, technology in rows} == {"cuda_kernel", "cuda_batch", "cuda_copy"}
+    for of in rows.values():
+        m, = of.values()
+        assert m["layout"] == "regions" and m["total_bytes"] == m["device_bytes"] == m["total_blocks"] * (2 * 7680 + 2 * 4096 + 777)
+        assert m["region_count"] == 5 * m["total_blocks"] and not any(m["errors"].values())
+
+
 @pytest.mark.skipif(has_real_driver(), reason="there is a CUDA driver")
 def test_without_a_driver_the_rest_works(daemon):
     done = run(pathlib.Path(BUILD) / "client/example-gpu-blocks", daemon.socket)
@@ -89,6 +104,7 @@ def test_a_table_of_rates(make_daemon):
     assert done.returncode == 0, done
     rows = [line for line in done.stdout.splitlines() if line.startswith(("get, ", "put accepted, "))]
     assert len(rows) == 21, done.stdout
+    assert sum(line.startswith(("outer first, ", "listed regions, ")) for line in done.stdout.splitlines()) == 4, done.stdout
 
 
 @pytest.fixture

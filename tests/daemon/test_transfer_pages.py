@@ -22,7 +22,7 @@ from test_tally import FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE
 
 PATHS = ("other", "host_to_disk", "disk_to_host", "host_to_device", "device_to_host", "device_to_device", "host_to_host",
          "disk_to_device", "device_to_disk")
-LAYOUTS = ("other", "fully_contiguous", "layer_separate_block_first", "layer_separate_outer_first")
+LAYOUTS = ("other", "fully_contiguous", "layer_separate_block_first", "layer_separate_outer_first", "regions")
 TECHNOLOGIES = ("other", "io_uring", "posix", "gds", "cuda_batch", "cuda_kernel", "cuda_copy", "memcpy", "composed")
 NONE = 2**64 - 1
 SLOT, SLOTS = 896, 16

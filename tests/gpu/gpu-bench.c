@@ -115,9 +115,43 @@ static double bench_bus(struct rig *r, bool to_device, size_t bytes)
         return 4 * (double)bytes / median(s, rounds) / 1e9;
 }
 
+static const uint64_t pieces[] = { 4 << 10, 16 << 10, 64 << 10, 2 << 20 };
+
+/* The same memory as an outer-first layout and as a list of regions, in turns: gets, then puts. */
+static void bench_regions(struct rig *r, uint64_t bytes, uint64_t *space)
+{
+        double rates[4][ARRAY_SIZE(pieces)];
+
+        rig_attach(r, KVCACHE_GPU_ENGINE_AUTO, 0, 0);
+        for (unsigned p = 0; p < ARRAY_SIZE(pieces); p++)
+                for (unsigned listed = 0; listed < 2; listed++) {
+                        struct load w;
+                        size_t refused;
+
+                        load_open(r, &w, pieces[p], 0, bytes);
+                        load_fill(r, &w);
+                        if (listed)
+                                load_list_regions(&w);
+                        load_name(&w, 3000 + p);
+                        load_put_all(r, &w);
+                        rates[listed][p] = bench_get(r, &w);
+                        rates[2 + listed][p] = bench_put(r, &w, space, &refused);
+                        load_close(r, &w);
+                }
+        rig_detach(r);
+        for (unsigned k = 0; k < 4; k++) {
+                static const char *const rows[] = { "outer first, get", "listed regions, get",
+                                                    "outer first, put", "listed regions, put" };
+
+                printf("%-28s", rows[k]);
+                for (unsigned p = 0; p < ARRAY_SIZE(pieces); p++)
+                        printf("%12.1f", rates[k][p]);
+                printf("\n");
+        }
+}
+
 void gpu_bench(struct rig *r, unsigned scale)
 {
-        static const uint64_t pieces[] = { 4 << 10, 16 << 10, 64 << 10, 2 << 20 };
         static const uint32_t sms[] = { 1, 2, 4, 8, 16, 32 };
         uint64_t space = (uint64_t)getpid() << 32, bytes = (UINT64_C(1) << 30) / scale;
         struct kvcache_gpu_info info;
@@ -197,6 +231,7 @@ void gpu_bench(struct rig *r, unsigned scale)
                 printf("   %zu blocks refused\n", refused);
                 rig_detach(r);
         }
+        bench_regions(r, bytes / 2, &space);
         printf("%-28s%12.1f\n%-28s%12.1f\n", "the bus, to the device",
                bench_bus(r, true, bytes / 4), "the bus, to the host",
                bench_bus(r, false, bytes / 4));

@@ -186,6 +186,25 @@ void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, u
                 w->bases[i] = w->device + i * (w->bytes / layers);
 }
 
+void load_list_regions(struct load *w)
+{
+        const struct kvcache_layout *from = &w->l;
+        uint64_t page = from->page_tokens * from->inner * from->dtype_bytes;
+        uint32_t n = 2 * from->layers;
+
+        for (uint32_t i = 0; i < n; i++)
+                w->regions[i] = (struct kvcache_layout_region){
+                        w->bases[i / 2] + i % 2 * from->blocks * page, page, page
+                };
+        w->l = (struct kvcache_layout){
+                .size = sizeof(w->l),
+                .kind = KVCACHE_LAYOUT_REGIONS,
+                .blocks = from->blocks,
+                .regions = w->regions,
+                .n_regions = n,
+        };
+}
+
 /* Data that is not compressible, in every place. */
 void load_fill(struct rig *r, struct load *w)
 {
@@ -311,7 +330,8 @@ int main(int argc, char **argv)
         struct rig r;
 
         if (argc < 3) {
-                fprintf(stderr, "usage: gpu-check SOCKET check|gds|bench|gds-bench [SCALE]\n");
+                fprintf(stderr,
+                        "usage: gpu-check SOCKET check|regions|gds|bench|gds-bench [SCALE]\n");
                 return 2;
         }
         if (strcmp(argv[2], "probe") == 0)
@@ -319,9 +339,9 @@ int main(int argc, char **argv)
         if (!has_gpu(&r))
                 return SKIPPED;
         rig_open(&r, argv[1]);
-        if (strcmp(argv[2], "check") == 0) {
+        if (strcmp(argv[2], "check") == 0 || strcmp(argv[2], "regions") == 0) {
                 r.staging_bytes = CHECK_STAGING_BYTES;
-                gpu_check(&r);
+                gpu_check(&r, strcmp(argv[2], "regions") == 0);
         } else if (strcmp(argv[2], "gds") == 0) {
                 r.staging_bytes = CHECK_STAGING_BYTES;
                 gds_check(&r, argc > 3 ? argv[3] : NULL);

@@ -53,6 +53,7 @@ void fill(uint8_t *p, size_t bytes, uint64_t seed);
 struct load {
         struct kvcache_layout l;
         uint64_t bases[MAX_LAYERS];
+        struct kvcache_layout_region regions[2 * MAX_LAYERS];
         cu_address device;
         struct kvcache_gpu_block *blocks;
         int *statuses;
@@ -61,6 +62,8 @@ struct load {
 };
 
 void load_open(struct rig *r, struct load *w, uint64_t piece, uint32_t layers, uint64_t bytes);
+/* Describes the same memory by a list of its regions. */
+void load_list_regions(struct load *w);
 void load_name(struct load *w, uint64_t space);
 void load_fill(struct rig *r, struct load *w);
 void load_close(struct rig *r, struct load *w);
@@ -70,7 +73,7 @@ double median(double *v, size_t n);
 void wait_until_written(struct rig *r);
 
 /* gpu-layouts.c, gpu-bench.c */
-void gpu_check(struct rig *r);
+void gpu_check(struct rig *r, bool listed); /* layouts that list their regions, or all others */
 void gpu_bench(struct rig *r, unsigned scale);
 
 /* Blocks on disk come by cuFile, or the other way for this reason and no other: each byte. */

@@ -106,7 +106,24 @@ static const struct shape shapes[] = {
           0,
           0,
           0 },
+        { "padded regions of two sizes", { .kind = KVCACHE_LAYOUT_REGIONS, .blocks = 8 }, 0, 0, 0 },
 };
+
+/* Shapes of listed regions come last: a connection counts 16 combinations of layout, path and
+ * technology, which the other shapes take. */
+enum { N_KINDS = ARRAY_SIZE(shapes) - 1, LISTED = 5 };
+
+/* Pages of two sizes in one tensor, each with padding behind it, and one of odd bytes apart. */
+static void list_regions(struct kvcache_layout *l, struct kvcache_layout_region *regions,
+                         cu_address device)
+{
+        for (unsigned i = 0; i < LISTED - 1; i++)
+                regions[i] = (struct kvcache_layout_region){ device + i * 8192, 4 * 8192,
+                                                             i % 2 ? 4096 : 7680 };
+        regions[LISTED - 1] = (struct kvcache_layout_region){ device + (1 << 20), 999, 777 };
+        l->regions = regions;
+        l->n_regions = LISTED;
+}
 
 /* What has to be in memory after blocks 0 to 3 of `from` came into 7 to 4 of `to`. */
 static void expect(const struct kvcache_layout *l, const struct shape *s, cu_address base,
@@ -132,6 +149,7 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
                 *wanted = malloc(CHECK_BYTES);
         struct kvcache_gpu_block blocks[4];
         struct kvcache_layout_info info = { .size = sizeof(info) };
+        struct kvcache_layout_region regions[LISTED];
         uint64_t bases[MAX_LAYERS];
         struct kvcache_layout l = s->l;
         cu_event ready, done;
@@ -141,7 +159,10 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
         };
 
         l.size = sizeof(l);
-        l.bases = bases;
+        if (l.kind == KVCACHE_LAYOUT_REGIONS)
+                list_regions(&l, regions, device);
+        else
+                l.bases = bases;
         for (unsigned i = 0; i < l.layers; i++)
                 bases[i] = device;
         MUST(kvcache_layout_measure(&l, &info, NULL, 0) == 0, "the layout");
@@ -189,7 +210,7 @@ static void check_shape(struct rig *r, const struct shape *s, uint64_t space, cu
         free(wanted);
 }
 
-void gpu_check(struct rig *r)
+void gpu_check(struct rig *r, bool listed)
 {
         static const struct {
                 const char *what;
@@ -206,6 +227,7 @@ void gpu_check(struct rig *r)
                   KVCACHE_GPU_CURRENT_CONTEXT },
         };
         uint64_t space = (uint64_t)getpid() << 32;
+        size_t first = listed ? N_KINDS : 0, end = listed ? ARRAY_SIZE(shapes) : N_KINDS;
         cu_address device;
 
         MUST_CUDA(r, mem_alloc(&device, CHECK_BYTES));
@@ -214,13 +236,13 @@ void gpu_check(struct rig *r)
                 double start = now();
 
                 rig_attach(r, ways[w].engine, 0, ways[w].flags);
-                for (unsigned i = 0; i < ARRAY_SIZE(shapes); i++, space += 2)
+                for (size_t i = first; i < end; i++, space += 2)
                         check_shape(r, &shapes[i], space, device);
                 info = rig_info(r);
                 printf("%-30s %zu layouts right in %.2f s; kernel %d batch %d pool %d buffer %d, "
                        "%llu blocks from the pool, %llu through staging, %llu launches, %llu batch "
                        "calls, %llu plain copies, %llu into bounce memory, %llu failures\n",
-                       ways[w].what, ARRAY_SIZE(shapes), now() - start,
+                       ways[w].what, end - first, now() - start,
                        !!(info.flags & KVCACHE_GPU_HAS_KERNEL),
                        !!(info.flags & KVCACHE_GPU_HAS_BATCH),
                        !!(info.flags & KVCACHE_GPU_HAS_POOL),

@@ -13,7 +13,7 @@ check=$build/tests/gpu/gpu-check
 begin "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)"
 
 start "$work" 256MiB 1GiB --set store.prewrite=off
-"$check" "$work/s" check
+"$check" "$work/s" check && "$check" "$work/s" regions
 status=$?
 stop
 if [ "$what" = check ]; then

@@ -171,6 +171,109 @@ def test_what_is_missing_or_of_another_length_has_a_status(daemon, source):
         """, source)
 
 
+REGIONS = """
+from kvcache._gpu import NO_BLOCK
+FULL, STRIDE, TAIL = 1000, 1024, 300
+PADDED, BLOCK = N * 2 * STRIDE, 2 * FULL + TAIL
+
+class Listed(Memory):  # two padded pages a block in one tensor, and a page of another size behind it
+    def __init__(self, fill):
+        self.bytes, address = PADDED + N * TAIL, ctypes.c_uint64()
+        assert not cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(self.bytes))
+        base, = self.bases = [address.value]
+        self.layout = Layout.of_regions([(base, 2 * STRIDE, FULL), (base + PADDED, TAIL, TAIL), (base + STRIDE, 2 * STRIDE, FULL)],
+                                        blocks=N)
+        room = ctypes.create_string_buffer(fill, self.bytes)
+        self.copy(base, ctypes.addressof(room), True)
+
+def block_of(data, i):
+    at = i * 2 * STRIDE
+    return data[at:at + FULL] + data[PADDED + i * TAIL:][:TAIL] + data[at + STRIDE:][:FULL]
+
+def with_block(data, i, block):
+    data, at = bytearray(data), i * 2 * STRIDE
+    data[at:at + FULL], data[at + STRIDE:at + STRIDE + FULL] = block[:FULL], block[FULL + TAIL:]
+    data[PADDED + i * TAIL:PADDED + (i + 1) * TAIL] = block[FULL:FULL + TAIL]
+    return bytes(data)
+
+source = hashlib.shake_256(b"listed").digest(PADDED + N * TAIL)
+old = hashlib.shake_256(b"old").digest(PADDED + N * TAIL)
+"""
+
+
+def test_listed_regions_and_chunks_of_three_blocks(daemon, source):
+    said = run(daemon.socket, REGIONS + textwrap.dedent("""
+        there, here = Listed(source), Listed(old)
+        assert there.layout.block_bytes == BLOCK
+        assert gpu.put(ns, there.layout, range(N), keys, stream=stream.value) == bytes(N), gpu.reason
+        assert gpu.get(ns, here.layout, [7, 3], keys[4:6], stream=stream.value) == bytes(2), gpu.reason
+        expected = with_block(with_block(old, 7, block_of(source, 4)), 3, block_of(source, 5))
+        assert here.read() == [expected]
+        room = bytearray(BLOCK)
+        assert ns.get(keys[9:10], [room]).ok and bytes(room) == block_of(source, 9)
+
+        chunks = client.namespace("chunks", {"model": "m"})
+        blocks = [NO_BLOCK, 11, 2, 20, 21, 22]
+        assert gpu.put(chunks, there.layout, blocks, keys[:2], stream=stream.value, chunk_blocks=3) == bytes(2), gpu.reason
+        room = bytearray(3 * BLOCK)
+        assert chunks.get(keys[:1], [room]).ok
+        assert bytes(room) == bytes(BLOCK) + block_of(source, 11) + block_of(source, 2)
+        here = Listed(old)
+        assert gpu.get(chunks, here.layout, [NO_BLOCK, NO_BLOCK, 5, 0, NO_BLOCK, 1], keys[:2], stream=stream.value,
+                       chunk_blocks=3) == bytes(2), gpu.reason
+        expected = old
+        for to, block in (5, 2), (0, 20), (1, 22):
+            expected = with_block(expected, to, block_of(source, block))
+        assert here.read() == [expected]
+        assert gpu.get(chunks, here.layout, [0, 1], keys[:1], stream=stream.value, chunk_blocks=2) == bytes([kvcache.MISMATCH])
+        for blocks, chunk_blocks, said in (([0, 1], 3, "2 blocks for 1 keys of 3 blocks"), ([], 0, "of 0 blocks"),
+                                           ([N, 0], 2, "no block 24"), ([NO_BLOCK], 1, "all of its blocks are left out")):
+            try:
+                gpu.get(chunks, here.layout, blocks, keys[:1], stream=stream.value, chunk_blocks=chunk_blocks)
+            except kvcache.ArgumentError as e:
+                assert said in str(e), e
+            else:
+                raise SystemExit(f"{blocks} were taken")
+        assert here.read() == [expected] and gpu.detach()
+        print("right")
+        """), source)
+    assert said == "right\n"
+
+
+def test_host_memory_is_gathered_and_scattered(daemon, source):
+    said = run(daemon.socket, REGIONS + textwrap.dedent("""
+        def listed(memory):
+            base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            return Layout.of_regions([(base, 2 * STRIDE, FULL), (base + PADDED, TAIL, TAIL), (base + STRIDE, 2 * STRIDE, FULL)], blocks=N)
+        there, here = bytearray(source), bytearray(old)
+        chunk = bytearray(b"x" * 3 * BLOCK)
+        listed(there).gather([4, NO_BLOCK, 0], chunk)
+        assert bytes(chunk) == block_of(source, 4) + bytes(BLOCK) + block_of(source, 0)
+        listed(here).scatter([NO_BLOCK, NO_BLOCK, 9], bytes(chunk))
+        assert bytes(here) == with_block(old, 9, block_of(source, 0))
+        before = bytes(chunk)
+        for blocks, room, said in (([N], chunk[:BLOCK], "none of the layout"), ([0], chunk, "bytes for 1 blocks"), ([0], bytes(BLOCK), "writable"),
+                                   ([N, NO_BLOCK, 0], chunk, "none of the layout")):
+            try:
+                listed(there).gather(blocks, room)
+            except kvcache.ArgumentError as e:
+                assert said in str(e), e
+            else:
+                raise SystemExit(f"{blocks} were taken")
+        assert bytes(chunk) == before
+        for regions, said in (([(4096, 64, 65)], "stride"), ([(4096, 64, 40), (4120, 64, 8)], "overlap"), ([], "1,024"),
+                              ([(4096 + i * 64, 64 * 2000, 8) for i in range(1025)], "1,024"), ([(2**64 - 64, 64, 64)], "memory")):
+            try:
+                Layout.of_regions(regions, blocks=2).block_bytes
+            except kvcache.ArgumentError as e:
+                assert said in str(e), e
+            else:
+                raise SystemExit(f"{regions[:2]} were taken")
+        print("right")
+        """), source)
+    assert said == "right\n"
+
+
 def test_a_daemon_that_goes_and_comes(make_daemon, source):
     daemon = make_daemon().start()
     process = harness.spawn(

@@ -421,9 +421,9 @@ static void a_library_that_lacks_a_function_is_done_without(void **state)
 
 static void every_reason_has_a_name(void **state)
 {
-        for (int i = 0; i <= KVCACHE_GPU_GDS_SMALL; i++)
+        for (int i = 0; i <= KVCACHE_GPU_GDS_HOLES; i++)
                 assert_string_not_equal(kvcache_gpu_gds_reason_name(i), "unknown");
-        assert_string_equal(kvcache_gpu_gds_reason_name(KVCACHE_GPU_GDS_SMALL + 1), "unknown");
+        assert_string_equal(kvcache_gpu_gds_reason_name(KVCACHE_GPU_GDS_HOLES + 1), "unknown");
         assert_string_equal(kvcache_gpu_gds_reason_name(-1), "unknown");
 }
 

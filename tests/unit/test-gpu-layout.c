@@ -177,6 +177,7 @@ static void the_example_of_the_specification(void **state)
         assert_int_equal(info.outer_stride, 32 * 1024 * 1000);
         assert_int_equal(info.layer_stride, 0);
         assert_int_equal(info.buffer_bytes, 2 * 32 * 1024 * 1000);
+        assert_int_equal(info.max_pieces, 160);
         assert_int_equal(kvcache_layout_pieces(&l, 999, NULL, p, 160), 160);
 }
 
@@ -210,9 +211,10 @@ static void malformed_layouts_are_refused_with_the_reason(void **state)
                 refuse(&l, error, word);                                                           \
         } while (0)
         REFUSE(size, 0, -EINVAL, "size");
-        REFUSE(size, sizeof(l) - 8, -EINVAL, "size");
+        REFUSE(size, offsetof(struct kvcache_layout, base_bytes), -EINVAL, "size");
         REFUSE(kind, 0, -EINVAL, "kind");
-        REFUSE(kind, 4, -EINVAL, "kind");
+        REFUSE(kind, KVCACHE_LAYOUT_REGIONS, -EINVAL, "set the other members to 0");
+        REFUSE(kind, 5, -EINVAL, "kind");
         REFUSE(layers, 0, -EINVAL, "layers");
         REFUSE(layers, 4097, -EINVAL, "layers");
         REFUSE(outer, 0, -EINVAL, "outer");

@@ -1097,7 +1097,7 @@ static void malformed_options_are_refused(void **state)
                 assert_null(f->gpu);                                                               \
         } while (0)
         REFUSE(o.size = 4, -EINVAL, "size");
-        REFUSE(o.flags = 16, -EINVAL, "flags");
+        REFUSE(o.flags = 32, -EINVAL, "flags");
         REFUSE(o.engine = 5, -EINVAL, "engine");
         REFUSE(o.gds = 3, -EINVAL, "gds");
         REFUSE(o.gds_bytes = 4096, -EINVAL, "gds_bytes");

@@ -351,6 +351,7 @@ static void the_names_are_those_of_the_specification(void **state)
         assert_string_equal(transfer_path_name(TRANSFER_PATHS), "other");
         assert_string_equal(transfer_layout_name(TRANSFER_LAYER_SEPARATE_OUTER_FIRST),
                             "layer_separate_outer_first");
+        assert_string_equal(transfer_layout_name(TRANSFER_REGIONS), "regions");
         assert_string_equal(transfer_technology_name(TRANSFER_COMPOSED), "composed");
         assert_string_equal(transfer_technology_name(UINT32_MAX), "other");
         assert_string_equal(transfer_result_name(TRANSFER_ERROR_TIMEOUT), "timeout");

@@ -18,12 +18,15 @@ static const char *const layout_labels[TRANSFER_LAYOUTS] = {
         [TRANSFER_FULLY_CONTIGUOUS] = "fully contiguous",
         [TRANSFER_LAYER_SEPARATE_BLOCK_FIRST] = "layer-separate, block-first",
         [TRANSFER_LAYER_SEPARATE_OUTER_FIRST] = "layer-separate, outer-first",
+        [TRANSFER_REGIONS] = "listed regions",
         [TRANSFER_LAYOUT_OTHER] = "other layout",
 };
 
 /* Returns the colour index of a layout. */
 static unsigned series_of(unsigned layout)
 {
+        if (layout == TRANSFER_REGIONS)
+                return CHART_GREY + 1;
         return layout == TRANSFER_LAYOUT_OTHER ? CHART_GREY : layout - 1;
 }
 

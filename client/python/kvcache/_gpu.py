@@ -15,12 +15,12 @@ import struct
 import time
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _library as c
 from ._arguments import ack_number, milliseconds, parent_words
 from ._errors import ArgumentError
-from ._memory import Keys
+from ._memory import Keys, pin
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from ._memory import KeysLike
     from ._namespace import Namespace
 
-CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST = 1, 2, 3
+CONTIGUOUS, BLOCK_FIRST, OUTER_FIRST, REGIONS = 1, 2, 3, 4
+NO_BLOCK = 2**64 - 1  # in place of a block that is left out of a chunk
 
-# struct kvcache_layout, _gpu_options, _gpu_request, _gpu_leased_request, _gpu_completion
-_LAYOUT = struct.Struct("<IIIIIIQQQQQ")
+# struct kvcache_layout, _layout_info, _gpu_options, _gpu_request, _gpu_leased_request, _gpu_completion
+_LAYOUT = struct.Struct("<IIIIIIQQQQQQII")
+_INFO = struct.Struct("<IIQQQQQQQ")
 _OPTIONS = struct.Struct("<IIiIIIQ")
-_REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQ")
+_REQUEST = struct.Struct("<IIIIiIIiQQQQQQQQQQIIQ")
 _LEASED_REQUEST = struct.Struct("<IIQQQQQQQQQ")
 _COMPLETION = struct.Struct("<QiiQQ")
 _BLOCK_WORDS = 6  # of struct kvcache_gpu_block: key (4), block, tokens | reserved
@@ -49,6 +51,9 @@ _detach = c._function("kvcache_gpu_detach", c._i, c._p, c._i)
 _error = c._function("kvcache_gpu_error", c._s, c._p)
 _put_blocks = c._function("kvcache_gpu_put_blocks", c._i, c._p, c._s)
 _get_blocks = c._function("kvcache_gpu_get_blocks", c._i, c._p, c._s)
+_measure = c._function("kvcache_layout_measure", c._i, c._s, c._p, c._p, c._z)
+_gather = c._function("kvcache_layout_gather", c._i, c._s, ctypes.c_uint32, ctypes.c_uint32, c._p, c._z, c._p, c._p, c._z)
+_scatter = c._function("kvcache_layout_scatter", c._i, c._s, ctypes.c_uint32, ctypes.c_uint32, c._p, c._z, c._p, c._p, c._z)
 _reap = c._function("kvcache_gpu_reap_sized", c._i, c._p, c._p, c._z, c._z, c._i)
 _release_pool = c._function("kvcache_gpu_release_pool", c._i, c._p, ctypes.c_uint64)
 _wait_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i)
@@ -60,8 +65,9 @@ _pools = c._function("kvcache_gpu_pools", c._i, c._p, c._p, c._z, library=c.held
 
 
 class Layout:
-    """Where blocks lie in device memory: struct kvcache_layout of <kvcache-layout.h>. `bases` are addresses, one a layer, or one
-    in all for CONTIGUOUS; `base_bytes` is the size of each buffer. The caller keeps the memory."""
+    """Where blocks lie in memory of the device or the host: struct kvcache_layout of <kvcache-layout.h>. `bases` are addresses, one
+    a layer, or one in all for CONTIGUOUS; `base_bytes` is the size of each buffer. The caller keeps the memory. Memory that is
+    none of these kinds is described by `of_regions`."""
 
     def __init__(self, kind: int, *, layers: int, outer: int, page_tokens: int, dtype_bytes: int, inner: int, blocks: int,
                  bases: Sequence[int], base_bytes: int = 0) -> None:
@@ -69,7 +75,59 @@ class Layout:
             raise ArgumentError(f"{len(bases)} bases for {layers} layers")
         self._bases = array("Q", bases)
         self._packed = _LAYOUT.pack(_LAYOUT.size, kind, layers, outer, page_tokens, dtype_bytes, inner, 0, blocks,
-                                    self._bases.buffer_info()[0], base_bytes)
+                                    self._bases.buffer_info()[0], base_bytes, 0, 0, 0)
+
+    @classmethod
+    def of_regions(cls, regions: Sequence[tuple[int, int, int]], *, blocks: int) -> Layout:
+        """Describes blocks by their regions: (base, stride, bytes) of each, in the order of the chunk. Block b has the `bytes` bytes
+        at base + b * stride of a region; strides include padding, and chunks do not."""
+        self = cls.__new__(cls)
+        self._bases = array("Q", (word for base, stride, nbytes in regions for word in (base, stride, nbytes)))
+        self._packed = _LAYOUT.pack(_LAYOUT.size, REGIONS, 0, 0, 0, 0, 0, 0, blocks, 0, 0, self._bases.buffer_info()[0],
+                                    len(regions), 0)
+        return self
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block in a chunk. ArgumentError: the layout is not valid."""
+        info, why = ctypes.create_string_buffer(_INFO.pack(_INFO.size, *[0] * 8), _INFO.size), ctypes.create_string_buffer(256)
+        if _measure(self._packed, info, why, len(why)) < 0:
+            raise ArgumentError(why.value.decode(errors="replace"))
+        nbytes: int = _INFO.unpack(info.raw)[3]
+        return nbytes
+
+    def gather(self, blocks: Sequence[int], chunk: Any) -> None:
+        """Copies blocks of this process's memory into `chunk`, a writable buffer of their length, one after the other. Zeros
+        take the place of NO_BLOCK."""
+        address, nbytes, holder = self._chunk(blocks, chunk, True)
+        self._copy(_gather, blocks, address, nbytes)
+        for i, block in enumerate(blocks):
+            if block == NO_BLOCK:
+                ctypes.memset(address + i * nbytes, 0, nbytes)
+        del holder
+
+    def scatter(self, blocks: Sequence[int], chunk: Any) -> None:
+        """Copies `chunk` into blocks of this process's memory, one after the other. NO_BLOCK skips the bytes of a block."""
+        address, nbytes, holder = self._chunk(blocks, chunk, False)
+        self._copy(_scatter, blocks, address, nbytes)
+        del holder
+
+    def _chunk(self, blocks: Sequence[int], chunk: Any, is_written: bool) -> tuple[int, int, Any]:
+        """(address of the chunk, bytes of a block, what keeps the chunk where it is)"""
+        nbytes = self.block_bytes
+        address, length, readonly, holder = pin(chunk)
+        if length != nbytes * len(blocks):
+            raise ArgumentError(f"a chunk of {length} bytes for {len(blocks)} blocks of {nbytes}")
+        if is_written and readonly:
+            raise ArgumentError("a chunk that is gathered into is writable")
+        return address, nbytes, holder
+
+    def _copy(self, call: ctypes._NamedFuncPointer, blocks: Sequence[int], address: int, nbytes: int) -> None:
+        copies = array("Q", (word for i, block in enumerate(blocks) if block != NO_BLOCK
+                             for word in (block, address + i * nbytes, nbytes, 0)))
+        why = ctypes.create_string_buffer(256)
+        if call(self._packed, 0, 0, copies.buffer_info()[0], len(copies) // 4, None, why, len(why)) < 0:
+            raise ArgumentError(why.value.decode(errors="replace"))
 
 
 class Gpu:
@@ -104,16 +162,21 @@ class Gpu:
             return True
 
     def put(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, ack: str = "written",
-            parent: Buffer | None = None, stream: int = 0, timeout: float | None = None) -> bytes:
+            parent: Buffer | None = None, stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
         """Stores these blocks of the layout; one status a key. They are read after what is in `stream` now (a CUstream; 0:
-        the default stream), and may be overwritten when it returns."""
-        return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout)
+        the default stream), and may be overwritten when it returns.
+
+        `chunk_blocks`: a key's chunk has so many of `blocks`, one after the other; zeros take the place of NO_BLOCK."""
+        return self._move(_put_blocks, namespace, layout, blocks, keys, ack_number(ack), parent, stream, timeout,
+                          chunk_blocks=chunk_blocks)
 
     def get(self, namespace: Namespace, layout: Layout, blocks: Sequence[int], keys: KeysLike, parent: Buffer | None = None,
-            stream: int = 0, timeout: float | None = None) -> bytes:
+            stream: int = 0, timeout: float | None = None, chunk_blocks: int = 1) -> bytes:
         """Brings these blocks; one status a key. They are written after what is in `stream` now, and are there when it
-        returns. A block whose status is not OK may hold anything."""
-        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout)
+        returns. A block whose status is not OK may hold anything.
+
+        `chunk_blocks`: as for put(); NO_BLOCK skips a block of the chunk, whose memory stays as it is."""
+        return self._move(_get_blocks, namespace, layout, blocks, keys, 0, parent, stream, timeout, chunk_blocks)
 
     # --- leased chunks: in any thread, beside other calls, without the daemon ---
 
@@ -182,15 +245,18 @@ class Gpu:
         return 0
 
     def _move(self, call: ctypes._NamedFuncPointer, namespace: Namespace, layout: Layout, blocks: Sequence[int],
-              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None) -> bytes:
+              keys: KeysLike, ack: int, parent: Buffer | None, stream: int, timeout: float | None, chunk_blocks: int = 1) -> bytes:
         packed = keys if type(keys) is Keys else Keys(keys)
         n = packed.count
-        if len(blocks) != n:
-            raise ArgumentError(f"{len(blocks)} blocks for {n} keys")
+        if not 0 < chunk_blocks < 2**32 or len(blocks) != n * chunk_blocks:
+            raise ArgumentError(f"{len(blocks)} blocks for {n} keys" + f" of {chunk_blocks} blocks" * (chunk_blocks != 1))
         words = array("Q", bytes(8 * _BLOCK_WORDS * n))
         for i in range(4):
             words[i::_BLOCK_WORDS] = packed.words[i::4]
-        words[4::_BLOCK_WORDS] = array("Q", blocks)
+        indices = array("Q", blocks)
+        is_list = chunk_blocks != 1 or NO_BLOCK in blocks
+        if not is_list:
+            words[4::_BLOCK_WORDS] = indices
         above = parent_words(parent) if parent is not None else None
         statuses = array("i", [c.LOST]) * n
         order = stream or 1  # CU_STREAM_LEGACY
@@ -201,7 +267,8 @@ class Gpu:
                 return bytes(statuses.tolist())
             request = _REQUEST.pack(_REQUEST.size, 8 * _BLOCK_WORDS, namespace._id, 0, ack, 0, 0, ms,
                                     c.address_of(layout._packed), words.buffer_info()[0], n,
-                                    above.buffer_info()[0] if above else 0, statuses.buffer_info()[0], order, order, 0, 0, 1)
+                                    above.buffer_info()[0] if above else 0, statuses.buffer_info()[0], order, order, 0, 0, 1,
+                                    chunk_blocks, 0, indices.buffer_info()[0] if is_list else 0)
             r = call(self._gpu, request)
             if r == -errno.EINVAL:
                 raise ArgumentError(self._words())

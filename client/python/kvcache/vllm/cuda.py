@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As much of the CUDA driver as orders the engine's streams with others, through ctypes; nothing of vLLM."""
+"""The CUDA driver's functions that order the engine's streams with others, through ctypes. Nothing here is of vLLM."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Ended(NamedTuple):
 
 
 class LoadPart(NamedTuple):
-    """What a load brings into one group: the blocks, and where the chunk of each is leased."""
+    """The blocks of one group that a load fills, and the lease of each block's chunk."""
 
     layout: int
     blocks: list[int]
@@ -66,7 +66,7 @@ class Loads:
         self._ended: deque[Ended] = deque()
         self.samples: deque[tuple[int, float]] = deque()  # bytes, and the seconds of their copies by the GPU's clock
         self._step = 0          # an event before the engine's current step; 0: none was recorded
-        self._plain_stream = 0  # of what the library does not copy
+        self._plain_stream = 0  # chunks that the library does not copy come through this stream
         self.loading_bytes = 0
         self.rescued = 0        # chunks that were copied without the library
 
@@ -79,7 +79,7 @@ class Loads:
             self._step = 0
 
     def begin(self, number: int, parts: Sequence[LoadPart], keep: Any = None, is_expedited: bool = False) -> None:
-        """What `keep` refers to lives until the load has ended: the leases. RuntimeError: the engine's stream is being captured."""
+        """Begins to copy. The load keeps `keep`, the leases, until it has ended. RuntimeError: the engine's stream is being captured."""
         nbytes = sum(len(p.blocks) * self._chunk_bytes[p.layout] for p in parts)
         job = _Job(number, nbytes, keep, is_expedited)
         stream = self._current_stream()

@@ -27,13 +27,13 @@ from .loads import Ended, LoadPart, Loads
 
 log = logging.getLogger("kvcache.vllm")
 
-OPEN_S = 1.0        # of what is asked once: namespaces, staging memory
-SLICE_BLOCKS = 128  # of a store, between two looks at whether the engine waits
+OPEN_S = 1.0        # a call that opens a namespace or makes staging memory may take so long
+SLICE_BLOCKS = 128  # a store looks after so many blocks whether the engine waits
 PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each time
 LONGEST_PAUSE_S = 4.0
 STORE_S = 0.4       # that a slice may take, so that an engine that waits for stores goes on in FLUSH_S + STORE_S
 CHECK_S = 2.0       # that the canary waits for a stored chunk
-FLUSH_S = 0.1       # of an engine that waits for stores, before the rest of them is dropped
+FLUSH_S = 0.1       # an engine that waits for stores waits so long before the rest of them is dropped
 NO_JOB = (1 << 64) - 1
 ATTACH_S = 10.0     # that the start of an engine waits for the attachment: vLLM captures its CUDA graphs next
 
@@ -55,7 +55,7 @@ class Blocks(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Of a store, what lies in one group. `is_check`: the canary compares the block, and it is not stored."""
+    """The blocks of a store that lie in one group. `is_check`: the canary compares the block, and it is not stored."""
 
     layout: int
     keys: list[bytes]
@@ -71,8 +71,8 @@ class _Job:
         self.nbytes = 0  # that were stored
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
-        self.computed = False  # what its event is behind
-        self.hurried = False   # it has been waited for long enough
+        self.computed = False  # its event is over
+        self.hurried = False   # the engine has waited for it long enough
 
 
 class Mover:
@@ -130,7 +130,7 @@ class Mover:
             self._changed.notify_all()
 
     def load(self, number: int, parts: list[LoadPart], keep: Any = None, is_expedited: bool = False) -> None:
-        """As Loads.begin()."""
+        """Begins a load, as Loads.begin() does."""
         for part in parts:
             self._check_blocks(number, part.layout, part.blocks, len(part.held))
         self.loads.begin(number, parts, keep, is_expedited)
@@ -140,7 +140,7 @@ class Mover:
             raise ValueError(f"job {number}: {chunks} chunks, blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
-        """What has ended since the last time, each job once."""
+        """Returns the jobs that have ended since the last time."""
         ended = self.loads.finished()
         while self._ended:
             ended.append(self._ended.popleft())

@@ -23,7 +23,7 @@ _WORKER = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.worker"
 _TENSORS = "_kvcache_tensors"  # the attribute that holds them between the two wrapped calls
 _STEPS = "vllm.v1.worker.gpu.kv_connector"
 
-listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # their step_begins() is called before vLLM launches anything of a step
+listeners: weakref.WeakSet[Any] = weakref.WeakSet()  # step_begins() of each is called before vLLM launches a step
 
 
 def install() -> None:
