@@ -359,6 +359,9 @@ int kvcache_gpu_pools(struct kvcache_gpu *gpu, uint64_t *ret_ids, size_t max);
 /* Releases a pool in which the caller has no lease any more; the handle's next call unregisters
  * it. -ESTALE: there is no such pool; -EBUSY: it is that of the handle's session. */
 int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id);
+/* Returns the first byte of such a pool in this process, read-only, and its length. NULL: there is
+ * no such pool. The memory stays mapped until the pool is released or the GPU is detached. */
+const void *kvcache_gpu_pool_memory(struct kvcache_gpu *gpu, uint64_t pool_id, uint64_t *ret_bytes);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -701,3 +701,20 @@ int kvcache_gpu_release_pool(struct kvcache_gpu *gpu, uint64_t pool_id)
         pthread_mutex_unlock(&gpu->leased->lock);
         return r;
 }
+
+const void *kvcache_gpu_pool_memory(struct kvcache_gpu *gpu, uint64_t pool_id, uint64_t *ret_bytes)
+{
+        const void *base = NULL;
+        struct leased_pool *pool;
+
+        if (!gpu || !ret_bytes || gpu->pid != getpid())
+                return NULL;
+        pthread_mutex_lock(&gpu->leased->lock);
+        pool = leased_find(gpu->leased, pool_id);
+        if (pool) {
+                base = pool->hold.base;
+                *ret_bytes = pool->hold.bytes;
+        }
+        pthread_mutex_unlock(&gpu->leased->lock);
+        return base;
+}

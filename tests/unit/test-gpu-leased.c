@@ -24,6 +24,7 @@ struct leased_job {
         struct kvcache_gpu_leased_request q;
         uint64_t blocks[N], offsets[N];
         struct kvcache_lease leases[N];
+        const void *first; /* the first chunk's bytes */
 };
 
 /* Leases the keys first_key... and prepares to copy them into the blocks first_block... */
@@ -39,6 +40,7 @@ static struct leased_job lease(struct fixture *f, uint64_t first_key, uint64_t f
                 assert_int_equal(kvcache_get_map(f->kv, f->rig->ns, &key, &result), 0);
                 assert_int_equal(kvcache_pool_of(f->kv, result.data, &pool, &j.offsets[i]), 0);
                 assert_true(i == 0 || pool == j.q.pool_id);
+                j.first = i == 0 ? result.data : j.first;
                 j.q.pool_id = pool;
                 j.leases[i] = result.lease;
                 j.blocks[i] = first_block + i;
@@ -297,7 +299,8 @@ static void leases_outlive_the_daemon_until_their_pool_is_released(void **state)
 {
         struct fixture *f = *state;
         struct leased_job old, new;
-        uint64_t pools[8];
+        uint64_t pools[8], bytes = 0;
+        const void *memory;
         unsigned before;
 
         begin(f);
@@ -313,6 +316,10 @@ static void leases_outlive_the_daemon_until_their_pool_is_released(void **state)
         assert_true(pools[0] == new.q.pool_id &&pools[1] == old.q.pool_id);
         copy_and_check(f, &old, 1);
         copy_and_check(f, &new, 50);
+        memory = kvcache_gpu_pool_memory(f->gpu, old.q.pool_id, &bytes);
+        assert_non_null(memory);
+        assert_true(bytes >= old.offsets[0] + BLOCK);
+        assert_memory_equal((const uint8_t *)memory + old.offsets[0], old.first, BLOCK);
         assert_int_equal(kvcache_gpu_release_pool(f->gpu, new.q.pool_id), -EBUSY);
         assert_int_equal(kvcache_gpu_release_pool(f->gpu, old.q.pool_id), 0);
         (void)kvcache_gpu_reap(f->gpu, &(struct kvcache_gpu_completion){ 0 }, 1, 0);
@@ -430,6 +437,9 @@ static void what_is_no_request_is_refused(void **state)
                 assert_false(block_is(f, i, 1 + i)); /* nothing was copied */
         assert_int_equal(kvcache_gpu_release_pool(f->gpu, 0), -ESTALE);
         assert_int_equal(kvcache_gpu_release_pool(NULL, 0), -EINVAL);
+        assert_null(kvcache_gpu_pool_memory(f->gpu, 0, &(uint64_t){ 0 }));
+        assert_null(kvcache_gpu_pool_memory(f->gpu, j.q.pool_id, NULL));
+        assert_null(kvcache_gpu_pool_memory(NULL, j.q.pool_id, &(uint64_t){ 0 }));
         assert_int_equal(kvcache_gpu_pools(f->gpu, NULL, 1), -EINVAL);
         assert_int_equal(kvcache_gpu_pools(f->gpu, NULL, 0), 0);
         assert_int_equal(kvcache_gpu_reap_leased(f->gpu, NULL, 1, 0), -EINVAL);

@@ -61,6 +61,7 @@ _wait_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c.
 _copy_leased = c._function("kvcache_gpu_copy_leased", c._i, c._p, c._s, library=c.held)
 _reap_leased = c._function("kvcache_gpu_reap_leased_sized", c._i, c._p, c._p, c._z, c._z, c._i, library=c.held)
 _leased_error = c._function("kvcache_gpu_leased_error", c._s, c._p, library=c.held)
+_pool_memory = c._function("kvcache_gpu_pool_memory", ctypes.c_void_p, c._p, ctypes.c_uint64, c._p, library=c.held)
 _pools = c._function("kvcache_gpu_pools", c._i, c._p, c._p, c._z, library=c.held)
 
 
@@ -222,6 +223,12 @@ class Gpu:
         """Lets go of a pool in which there is no lease any more. That of the session stays."""
         if self._gpu is not None:
             _release_pool(self._gpu, pool)
+
+    def pool_memory(self, pool: int) -> tuple[int, int]:
+        """The address of the pool's first byte in this process, and its length. (0, 0): there is no such pool."""
+        nbytes = ctypes.c_uint64()
+        address = _pool_memory(self._gpu, pool, ctypes.byref(nbytes)) if self._gpu is not None else None
+        return (address, nbytes.value) if address else (0, 0)
 
     # --- inside ---
 
