@@ -7,7 +7,7 @@
     traffic.py ... --starts N [--at-once K]                                       N starts beside a process that stores; counts those that serve
     traffic.py ... --sequential N                                                 N requests, one after the other
     traffic.py ... --daemon-fault none,kill,hang,full                             the daemon fails in the middle; measures each request's waits
-    traffic.py ... --identity runner|layout|dtype                                 two engines on one daemon answer as each does without a cache
+    traffic.py ... --identity runner|layout|dtype|same                               two engines on one daemon answer as each does without a cache
 
 Arms: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with ours; spec, our spec. PACK is a build
 folder or what tests/gpu/pack.sh made of one, as a folder or an archive, with the package's wheel and client/ctl/kvcachectl in it. SITE has
@@ -98,13 +98,14 @@ class Options(argparse.Namespace):
         return known
 
     def kv_bytes(self):
-        """Returns the bytes of the GPU cache, with room for one more block."""
+        """Returns the bytes of the cache of one GPU, with room for one more block."""
         layers, _, _, _, kv_heads = importlib.import_module("traffic_vllm").SHAPES[self.shape]
-        return (self.gpu_tokens + 16) * layers * kv_heads * 128 * 2 * 2
+        return (self.gpu_tokens + 16) * layers * -(-kv_heads // self.tp) * 128 * 2 * 2
 
     def title(self):
         return (f"{self.engine}, {self.shape}: {self.sessions} sessions of {self.turns} turns, {self.concurrency} at a time,"
                 f" {self.first} + {self.add} tokens, GPU cache {self.gpu_tokens:,} tokens, memory {traffic_host.mib(self.memory)}" +
+                (f", TP {self.tp}" if self.tp > 1 else "") +
                 (f", cgroup {traffic_host.mib(self.cgroup)}" if self.cgroup else "") + (", eager" if self.eager else ", CUDA graphs"))
 
 
@@ -133,7 +134,8 @@ def parser():
     what.add_argument("--fault-at", type=float, metavar="SECONDS", help="when the daemon fails; by default when half of the requests are answered")
     what.add_argument("--fault-seconds", type=float, default=8, help="how long the daemon fails (8)")
     what.add_argument("--longest-wait", type=float, default=3, metavar="SECONDS", help="no request may wait longer in a fault (3)")
-    what.add_argument("--identity", choices=("runner", "layout", "dtype"), help="how two engines on one daemon differ")
+    what.add_argument("--identity", choices=("runner", "layout", "dtype", "same"),
+                      help="how two engines on one daemon differ; same: they do not")
     load = p.add_argument_group("the load")
     load.add_argument("--shape", default="8b", help="tiny, 8b or 32b")
     for name, default in (("sessions", 48), ("concurrency", 16), ("turns", 4), ("first", 4096), ("add", 1024), ("answer", 64), ("seed", 1)):
@@ -148,7 +150,7 @@ def parser():
     host.add_argument("--set", type=setting, action="append", default=[], metavar="KEY=VALUE", help="a setting of the daemon")
     host.add_argument("--extra", type=setting, action="append", default=[], metavar="KEY=JSON", help="a key of kv_connector_extra_config")
     host.add_argument("--policy", default="auto", help="load_policy of our arms (auto)")
-    host.add_argument("--tp", type=int, default=1)
+    host.add_argument("--tp", type=int, default=1, metavar="N", help="tensor parallel over N GPUs of the machine (1)")
     host.add_argument("--eager", action="store_true", help="no CUDA graphs")
     host.add_argument("--gpu-share", type=float, default=0.85, help="gpu_memory_utilization (0.85)")
     limits = p.add_argument_group("limits")
@@ -381,7 +383,7 @@ class Driver:
     def describe(self):
         """Remarks on which GPU the figures are from, and on a pack that lacks the wheel."""
         if gpu := traffic_host.gpu():
-            self.remark(gpu)
+            self.remark(gpu, wrong=gpu.count(";") + 1 < self.options.tp)
         if self.options.engine == "vllm" and not any(path.name == "wheel" for path in self.host.programs.python):
             self.remark("the pack has no wheel of the package: unless kvcache is installed, vLLM does not find its entry point")
 

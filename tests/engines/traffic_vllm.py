@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM as an engine of the traffic benchmark: random weights, CUDA graphs, the scheduler and the worker in one process.
+"""vLLM as an engine of the traffic benchmark: random weights, CUDA graphs, the scheduler and, on one GPU, the worker in one process.
 
 One name of an arm is one way to offload: none; cpu, vLLM's CPU tier; fs, vLLM's tiering with its tier of files; tier, the same with
 ours; spec, our spec.
@@ -21,7 +21,8 @@ SHAPES = {  # layers, hidden size, intermediate size, heads, heads of keys and v
 GRAPH_SIZES = [1, 2, 4, 8, 16, 24, 32]
 OTHERS = {"runner": [("VLLM_USE_V2_MODEL_RUNNER", "0"), ("VLLM_USE_V2_MODEL_RUNNER", "1")],
           "layout": [("VLLM_KV_CACHE_LAYOUT", "NHD"), ("VLLM_KV_CACHE_LAYOUT", "HND")],
-          "dtype": [("dtype", "bfloat16"), ("dtype", "float16")]}
+          "dtype": [("dtype", "bfloat16"), ("dtype", "float16")],
+          "same": [("dtype", "bfloat16"), ("dtype", "bfloat16")]}
 OFFLOADING = "vllm:kv_offload_"
 
 
@@ -74,6 +75,8 @@ def arguments_of(job):
                max_model_len=max(longest, 1024), gpu_memory_utilization=job["gpu_share"], enable_prefix_caching=True, max_num_seqs=32,
                max_num_batched_tokens=8192, prefix_caching_hash_algo="sha256_cbor", disable_log_stats=False,
                num_gpu_blocks_override=job["gpu_tokens"] // 16, tensor_parallel_size=job["tp"], disable_custom_all_reduce=job["tp"] > 1)
+    if job["tp"] > 1:  # a process for each GPU; the scheduler stays in this one
+        how["distributed_executor_backend"] = "mp"
     if job["eager"]:
         how["enforce_eager"] = True
     else:

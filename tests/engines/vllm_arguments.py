@@ -19,7 +19,7 @@ def jobs(folder):
     options = traffic.options_of(["--pack", folder, "--shape", "tiny"])
     place = ns(daemon=ns(socket=f"{folder}/s"), files=f"{folder}/files", cgroup="", host=ns(scratch=pathlib.Path(folder)))
     of_arms = [options.job(arm, 1, place) for arm in ("none", "cpu", "fs", "tier", "spec")]
-    return [*of_arms, dict(of_arms[-1], kv_bytes=options.kv_bytes()), dict(of_arms[-1], eager=True)]
+    return [*of_arms, dict(of_arms[-1], kv_bytes=options.kv_bytes()), dict(of_arms[-1], eager=True), dict(of_arms[-1], tp=2)]
 
 
 def has_arguments(function, *arguments, **named):

@@ -89,7 +89,7 @@ class Stored:
 
     def tiers(self, keys, on_disk_only):
         """Where they are; with `on_disk_only` once none is in memory any more."""
-        [space] = self.manager._promises._namespaces.values()
+        [[space]] = self.manager._promises._namespaces.values()
         deadline = time.monotonic() + 20
         while True:
             if on_disk_only:

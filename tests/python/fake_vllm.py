@@ -250,7 +250,7 @@ def install(version):
 
 
 def remove():
-    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.") or n in ("kvcache.vllm.tier", "kvcache.vllm.spec")]:
+    for name in [n for n in sys.modules if n == "vllm" or n.startswith("vllm.") or n in ("kvcache.vllm.tier", "kvcache.vllm.spec", "kvcache.vllm.chunks")]:
         del sys.modules[name]
 
 

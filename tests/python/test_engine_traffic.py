@@ -303,11 +303,16 @@ def test_vllm_gets_the_connector_of_each_arm(tmp_path):
     assert arguments["num_gpu_blocks_override"] == 4096 and arguments["compilation_config"]["cudagraph_mode"] == "FULL_DECODE_ONLY"
     assert arguments["max_model_len"] == 4096 + 4 * (1024 + 64) + 64
     assert json.loads((pathlib.Path(arguments["model"]) / "config.json").read_text())["num_hidden_layers"] == 8
+    assert "distributed_executor_backend" not in arguments
+    two = traffic_vllm.arguments_of(options_for("spec", tmp_path, "--tp", "2"))
+    assert two["tensor_parallel_size"] == 2 and two["distributed_executor_backend"] == "mp"
+    assert traffic.options_of(["--pack", "x", "--tp", "2"]).kv_bytes() * 2 == traffic.options_of(["--pack", "x"]).kv_bytes()
     assert "enforce_eager" in traffic_vllm.arguments_of(options_for("spec", tmp_path, "--eager"))
 
 
 @pytest.mark.parametrize("words", [("--arms", "none,cpu,spec,tier"), (*SLOWLY, "--arms", "spec", "--kill-at", "0.2", "--eager"),
-                                   ("--starts", "3", "--at-once", "3"), ("--identity", "runner"), ("--identity", "layout"), ("--identity", "dtype")])
+                                   ("--starts", "3", "--at-once", "3"), ("--identity", "runner"), ("--identity", "layout"), ("--identity", "dtype"),
+                                   ("--identity", "same", "--tp", "2")])
 def test_vllm_s_interface_is_used_in_every_mode(directory, words):
     run = drive(directory, "--engine", "vllm", "--site", str(FAKE_SITE), "--shape", "tiny", *words)
     assert run.code == 0 and all(row["version"] == "vLLM fake" and row["failed"] == 0 for row in run.rows), run.said

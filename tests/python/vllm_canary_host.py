@@ -145,7 +145,7 @@ def is_caught(**how):
     computes(**how)
     assert compared(host, "1", keys) == 1
     assert count(host, "mismatches") == 1 and host.worker.canary.number == 2
-    assert host.manager._promises._namespaces[0].name.endswith("/g0/v2")
+    assert host.manager._promises._namespaces[0][0].name.endswith("/g0/v2")
     assert host.found("2", keys) == 0
     assert host.stored("3", keys) == 6 and host.stored("4", mine) == 4 and host.found("5", keys) == 6 and host.found("6", mine) == 4
     host.close()

@@ -15,6 +15,8 @@ comparison, the next one with such chunks has it.
 - A group of which no chunk could be compared while MOST_UNSTORED were left out is verified by the others. So is a new namespace in which
   the engine has stored MOST_OWN chunks and met none of another engine.
 
+The scheduler's side and the worker have one canary, and must be in one process: engines of several GPUs have none.
+
 The engine's thread asks what may be loaded and chooses what is compared. The mover's thread compares, and moves to the next variant.
 """
 
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -42,6 +45,14 @@ COUNTERS = {
     "canary_withheld": "Chunks that were found and not loaded, because the canary had not verified their namespace.",
     "canary_unstored": "Chunks that were not stored, because the canary had not verified their namespace.",
 }
+
+
+here: weakref.WeakValueDictionary[str, Canary] = weakref.WeakValueDictionary()  # engines of this process, by id
+
+
+def named(name: str, number: int) -> str:
+    """Returns the name of a variant of a namespace."""
+    return name if number == 1 else f"{name}/v{number}"
 
 
 class State(NamedTuple):
@@ -85,7 +96,14 @@ class Canary:
         return self._named(self.number)
 
     def _named(self, number: int) -> dict[int, str]:
-        return {g: n if number == 1 else f"{n}/v{number}" for g, n in self._first_names.items()}
+        return {g: named(n, number) for g, n in self._first_names.items()}
+
+    def turn_off(self, why: str) -> None:
+        """Believes the names from here on."""
+        if self.mode != OFF:
+            log.warning("the canary is off: %s", why)
+            with self._lock:
+                self.mode, self._verified = OFF, set(self._first_names)
 
     def take_counts(self) -> dict[str, int]:
         """Returns what was counted since the last time."""

@@ -49,6 +49,19 @@ def deliver(engine_id: object, rank: int, world_size: int, facts: Mapping[str, o
     os.rename(name + ".new", name)
 
 
+def own(engine_id: object, rank: int) -> dict[str, object] | None:
+    """Returns the facts that a worker of this process has delivered, or None."""
+    facts = _here.get((str(engine_id), rank))
+    return None if facts is None else dict(facts)
+
+
+def discard(engine_id: object, world_size: int) -> None:
+    """Removes facts that the scheduler in this process does not read. Never raises."""
+    for rank in range(world_size):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            os.unlink(_name(os.getpid(), engine_id, rank))
+
+
 def forget(engine_id: object, rank: int) -> None:
     """Removes a rank's facts, which those of an engine that ended in this process may be. Never raises."""
     _here.pop((str(engine_id), rank), None)
@@ -90,10 +103,10 @@ def _encoded(value: object) -> object:
 
 def _name(pid: int, engine_id: object, rank: int) -> str:
     digest = hashlib.sha256(f"{os.geteuid()}\n{engine_id}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
-    return f"{FOLDER}/{_PREFIX}-{pid}-{_started(pid)}-{digest}-{rank}"
+    return f"{FOLDER}/{_PREFIX}-{pid}-{started(pid)}-{digest}-{rank}"
 
 
-def _started(pid: int) -> int:
+def started(pid: int) -> int:
     """Returns the process's time of start: an id is used again, and an engine may be named as the one before."""
     with open(f"/proc/{pid}/stat", "rb") as f:
         return int(f.read(4096).rpartition(b")")[2].split()[19])
@@ -136,7 +149,7 @@ def _sweep() -> None:
         if not found:
             continue
         try:
-            ended = _started(int(found[1])) != int(found[2])
+            ended = started(int(found[1])) != int(found[2])
         except OSError:
             ended = True
         path = f"{FOLDER}/{name}"

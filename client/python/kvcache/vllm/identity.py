@@ -20,7 +20,7 @@ from ..engine.identity import Unknown, compose, digest_of, model_digest, new_sta
 from ..engine.weights import dummy_weights, weights_of
 from . import delivery, hooks
 
-__all__ = ["compose", "fields_of", "group_of", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
+__all__ = ["compose", "fields_of", "group_of", "namespace_base", "namespace_name", "new_start", "of_engine", "parts_of", "printable", "warn",
            "weights_of", "weights_of_engine"]
 
 log = logging.getLogger("kvcache.vllm")
@@ -51,14 +51,14 @@ def fields_of(config: Any, row_bytes: int, part_bytes: int, weights: str) -> dic
     }
 
 
-def of_engine(offloading: Any = None) -> dict[str, object]:
-    """Returns the facts that OffloadingConfig leaves out. The worker's are taken where it has delivered them: they describe the tensors
-    (arrangement.py). Otherwise vLLM's configuration stands for them, with all that the arrangement may depend on: the full version, the
+def of_engine(offloading: Any = None, rank: int | None = None) -> dict[str, object]:
+    """Returns the facts that OffloadingConfig leaves out: in the scheduler those of all ranks, in a worker those of its `rank` alone. The
+    worker's are taken where it has delivered them: they describe the tensors (arrangement.py). Otherwise vLLM's configuration stands for them, with all that the arrangement may depend on: the full version, the
     kind of GPU and the variables of the environment."""
     config = _configuration(offloading)
     engine_id = getattr(offloading, "engine_id", None)
     world_size = int(getattr(getattr(offloading, "parallel", None), "world_size", 1))
-    facts = delivery.delivered(engine_id, world_size) if engine_id is not None else None
+    facts = None if engine_id is None else delivery.delivered(engine_id, world_size) if rank is None else delivery.own(engine_id, rank)
     if facts is None and config is not None:
         log.info("vLLM's workers did not describe their KV caches: the cache is shared with engines of this very version on this kind of GPU")
         facts = {**of_configuration(config), "arrangement": "not described", "backends": _backends_of(config), "version": _version(),
@@ -249,8 +249,13 @@ def _layout_of(cache: Any) -> str:
         return Unknown(f"vLLM does not say the layout of its KV cache: {e}")
 
 
+def namespace_base(prefix: str, fields: Mapping[str, object]) -> str:
+    """Returns how the names of all namespaces with this fingerprint begin."""
+    return f"{prefix}/{model_digest(fields)}"
+
+
 def namespace_name(prefix: str, fields: Mapping[str, object], group: int) -> str:
-    return f"{prefix}/{model_digest(fields)}/g{group}"
+    return f"{namespace_base(prefix, fields)}/g{group}"
 
 
 def group_of(key: bytes) -> int:

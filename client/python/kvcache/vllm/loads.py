@@ -5,8 +5,9 @@ A leased chunk neither moves nor changes, so a load is one call of the library t
 daemon is not asked. The copies follow the engine's earlier steps. Those of an expedited load come before the engine's next work, whose
 stream waits for them; the engine's thread waits for neither.
 
-A load cannot fail while the GPU works. What the library does not copy, since the pool of the leases is not registered with the device, is
-copied from the addresses that the leases keep mapped.
+The scheduler's side has the leases, and says in which pool the chunks lie and where. A load cannot fail while the GPU works. If the library does
+not copy, the chunks are copied one by one from this process's own mapping of the pool. A rank that has no mapping of the pool ends with a
+sentence, because a load that is left out is wrong KV.
 """
 
 from __future__ import annotations
@@ -16,13 +17,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from .._gpu import Gpu, Layout
 from .cuda import Cuda
-
-if TYPE_CHECKING:
-    from .promises import Held
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -37,16 +35,16 @@ class Ended(NamedTuple):
 
 
 class LoadPart(NamedTuple):
-    """The blocks of one group that a load fills, and the lease of each block's chunk."""
+    """The blocks of one group that a load fills, and the place of each block's chunk in the pool."""
 
     layout: int
     blocks: list[int]
-    held: Sequence[Held]
+    offsets: Sequence[int]
 
 
 class _Job:
-    def __init__(self, number: int, nbytes: int, keep: Any, is_expedited: bool) -> None:
-        self.number, self.nbytes, self.keep, self.is_expedited = number, nbytes, keep, is_expedited
+    def __init__(self, number: int, nbytes: int, load: int, is_expedited: bool) -> None:
+        self.number, self.nbytes, self.load, self.is_expedited = number, nbytes, load, is_expedited
         self.started = time.monotonic()
         self.pending = 0       # requests of the library's that have not ended
         self.event = 0         # behind what was copied without the library; 0: nothing was
@@ -55,10 +53,10 @@ class _Job:
 
 
 class Loads:
-    """`current_stream` gives the engine's stream at the time of a call. `copy` puts copies of a part into a stream, from the addresses of
-    its chunks. `unserved` is called where the library does not copy."""
+    """`current_stream` gives the engine's stream at the time of a call. `copy` puts copies of a part into a stream, from a pool at this
+    address. `unserved` is called where the library does not copy."""
 
-    def __init__(self, gpu: Gpu, layouts: Sequence[Layout], chunk_bytes: Sequence[int], copy: Callable[[LoadPart, int], None],
+    def __init__(self, gpu: Gpu, layouts: Sequence[Layout], chunk_bytes: Sequence[int], copy: Callable[[LoadPart, int, int], None],
                  cuda: Cuda, current_stream: Callable[[], int], unserved: Callable[[], None]) -> None:
         self._gpu, self._layouts, self._chunk_bytes, self._copy, self._cuda = gpu, list(layouts), list(chunk_bytes), copy, cuda
         self._current_stream, self._unserved = current_stream, unserved
@@ -67,7 +65,7 @@ class Loads:
         self.samples: deque[tuple[int, float]] = deque()  # bytes, and the seconds of their copies by the GPU's clock
         self._step = 0          # an event before the engine's current step; 0: none was recorded
         self._plain_stream = 0  # chunks that the library does not copy come through this stream
-        self.loading_bytes = 0
+        self._latest = -1       # the number of the latest load, as the scheduler's side counts them
         self.rescued = 0        # chunks that were copied without the library
 
     def step_begins(self) -> None:
@@ -78,44 +76,45 @@ class Loads:
         elif not self._cuda.record_again(self._step, self._current_stream()):
             self._step = 0
 
-    def begin(self, number: int, parts: Sequence[LoadPart], keep: Any = None, is_expedited: bool = False) -> None:
-        """Begins to copy. The load keeps `keep`, the leases, until it has ended. RuntimeError: the engine's stream is being captured."""
+    def begin(self, number: int, parts: Sequence[LoadPart], pool: int, load: int = 0, is_expedited: bool = False) -> None:
+        """Begins to copy. `load` is the number that the scheduler's side has given the load; it counts them. RuntimeError: the engine's
+        stream is being captured, or this rank does not have the pool."""
         nbytes = sum(len(p.blocks) * self._chunk_bytes[p.layout] for p in parts)
-        job = _Job(number, nbytes, keep, is_expedited)
+        job = _Job(number, nbytes, load, is_expedited)
         stream = self._current_stream()
         # An expedited load comes before the step's own work, and is followed by it: the step's event would do, too.
         event = 0 if is_expedited else self._step
         self._jobs[number] = job
-        self.loading_bytes += nbytes
+        self._latest = max(self._latest, load)
         try:
             for part in parts:
-                for pool, listed in _by_pool(part):
-                    self._begin_part(job, listed, pool, event, stream)
+                self._begin_part(job, part, pool, event, stream)
         except Exception:
             if not job.pending:
                 del self._jobs[number]
-                self.loading_bytes -= nbytes
             raise
 
     def _begin_part(self, job: _Job, part: LoadPart, pool: int, event: int, stream: int) -> None:
         try:
-            self._gpu.copy_leased(self._layouts[part.layout], part.blocks, pool, [h.offset for h in part.held], job.number, event=event,
+            self._gpu.copy_leased(self._layouts[part.layout], part.blocks, pool, part.offsets, job.number, event=event,
                                   before=0 if event else stream, after=stream if job.is_expedited else 0)
             job.pending += 1
         except OSError as e:
             if e.errno == errno.EBUSY:
                 raise RuntimeError(f"job {job.number}: blocks cannot be loaded while the engine's stream is being captured") from e
-            if e.errno not in (errno.ESTALE, errno.ENODEV):
-                log.warning("leased chunks are copied one by one: %s", e)
+            address, nbytes = self._gpu.pool_memory(pool)
+            if not address or any(not 0 <= at <= nbytes - self._chunk_bytes[part.layout] for at in part.offsets):
+                raise RuntimeError(f"job {job.number}: chunks of pool {pool:x} cannot be loaded, and leaving them out would be wrong KV: {e}") from e
+            log.warning("leased chunks are copied one by one: %s", e)
             self._unserved()
-            self._copy_plainly(job, part, event, stream)
+            self._copy_plainly(job, part, address, event, stream)
 
-    def _copy_plainly(self, job: _Job, part: LoadPart, event: int, stream: int) -> None:
+    def _copy_plainly(self, job: _Job, part: LoadPart, address: int, event: int, stream: int) -> None:
         before = event or self._cuda.record(stream)
         with self._cuda.entered():
             self._plain_stream = self._plain_stream or self._cuda.stream()
             self._cuda.wait_for(self._plain_stream, before)
-            self._copy(part, self._plain_stream)
+            self._copy(part, address, self._plain_stream)
             if before != event:
                 self._cuda.drop(before)
         if job.event:
@@ -149,7 +148,6 @@ class Loads:
 
     def _end(self, job: _Job) -> None:
         del self._jobs[job.number]
-        self.loading_bytes -= job.nbytes
         if job.copy_s > 0 and not job.event and job.success:
             self.samples.append((job.nbytes, job.copy_s))
         self._ended.append(Ended(job.number, job.success, job.nbytes, time.monotonic() - job.started))
@@ -172,14 +170,10 @@ class Loads:
     def busy(self) -> bool:
         return bool(self._jobs)
 
+    @property
+    def ended_below(self) -> int:
+        """A number of the scheduler's side below which all loads have ended, where they begin in their order."""
+        return min((j.load for j in self._jobs.values()), default=self._latest + 1)
+
     def has_ended(self, number: int) -> bool:
         return number not in self._jobs
-
-
-def _by_pool(part: LoadPart) -> list[tuple[int, LoadPart]]:
-    """Leases of a request are in one pool, unless the daemon was started again between them."""
-    pools = {h.pool for h in part.held}
-    if len(pools) == 1:
-        return [(pools.pop(), part)]
-    return [(pool, LoadPart(part.layout, [b for b, h in zip(part.blocks, part.held) if h.pool == pool],
-                            [h for h in part.held if h.pool == pool])) for pool in sorted(pools)]

@@ -24,6 +24,7 @@ from .canary import Canary, State
 from .cuda import Cuda
 from .identity import group_of, parts_of
 from .loads import Ended, LoadPart, Loads
+from .page import RankPage, Seat
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -33,6 +34,8 @@ PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each ti
 LONGEST_PAUSE_S = 4.0
 STORE_S = 0.4       # that a slice may take, so that an engine that waits for stores goes on in FLUSH_S + STORE_S
 CHECK_S = 2.0       # that the canary waits for a stored chunk
+LOOK_S = 0.1        # between two looks at the engine's page
+NO_PAGE_S = 0.05    # the same before there is one
 FLUSH_S = 0.1       # an engine that waits for stores waits so long before the rest of them is dropped
 NO_JOB = (1 << 64) - 1
 ATTACH_S = 10.0     # that the start of an engine waits for the attachment: vLLM captures its CUDA graphs next
@@ -77,10 +80,12 @@ class _Job:
 
 class Mover:
     """`canary`: has the namespace of each group, as a key names it, in the order of `blocks`. `current_stream` gives the engine's stream at
-    the time of a call."""
+    the time of a call. `seat` is this rank's at the engine's page."""
 
-    def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, socket: str | None,
+    def __init__(self, blocks: Sequence[Blocks], canary: Canary, fields: Mapping[str, str], *, seat: Seat, socket: str | None,
                  device: int, ack: str, timeout_s: float, current_stream: Callable[[], int]) -> None:
+        self._seat = seat
+        self._tried_pool, self._try_again_at = 0, 0.0  # the pool that the scheduler's side wanted
         self.blocks, self._ack, self._timeout_s, self._current_stream = list(blocks), ack, timeout_s, current_stream
         self._layouts = [b.layout() for b in blocks]
         self._cuda = Cuda(device)
@@ -97,7 +102,6 @@ class Mover:
         self._stores: deque[_Job] = deque()
         self._under_way: dict[int, _Job] = {}  # not reported yet
         self._ended: deque[Ended] = deque()
-        self._computed: deque[tuple[int, float]] = deque()
         self._attached = threading.Event()
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
@@ -119,6 +123,9 @@ class Mover:
         """A store. `tokens` that are computed from `scheduled` on until the event that it waits for."""
         for part in parts:
             self._check_blocks(number, part.layout, part.blocks, len(part.keys))
+        if not parts:  # other ranks write these chunks, or they are stored
+            self._ended.append(Ended(number, True, 0, 0.0))
+            return
         event = self._cuda.record(self._current_stream())
         with self._changed:
             if not event:
@@ -129,57 +136,58 @@ class Mover:
             self._stores.append(job)
             self._changed.notify_all()
 
-    def load(self, number: int, parts: list[LoadPart], keep: Any = None, is_expedited: bool = False) -> None:
+    def load(self, number: int, parts: list[LoadPart], pool: int, load: int, is_expedited: bool = False) -> None:
         """Begins a load, as Loads.begin() does."""
         for part in parts:
-            self._check_blocks(number, part.layout, part.blocks, len(part.held))
-        self.loads.begin(number, parts, keep, is_expedited)
+            self._check_blocks(number, part.layout, part.blocks, len(part.offsets))
+        self.loads.begin(number, parts, pool, load, is_expedited)
 
     def _check_blocks(self, number: int, layout: int, blocks: list[int], chunks: int) -> None:
         if len(blocks) != chunks or any(not 0 <= b < self.blocks[layout].blocks for b in blocks):
             raise ValueError(f"job {number}: {chunks} chunks, blocks {blocks[:4]}... of {self.blocks[layout].blocks}")
 
     def finished(self) -> list[Ended]:
-        """Returns the jobs that have ended since the last time."""
+        """Returns the jobs that have ended since the last time, and says so on the engine's page."""
         ended = self.loads.finished()
         while self._ended:
             ended.append(self._ended.popleft())
+        page = self._seat.page
+        if page is not None:
+            page.set_ended_below(self.loads.ended_below)
+            page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores, rescued_loads=self.loads.rescued)
+            while self.loads.samples:
+                page.add_load(*self.loads.samples.popleft())
         return ended
-
-    def computed(self) -> list[tuple[int, float]]:
-        """Tokens, and the seconds in which they were computed, of stores since the last time."""
-        samples = []
-        while self._computed:
-            samples.append(self._computed.popleft())
-        return samples
-
-    def loaded(self) -> list[tuple[int, float]]:
-        """Bytes, and the seconds in which they were copied by the GPU's clock, of loads since the last time."""
-        samples = []
-        while self.loads.samples:
-            samples.append(self.loads.samples.popleft())
-        return samples
 
     @property
     def busy(self) -> bool:
         """Are there loads that have something to give back yet?"""
         return self.loads.busy
 
-    def serves(self, pool: int) -> bool:
-        """Can chunks of this pool be copied? If not, they can be later."""
-        if pool in self._gpu.pools():
-            return True
-        self.attach_soon()
-        return False
+    def _look_at_page(self) -> None:
+        """In our thread. Publishes the pools that can be copied from, and attaches again where the scheduler's side wants another one."""
+        page = self._seat.poll()
+        if page is None:
+            return
+        self._closing = self._closing or page.is_closed
+        self._seat.refuse(self._gpu.reason if not self._gpu.attached and self._client.connected else "")
+        page.set_pools(self._kept_pools(page))
+        wanted, now = page.wanted, time.monotonic()
+        if wanted and wanted not in self._gpu.pools() and (wanted != self._tried_pool or now >= self._try_again_at):
+            self._tried_pool, self._try_again_at = wanted, now + PAUSE_S
+            self._must_attach = True
 
-    def release_pools(self, in_use: Callable[[], set[int]]) -> None:
-        """Lets go of the pools of earlier daemons in which there are no leases."""
+    def _kept_pools(self, page: RankPage) -> list[int]:
+        """Lets go of the pools of earlier daemons in which there are no leases. Returns the others."""
         pools = self._gpu.pools()
-        if len(pools) > 1:
-            used = in_use()
-            for pool in pools[1:]:
-                if pool not in used and not self.loads.busy:
-                    self._gpu.release_pool(pool)
+        unused = set(pools[1:]) - page.in_use() if not self.loads.busy else set()
+        if unused:
+            # No hit names a pool that is not published: what is not in use now is not used later.
+            page.set_pools([p for p in pools if p not in unused])
+            for pool in unused - page.in_use():
+                self._gpu.release_pool(pool)
+            pools = self._gpu.pools()
+        return pools
 
     def attach_soon(self) -> None:
         """The daemon has been started again: its memory is to be registered."""
@@ -210,7 +218,7 @@ class Mover:
         try:
             self._cuda.use()
             self._stream = self._cuda.stream()
-            self._attach()
+            self._attach_again()
         except Exception as e:
             self._complain(str(e))
         finally:
@@ -224,6 +232,8 @@ class Mover:
                 self._attach_again()
             else:
                 self._step(job)
+        if self._seat.page is not None:
+            self._seat.page.leave()
         self._gpu.detach(self._timeout_s)
         private.remove(self._namespaces.values(), self._fields)
         self._client.close()
@@ -231,12 +241,16 @@ class Mover:
     def _next(self) -> _Job | None:
         """In the lock. None: the GPU is to be attached again, or it is closed."""
         while not self._closing:
+            self._look_at_page()
+            if self._closing:
+                break
             if self._must_attach and time.monotonic() >= self._rest_until:
                 return None
             store = next((j for j in self._stores if j.hurried), self._stores[0] if self._stores else None)
             if store is not None:
                 return store
-            self._changed.wait(self._rest_until - time.monotonic() if self._must_attach else None)
+            longest = LOOK_S if self._seat.page is not None or self._seat.has_failed else NO_PAGE_S
+            self._changed.wait(max(0.0, min(longest, self._rest_until - time.monotonic())) if self._must_attach else longest)
         return None
 
     def _wait_until_computed(self, job: _Job) -> None:
@@ -244,8 +258,8 @@ class Mover:
         if not job.computed and not job.hurried:
             self._cuda.wait_until(job.event)
             job.computed = True
-            if job.tokens:
-                self._computed.append((job.tokens, time.monotonic() - job.scheduled))
+            if job.tokens and self._seat.page is not None:
+                self._seat.page.add_prefill(job.tokens, time.monotonic() - job.scheduled)
 
     def _attach(self) -> None:
         """The first request registers the daemon's memory with the driver, and the first copy of leased chunks makes its streams: both
@@ -265,6 +279,7 @@ class Mover:
             self._complain(str(e))
         if self._gpu.reason or not self._client.connected:
             self._rest(self._gpu.reason or self._client.error)
+            self._must_attach = True
 
     def _complain(self, why: str) -> None:
         if why and why != self._complaint:
@@ -281,6 +296,8 @@ class Mover:
             log.exception("job %d failed: %s", job.number, e)
         if not over:
             return
+        if self._seat.page is not None:
+            self._seat.page.set_counters(stored_bytes=self.stored_bytes, failed_stores=self.failed_stores)
         with self._changed:
             self._stores.remove(job)
             del self._under_way[job.number]
@@ -317,11 +334,11 @@ class Mover:
         self._rest_until = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
-    def _copy_leased(self, part: LoadPart, stream: int) -> None:
+    def _copy_leased(self, part: LoadPart, address: int, stream: int) -> None:
         blocks = self.blocks[part.layout]
-        for block, held in zip(part.blocks, part.held):
+        for block, offset in zip(part.blocks, part.offsets):
             for layer, base in enumerate(blocks.bases):
-                self._cuda.copy(base + block * blocks.page_bytes, held.address + layer * blocks.page_bytes, blocks.page_bytes, stream)
+                self._cuda.copy(base + block * blocks.page_bytes, address + offset + layer * blocks.page_bytes, blocks.page_bytes, stream)
 
     def _state_of(self, name: str) -> State | None:
         found = self._client.namespace_state(name)
@@ -350,6 +367,8 @@ class Mover:
         if self._canary.moves(self._state_of):
             self._namespaces = {}
             self._open()
+            if self._seat.page is not None:
+                self._seat.page.set_variant(self._canary.number)
 
     def _store_slice(self, job: _Job) -> bool:
         """True: it was the last."""

@@ -5,20 +5,26 @@ The engine's thread calls everything here. A chunk that is wanted is asked for a
 are in memory, for whose answer ask() waits GRACE_S at most. It is `None`, unknown, until the daemon has answered; one that lies on
 disk is read to memory meanwhile. A daemon that does not answer within the timeout is ill: nothing is found until it has answered.
 
-Leases end with the last reference to them (Held.leased): a request's, or that of a load under way, in whichever thread.
+A chunk of an engine of several GPUs has shards in namespaces of their own (shards.py). It is there if all are, and in memory if all are. All are
+leased, or the chunk is refused; all lie in one pool, and so do all chunks of a request.
+
+Leases end with the last reference to them (Held.leased): a request's, or that of a load under way (LoadsUnderWay).
 """
 
 from __future__ import annotations
 
+import functools
 import logging
+import operator
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Leased, Namespace, status_ok
+from .. import PENDING, TIER_DISK, TIER_MEMORY, Client, Error, Keys, Leased, Namespace, status_ok
 from ..engine import private
 from .identity import group_of, parts_of
+from .shards import Shard
 
 log = logging.getLogger("kvcache.vllm")
 
@@ -32,13 +38,12 @@ NO_GRACE_S = 1.0 # without that, after they came too late
 
 
 class Held(NamedTuple):
-    """A chunk in the daemon's memory that stays there as long as `leased` lives: its address in this process, and where it is for others."""
+    """A chunk in the daemon's memory that stays there as long as `leased` lives: the offset of each shard in the pool."""
 
-    address: int
     tiers: int
-    leased: Leased
+    leased: tuple[Leased, ...]
     pool: int
-    offset: int
+    offsets: tuple[int, ...]
 
 
 class Read(NamedTuple):
@@ -50,13 +55,20 @@ class Read(NamedTuple):
     most_s: float
 
 
-class _Asked(NamedTuple):
-    request: str
-    asker: _Request
-    keys: tuple[bytes, ...]
-    at: float
-    disk_bytes: int
-    before: int  # bytes that were being read from disk then
+class _Answer(NamedTuple):
+    status: bytes
+    tiers: bytes
+    lengths: Sequence[int]
+    leased: Leased | None
+
+
+class _Asked:
+    """Keys of one group that are asked for together. `answers`: of each shard, None where it was not answered yet."""
+
+    def __init__(self, request: str, asker: _Request, keys: tuple[bytes, ...], at: float, disk_bytes: int, before: int, shards: int) -> None:
+        self.request, self.asker, self.keys, self.at = request, asker, keys, at
+        self.disk_bytes, self.before = disk_bytes, before  # before: bytes that were being read from disk then
+        self.answers: list[_Answer | None] = [None] * shards
 
 
 class _Request:
@@ -64,18 +76,62 @@ class _Request:
         self.wanted: dict[bytes, bool] = {}  # is it on disk?
         self.asked: dict[bytes, float] = {}  # when
         self.held: dict[bytes, Held | None] = {}  # None: it was refused
+        self.pool = 0  # that its chunks lie in; 0: it holds none yet
+
+
+class _Load:
+    def __init__(self, request: str, held: list[Held], nbytes: int) -> None:
+        self.request, self.held, self.nbytes = request, held, nbytes
+        self.is_orphan = False  # vLLM will not say that it has ended
+
+
+class LoadsUnderWay:
+    """Leases of loads, from their preparation until all ranks have ended them. vLLM says so, except of loads that were under way when it reset its
+    cache: those are looked for in what the ranks say."""
+
+    def __init__(self) -> None:
+        self._loads: dict[int, _Load] = {}
+        self.next_number = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._loads)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(load.nbytes for load in self._loads.values())
+
+    def begin(self, request: str, held: list[Held], nbytes: int) -> int:
+        """Returns the number of the load."""
+        number = self.next_number
+        self.next_number += 1
+        self._loads[number] = _Load(request, held, nbytes)
+        return number
+
+    def complete(self, request: str) -> None:
+        """vLLM says that a request's load has ended in all ranks; it has one at a time."""
+        number = next((n for n, load in self._loads.items() if load.request == request and not load.is_orphan), None)
+        if number is not None:
+            del self._loads[number]
+
+    def reset(self) -> None:
+        for load in self._loads.values():
+            load.is_orphan = True
+
+    def sweep(self, ended_below: Callable[[int], int]) -> None:
+        """`ended_below`: given the number of the next load, gives one below which all have ended."""
+        if any(load.is_orphan for load in self._loads.values()):
+            end = ended_below(self.next_number)
+            self._loads = {n: load for n, load in self._loads.items() if n >= end or not load.is_orphan}
 
 
 class Promises:
-    """`serves`: can chunks of a pool be loaded? Those of another are not promised."""
+    """`shards`: of each group. `serves`: can chunks of a pool be loaded? Those of another are not promised."""
 
-    def __init__(self, names: Mapping[int, str], fields: Mapping[str, str], chunk_bytes: Mapping[int, int], *, socket: str | None,
-                 timeout_s: float, serves: Callable[[int], bool]) -> None:
-        self._chunk_bytes, self._timeout_s = dict(chunk_bytes), timeout_s
+    def __init__(self, shards: Mapping[int, Sequence[Shard]], *, socket: str | None, timeout_s: float, serves: Callable[[int], bool]) -> None:
+        self._shards = {g: list(of_group) for g, of_group in shards.items()}
+        self._chunk_bytes, self._timeout_s = {g: sum(s.chunk_bytes for s in of_group) for g, of_group in shards.items()}, timeout_s
         self._client = Client(socket, "vllm", timeout=min(timeout_s, OPEN_S), connect_timeout=0.2)
-        self._fields = fields
-        self._namespaces: dict[int, Namespace] = {g: self._client.namespace(n, fields, self._chunk_bytes.get(g, 0))
-                                                  for g, n in names.items()}
+        self._namespaces = self._open()
         self._requests: dict[str, _Request] = {}
         self._serves = serves
         self._leases: dict[int, weakref.WeakSet[Leased]] = {}  # by pool
@@ -87,6 +143,9 @@ class Promises:
         self.asked_bytes = self.asked_disk_bytes = 0  # of leases that were not answered yet
         self.reads: list[Read] = []  # since the owner took them
 
+    def _open(self) -> dict[int, list[Namespace]]:
+        return {g: [self._client.namespace(s.name, s.fields, s.chunk_bytes) for s in shards] for g, shards in self._shards.items()}
+
     @property
     def well(self) -> bool:
         return self._client.connected and not self._ill
@@ -97,18 +156,28 @@ class Promises:
         return self._client.owes or any(r.wanted or r.asked for r in self._requests.values())
 
     def where(self, keys: Sequence[bytes]) -> bytes | None:
-        """Of keys of one group, one byte a key: 0, or the tiers that have it. None: unknown now."""
+        """Returns one byte a key, for keys of one group: 0, or the tiers that have all its shards. None: unknown now."""
+        found = self.where_by_shard(keys)
+        return None if found is None else _combined(found)
+
+    def where_by_shard(self, keys: Sequence[bytes]) -> list[bytes] | None:
+        """Returns the same for each shard."""
         self._reap()
-        namespace = self._namespaces.get(group_of(keys[0])) if keys else None
-        if namespace is None or self._ill or time.monotonic() < self._rest_until:
+        namespaces = self._namespaces.get(group_of(keys[0])) if keys else None
+        if namespaces is None or self._ill or time.monotonic() < self._rest_until:
             return None
-        started = time.monotonic()
+        started, found = time.monotonic(), []
+        names = Keys([parts_of(k, 1)[0] for k in keys])
         try:
-            found = namespace.tiers([parts_of(k, 1)[0] for k in keys], timeout=LOOKUP_S)
+            for namespace in namespaces:
+                found.append(namespace.tiers(names, timeout=LOOKUP_S))
+                if time.monotonic() - started >= LOOKUP_S:
+                    break
         except Error as e:
             log.warning("nothing is found now: %s", e)
             return None
-        if time.monotonic() - started >= LOOKUP_S and (0 in found or not self._client.connected):  # not in the index, nor answered
+        late = time.monotonic() - started >= LOOKUP_S
+        if late and (any(0 in f for f in found) or len(found) < len(namespaces) or not self._client.connected):  # not in the index, nor answered
             self._rest_until = time.monotonic() + self._rest_s
             self._rest_s = min(2 * self._rest_s, LONGEST_REST_S)
             return None
@@ -146,11 +215,11 @@ class Promises:
         assert held is not None, "a chunk was promised without a lease"
         return held
 
-    def rename(self, names: Mapping[int, str]) -> None:
+    def rename(self, shards: Mapping[int, Sequence[Shard]]) -> None:
         """Goes on with other namespaces. What requests hold stays theirs until release()."""
-        self._namespaces = {}
+        self._namespaces, self._shards = {}, {g: list(of_group) for g, of_group in shards.items()}
         try:
-            self._namespaces = {g: self._client.namespace(n, self._fields, self._chunk_bytes.get(g, 0)) for g, n in names.items()}
+            self._namespaces = self._open()
         except Error as e:
             log.warning("nothing is found from now on: %s", e)
 
@@ -189,9 +258,12 @@ class Promises:
         now = time.monotonic()
         for group, keys in groups.items():
             length = self._chunk_bytes.get(group, 0)
-            asked = _Asked(name, mine, tuple(keys), now, sum(wanted[k] for k in keys) * length, self.asked_disk_bytes)
+            namespaces = self._namespaces.get(group, [])
+            asked = _Asked(name, mine, tuple(keys), now, sum(wanted[k] for k in keys) * length, self.asked_disk_bytes, len(namespaces))
+            names = Keys([parts_of(k, 1)[0] for k in keys])
             try:
-                self._namespaces[group].submit_get_map([parts_of(k, 1)[0] for k in keys], tag=asked, timeout=self._timeout_s)
+                for shard, namespace in enumerate(namespaces):
+                    namespace.submit_get_map(names, tag=(asked, shard), timeout=self._timeout_s)
             except Error as e:
                 log.warning("nothing is found now: %s", e)
                 mine.held.update(dict.fromkeys(keys))
@@ -222,41 +294,75 @@ class Promises:
         self._looked_at = now
 
     def _answered(self, done: Any, now: float) -> None:
-        asked: _Asked = done.tag
-        keys, length = asked.keys, self._chunk_bytes.get(group_of(asked.keys[0]), 0)
-        self.asked_bytes -= len(keys) * length
-        self.asked_disk_bytes -= asked.disk_bytes
-        self._note_read(asked, done, length, now)
+        asked, shard = done.tag
         if any(map(status_ok, done.status)):
             self._ill = False
         elif PENDING in done.status:  # it hangs: it is tried again, but not by every request
             self._rest_until = time.monotonic() + HUNG_S
+        asked.answers[shard] = _Answer(done.status, done.tiers, done.lengths, done.leased)
+        answers = [a for a in asked.answers if a is not None]
+        if len(answers) == len(asked.answers):
+            self._settle(asked, answers, now)
+
+    def _settle(self, asked: _Asked, answers: list[_Answer], now: float) -> None:
+        """All shards have answered."""
+        keys, group = asked.keys, group_of(asked.keys[0])
+        length = self._chunk_bytes.get(group, 0)
+        self.asked_bytes -= len(keys) * length
+        self.asked_disk_bytes -= asked.disk_bytes
+        tiers = _combined([a.tiers for a in answers])
+        by_shard = [[status_ok(status) and nbytes == s.chunk_bytes for status, nbytes in zip(a.status, a.lengths)]
+                    for a, s in zip(answers, self._shards[group])]
+        good = [all(of_key) for of_key in zip(*by_shard)] if len(by_shard) > 1 else by_shard[0]
+        self._note_read(asked, group, tiers, good, now)
         mine = asked.asker
         if self._requests.get(asked.request) is not mine:
-            return  # the request has ended: the leases do with `done`
-        pool, base = self._client.pool_of(done.leased) if done.leased is not None else (0, 0)
-        addresses = done.leased._addresses if pool and self._serves(pool) else [0] * len(keys)
-        if pool:
-            self._leases.setdefault(pool, weakref.WeakSet()).add(done.leased)
-        for key, address, status, tiers, nbytes in zip(keys, addresses, done.status, done.tiers, done.lengths):
+            return  # the request has ended: the leases do with `asked`
+        places = [self._client.pool_of(a.leased) if a.leased is not None else (0, 0) for a in answers]
+        for answer, (pool, _) in zip(answers, places):
+            if answer.leased is not None and pool:
+                self._leases.setdefault(pool, weakref.WeakSet()).add(answer.leased)
+        pool = places[0][0]
+        # serves() puts the pool on the list of those in use before a hit is answered, so that no rank releases it.
+        served = pool != 0 and all(p == pool for p, _ in places) and mine.pool in (0, pool) and self._serves(pool)
+        for key in keys:
             mine.asked.pop(key, None)
-            good = address and status_ok(status) and nbytes == length
-            mine.held[key] = Held(address, tiers, done.leased, pool, address - base) if good else None
+        if not served:
+            mine.held.update(dict.fromkeys(keys))
+            return
+        leased = tuple(a.leased for a in answers if a.leased is not None)
+        offsets = zip(*([address - base for address in one._addresses] for one, (_, base) in zip(leased, places)))
+        mine.held.update((key, Held(of_key, leased, pool, at) if is_good else None)
+                         for key, is_good, of_key, at in zip(keys, good, tiers, offsets))
+        mine.pool = pool if any(good) else mine.pool
 
     def pools(self) -> set[int]:
         """The pools in which chunks are leased, by requests or by loads under way."""
         self._leases = {pool: leased for pool, leased in self._leases.items() if len(leased)}
         return set(self._leases)
 
-    def _note_read(self, asked: _Asked, done: Any, length: int, now: float) -> None:
+    def _note_read(self, asked: _Asked, group: int, tiers: bytes, good: list[bool], now: float) -> None:
         """It ended after the last look at answers and before this one. Of what was being read before it had its share."""
-        nbytes = sum(status_ok(s) and t & TIER_DISK != 0 and not t & TIER_MEMORY for s, t in zip(done.status, done.tiers)) * length
-        if not nbytes or not all(map(status_ok, done.status)):
+        nbytes = sum(t & TIER_DISK != 0 and not t & TIER_MEMORY for t in tiers) * self._chunk_bytes.get(group, 0)
+        if not nbytes or not all(good):
             return
         share = nbytes / (nbytes + asked.before)
-        self.reads.append(Read(group_of(asked.keys[0]), nbytes, max(0.0, self._looked_at - asked.at) * share, (now - asked.at) * share))
+        self.reads.append(Read(group, nbytes, max(0.0, self._looked_at - asked.at) * share, (now - asked.at) * share))
 
     def close(self) -> None:
         self._requests.clear()
-        private.remove(self._namespaces.values(), self._fields)
+        for group, shards in self._shards.items():
+            for shard, namespace in zip(shards, self._namespaces.get(group, [])):
+                private.remove([namespace], shard.fields)
         self._client.close()
+
+
+def _combined(found: Sequence[bytes]) -> bytes:
+    """Returns of each key 0 if a shard lacks it, else the tiers: memory only if all shards are there."""
+    if len(found) == 1:
+        return found[0]
+    return bytes(0 if 0 in of_key else _or(of_key) & ~TIER_MEMORY | min(t & TIER_MEMORY for t in of_key) for of_key in zip(*found))
+
+
+def _or(numbers: Sequence[int]) -> int:
+    return functools.reduce(operator.or_, numbers)

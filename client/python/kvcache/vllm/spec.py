@@ -2,9 +2,10 @@
 """A spec of our own for vLLM's KV offloading, 0.24 to 0.33: the daemon's memory is the CPU tier. Blocks go from the GPU to the
 daemon and back without vLLM's CPU tier between them.
 
-The manager (scheduler's side) and the worker live in one process, which is how vLLM runs an engine of one GPU: the manager's
-leases are what the worker's loads rest on. The two find each other by the engine's id; until the worker is there, or where it is in
-another process, everything is a miss. Engines of more GPUs are refused: they have the tier (tier.py).
+The manager (scheduler's side) holds the leases on what was found. A specification of a load or a store has no live objects (chunks.py), and the
+workers, one for each GPU, may be in processes of their own. They say by the engine's page which pools they can copy from, what they store, and
+what they count (page.py). A chunk of an engine of several GPUs is stored in shards (shards.py). Until all workers take part, everything is a
+miss.
 """
 
 from __future__ import annotations
@@ -13,21 +14,26 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm.v1.kv_offload import base as vllm_base
-from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingManager, OffloadingSpec, OffloadingWorker,
-                                     PrepareStoreOutput, RequestOffloadingContext, TransferResult)
+from vllm.v1.kv_offload.base import (LookupResult, OffloadingManager, OffloadingSpec, OffloadingWorker, PrepareStoreOutput,
+                                     RequestOffloadingContext, TransferResult)
 
 from .. import TIER_MEMORY, TIER_REMOTE
 from ..engine.canary import BOUND
-from . import canary, identity, worker as steps
+from . import canary, delivery, identity, page, worker as steps
 from .canary import Canary
-from .loads import LoadPart
+from .chunks import KvcacheLoadStoreSpec
+from .loads import Ended, LoadPart
 from .mover import Blocks, Mover, Part
+from .page import Description, RankPage, Seat
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
-from .promises import Held, Promises
+from .promises import Held, LoadsUnderWay, Promises
+from .ranks import Ranks
+from .shards import Shard, Share, shares_of
 from .shared import SharedTier, Sought
 from .units import Group, units_of
 
@@ -35,6 +41,7 @@ log = logging.getLogger("kvcache.vllm")
 
 LEAST_PREFILL_TOKENS = 256
 MOST_CHAIN = 4096
+REFUSAL_S = 60.0  # in which vLLM makes its scheduler, after the workers
 _PREFIX = "vllm:kv_offload_kvcache_"
 COUNTERS = {
     "lookups": "Chunks that were looked up in kvcache-daemon.",
@@ -58,22 +65,6 @@ GAUGES = {
     "disk_bytes_per_second": "The rate of loads from the daemon's disk.",
     "remote_bytes_per_second": "The rate of loads from the tier that hosts share.",
 }
-
-_workers: dict[str, KvcacheWorker] = {}  # of this process, by the engine's id
-_workers_lock = threading.Lock()
-
-
-class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
-    """Chunks by their keys, in the order of the blocks; of a load, the leases that keep them where they are; of a store, those that are
-    compared and not stored."""
-
-    def __init__(self, keys: list[bytes], held: list[Held], tokens: int = 0, checks: Collection[bytes] = ()) -> None:
-        self.keys, self.held, self.checks = keys, held, checks
-        self.tokens, self.scheduled = tokens, time.monotonic()  # what is computed for a store, and from when on
-
-    def __repr__(self) -> str:
-        return f"<{len(self.keys)} chunks of kvcache-daemon>"
-
 
 class _Request:
     __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
@@ -101,37 +92,53 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def __init__(self, spec: KvcacheOffloadingSpec) -> None:
         self._spec = spec
+        self._ranks = Ranks(spec.config.engine_id, spec.world_size, spec.common)
         self._promises: Promises | None = None
         self._shared: SharedTier | None = None
-        self._canary: Canary | None = None
+        self._canary: Canary | None = None  # the worker's, where it is in this process
         self._variant = 0  # the number of the namespaces that are asked about
-        self._worker: KvcacheWorker | None = None
+        self._loads = LoadsUnderWay()
         self._policies: dict[int, LoadPolicy] = {}  # by group
-        self._chunk_bytes: Mapping[int, int] = {}
+        self._chunk_bytes: Mapping[int, int] = {}  # all shards together
         self._requests: dict[str, _Request] = {}
         self._counts = dict.fromkeys(COUNTERS, 0)
-        self._seen = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0}
-        self._warned = False
+        if spec.world_size > 1:
+            delivery.discard(spec.config.engine_id, spec.world_size)
 
     def _ready(self) -> Promises | None:
+        if not self._ranks.join():
+            return None
         if self._promises is None:
-            with _workers_lock:
-                worker = _workers.get(self._spec.config.engine_id)
-            if worker is None:
-                if not self._warned:
-                    log.warning("vLLM's worker is in another process, or not there yet: nothing is loaded or stored until it is in "
-                                "this one")
-                    self._warned = True
-                return None
-            spec, self._worker, self._chunk_bytes = worker.spec, worker, worker.chunk_bytes
-            self._canary, self._variant = worker.canary, worker.canary.number
-            names = self._canary.names
-            self._promises = Promises(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s,
-                                      serves=worker.mover.serves)
-            if spec.remote:
-                self._shared = SharedTier(names, spec.fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
-            self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy) for g, tokens in spec.tokens.items()}
+            self._serve()
         return self._promises
+
+    def _serve(self) -> None:
+        """All ranks have said what they store."""
+        spec, self._chunk_bytes = self._spec, self._ranks.chunk_bytes()
+        if self._ranks.has_scheduler:
+            self._canary = canary.here.get(str(spec.config.engine_id))
+        self._variant = self._ranks.variant
+        self._promises = Promises(self._shards(), socket=spec.socket, timeout_s=spec.timeout_s, serves=self._serves)
+        if spec.remote and all(len(shards) == 1 for shards in self._ranks.shards.values()):
+            fields = next(iter(self._ranks.shards.values()))[0].fields
+            self._shared = SharedTier(self._names(), fields, self._chunk_bytes, socket=spec.socket, timeout_s=spec.timeout_s)
+        elif spec.remote:
+            log.info("an engine whose chunks have shards does not look for chunks in the shared tier: what this host has is found")
+        self._policies = {g: LoadPolicy(tokens, self._chunk_bytes[g], by_way_of_memory=True, **spec.policy)
+                          for g, tokens in spec.tokens.items() if g in self._chunk_bytes}
+
+    def _shards(self) -> dict[int, list[Shard]]:
+        """The shards in the namespaces in use."""
+        return {g: [s._replace(name=canary.named(s.name, self._variant)) for s in shards] for g, shards in self._ranks.shards.items()}
+
+    def _names(self) -> dict[int, str]:
+        """The namespaces of the groups where each has one shard."""
+        return {g: shards[0].name for g, shards in self._shards().items()}
+
+    def _serves(self, pool: int) -> bool:
+        """Can all ranks load from this pool, and do they keep it?"""
+        assert self._promises is not None
+        return self._ranks.use({*self._promises.pools(), pool}) and self._ranks.serves(pool)
 
     # --- lookups ---
 
@@ -272,8 +279,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _loadable(self, group: int, keys: Sequence[bytes], request: _Request) -> int:
         """Returns how many of them the canary lets be loaded, from the first on. The others are computed."""
-        assert self._canary is not None
-        n = self._canary.loadable(group, keys, self._variant)
+        n = self._canary.loadable(group, keys, self._variant) if self._canary is not None else len(keys)
         request.withheld.update(keys[n:])
         if n:
             request.has_parents.add(group)
@@ -290,20 +296,19 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     def _follow(self) -> None:
         """Goes on with the namespaces that the canary has moved to."""
-        if self._canary is None or self._promises is None or self._canary.number == self._variant:
+        if self._promises is None or self._ranks.variant == self._variant:
             return
-        self._variant, names = self._canary.number, self._canary.names
+        self._variant = self._ranks.variant
         self.reset_cache()
-        self._promises.rename(names)
+        self._promises.rename(self._shards())
         if self._shared is not None:
-            self._shared.rename(names)
+            self._shared.rename(self._names())
 
     def _worth(self, promises: Promises, group: int, tiers: list[int], asked: int, request: _Request) -> int:
         if not tiers or group in request.declined:
             return 0
         policy = self._policies[group]
-        loading = self._worker.mover.loads.loading_bytes if self._worker is not None else 0
-        worth = policy.worth_of(asked, tiers, promises.asked_bytes + loading, promises.asked_disk_bytes,
+        worth = policy.worth_of(asked, tiers, promises.asked_bytes + self._loads.nbytes, promises.asked_disk_bytes,
                                 self._shared.queued_bytes if self._shared is not None else 0, alone=len(self._requests) == 1)
         if worth < len(tiers):
             request.declined.add(group)
@@ -334,9 +339,18 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             moved[tier] += self._chunk_bytes[identity.group_of(key)]
         for tier, nbytes in moved.items():
             self._counts[f"loaded_{tier}_bytes"] += nbytes
-        return KvcacheLoadStoreSpec(list(keys), held)
+        number = self._loads.begin(name, held, sum(moved.values()))
+        return KvcacheLoadStoreSpec.of_load(number, held[0].pool if held else 0, self._offsets(keys, held))
+
+    def _offsets(self, keys: Collection[bytes], held: Sequence[Held]) -> list[list[int]]:
+        """Returns the offsets of the chunks in the pool, by rank."""
+        if self._ranks.world_size == 1:
+            return [[one.offsets[0] for one in held]]
+        owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
+        return [[one.offsets[of_group[rank]] for one, of_group in zip(held, owned)] for rank in range(self._ranks.world_size)]
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
+        self._loads.complete(req_context.req_id)
         request = self._requests.get(req_context.req_id)
         if request is not None:
             self._drop(request)
@@ -346,24 +360,33 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._promises.release(req_context.req_id)
 
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> PrepareStoreOutput:
-        """What is not there yet. Nothing, while the daemon does not answer: vLLM takes that as stored."""
-        new: list[bytes] = []
-        checks: set[bytes] = set()
-        tokens = 0
+        """Returns the chunks that lack a shard. Nothing, while the daemon does not answer: vLLM takes that as stored."""
         promises = self._ready()
-        if promises is not None:
-            groups: dict[int, list[bytes]] = {}
-            for key in keys:
-                groups.setdefault(identity.group_of(key), []).append(key)
-            missing: set[bytes] = set()
-            for listed in groups.values():
-                where = promises.where(listed)
-                missing.update(k for k, t in zip(listed, where or b"") if not t)
-                if (chosen := self._choose(listed, where or b"", self._requests.get(req_context.req_id))) is not None:
-                    checks.add(chosen)
-            new = [k for k in keys if k in missing or k in checks]
-            tokens = self._computed_now(groups, req_context)
-        return PrepareStoreOutput(keys_to_store=new, store_spec=KvcacheLoadStoreSpec(new, [], tokens, checks), evicted_keys=[])
+        if promises is None:
+            return PrepareStoreOutput(keys_to_store=[], store_spec=KvcacheLoadStoreSpec.of_store([]), evicted_keys=[])
+        groups: dict[int, list[bytes]] = {}
+        for key in keys:
+            groups.setdefault(identity.group_of(key), []).append(key)
+        missing: dict[bytes, bytes] = {}  # the tiers of each shard
+        checks: set[bytes] = set()
+        for listed in groups.values():
+            by_shard = promises.where_by_shard(listed)
+            of_keys = [bytes(of_key) for of_key in zip(*by_shard)] if by_shard is not None else []
+            missing.update((k, tiers) for k, tiers in zip(listed, of_keys) if 0 in tiers)
+            where = bytes(0 if 0 in tiers else tiers[0] for tiers in of_keys)
+            if (chosen := self._choose(listed, where, self._requests.get(req_context.req_id))) is not None:
+                checks.add(chosen)
+        new = [k for k in keys if k in missing or k in checks]
+        spec = KvcacheLoadStoreSpec.of_store(new, self._present(new, missing), self._computed_now(groups, req_context), checks)
+        return PrepareStoreOutput(keys_to_store=new, store_spec=spec, evicted_keys=[])
+
+    def _present(self, keys: Sequence[bytes], missing: Mapping[bytes, bytes]) -> list[list[bool]]:
+        """By rank, whether its shard of each of these chunks is stored. Nothing where no shard is."""
+        if not any(map(any, missing.values())):
+            return []
+        owned = [self._ranks.owned[identity.group_of(k)] for k in keys]
+        return [[k in missing and missing[k][of_group[rank]] != 0 for k, of_group in zip(keys, owned)]
+                for rank in range(self._ranks.world_size)]
 
     def _computed_now(self, groups: dict[int, list[bytes]], context: Any) -> int:
         """Tokens of these chunks that are computed in the step which is being scheduled; 0: too few, or it is not known. vLLM
@@ -395,32 +418,36 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 sought.drop(self._shared)
 
     def on_schedule_end(self, context: Any) -> None:
-        if self._promises is None or self._worker is None:
+        if not self._ranks.look() or self._promises is None:
+            self._loads.sweep(self._ranks.ended_below)
             return
         for name, request in self._requests.items():
             if request.gathered:
                 self._gathered(self._promises, name, request)
         self._follow()
+        self._loads.sweep(self._ranks.ended_below)
         self._promises.flush()
         for read in self._promises.reads:
             self._policies[read.group].saw_read(read.nbytes, read.least_s, read.most_s)
         self._promises.reads.clear()
-        self._worker.mover.release_pools(self._promises.pools)
+        self._ranks.use(self._promises.pools())
         while self._shared is not None and self._shared.fetched:
             fetched = self._shared.fetched.popleft()
             self._policies[fetched.group].saw_fetch(fetched.nbytes, fetched.seconds)
-        for nbytes, seconds in self._worker.mover.loaded():  # reads from disk ended before, and are counted there
+        for nbytes, seconds in self._ranks.loads():  # reads from disk ended before, and are counted there
             for policy in self._policies.values():
                 policy.saw_load(nbytes, 0, seconds)
-        for tokens, seconds in self._worker.mover.computed():
+        for tokens, seconds in self._ranks.prefills():
             for policy in self._policies.values():
                 policy.saw_prefill(tokens, seconds)
 
     def has_pending_work(self) -> bool:
-        return self._promises is not None and self._worker is not None and (self._promises.pending or self._worker.mover.busy)
+        self._loads.sweep(self._ranks.ended_below)
+        return bool(self._loads) or (self._promises is not None and self._promises.pending)
 
     def reset_cache(self) -> None:
-        """What is stored stays: it is others', too. What was promised is looked up again."""
+        """Keeps all chunks, because other engines use them, too. What was promised is looked up again. Loads under way keep their leases."""
+        self._loads.reset()
         for name, request in self._requests.items():
             self._drop(request)
             request.forget()
@@ -428,8 +455,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
                 self._promises.release(name)
 
     def shutdown(self) -> None:
-        if self._worker is not None:  # it copies from what is leased
-            self._worker.shutdown()
+        self._ranks.close()
         if self._shared is not None:
             self._shared.close()
             self._shared = None
@@ -443,11 +469,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 
         stats = OffloadingConnectorStats()
-        if self._worker is not None:
-            for name, seen in self._seen.items():
-                now = self._worker.counted(name)
-                self._counts[name] += now - seen
-                self._seen[name] = now
+        for name, count in self._ranks.counted():
+            self._counts[name] += count
         for name, count in self._canary.take_counts().items() if self._canary is not None else ():
             self._counts[name] += count
         for name, count in self._counts.items():
@@ -484,70 +507,115 @@ def blocks_of(kv_caches: Any) -> list[Blocks]:
 
 
 class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
+    """The side of one GPU. A worker that cannot take part says why, and reports stores as done: the engine serves without a cache."""
+
     def __init__(self, spec: KvcacheOffloadingSpec, kv_caches: Any, device: int, current_stream: Any) -> None:
-        self._engine, self.spec = spec.config.engine_id, spec
-        spec.name()
-        blocks = blocks_of(kv_caches)
-        if len(blocks) != len(spec.tokens):
-            raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
+        self.spec, self._rank = spec, int(spec.config.parallel.rank)
+        self.mover: Mover | None = None
+        self._dropped: deque[Ended] = deque()
+        self._refusal = ""
+        self._seat = Seat(spec.config.engine_id, self._rank, spec.world_size, spec.common, self._opened)
+        try:
+            blocks = blocks_of(kv_caches)
+            if len(blocks) != len(spec.tokens):
+                raise ValueError(f"KV caches of {len(blocks)} groups, and the configuration has {len(spec.tokens)}")
+        except ValueError as e:
+            self._refuse(str(e))
+            return
+        spec.name(shares_of(kv_caches.group_data_refs, list(spec.tokens), spec.config.parallel))
         self.chunk_bytes = {g: b.chunk_bytes for g, b in zip(spec.tokens, blocks)}
         self.canary = spec.canary_of(blocks)
-        self.mover = Mover(blocks, self.canary, spec.fields, socket=spec.socket, device=device, ack=spec.ack,
-                           timeout_s=spec.timeout_s, current_stream=current_stream)
+        canary.here[str(spec.config.engine_id)] = self.canary
+        try:
+            self.mover = Mover(blocks, self.canary, spec.fields, seat=self._seat, socket=spec.socket, device=device, ack=spec.ack,
+                               timeout_s=spec.timeout_s, current_stream=current_stream)
+        except OSError as e:
+            if isinstance(e, ValueError):  # a name or a size that no daemon takes
+                raise
+            self._refuse(str(e))
+            return
         steps.listeners.add(self)
-        with _workers_lock:
-            _workers[self._engine] = self
 
-    def counted(self, name: str) -> int:
-        """The mover's count of this name of COUNTERS."""
-        return self.mover.loads.rescued if name == "rescued_loads" else int(getattr(self.mover, name))
+    def _opened(self, opened: RankPage) -> None:
+        """The engine's page was found."""
+        if self._refusal:
+            opened.refuse(self._refusal)
+            return
+        if not opened.is_here:
+            self.canary.turn_off("vLLM's scheduler is in another process")
+        opened.set_variant(self.canary.number)
+        opened.describe(Description(self.spec.base, dict(self.spec.fields),
+                                    {g: (nbytes, self.spec.shares[g]) for g, nbytes in self.chunk_bytes.items()}))
+
+    def _refuse(self, why: str) -> None:
+        log.error("nothing is loaded or stored by this engine: %s", why)
+        self._refusal = why
+        threading.Thread(target=self._say_refusal, name="kvcache-refusal", daemon=True).start()
+
+    def _say_refusal(self) -> None:
+        """Waits for the page as long as it has a name."""
+        until = time.monotonic() + page.NAME_S + REFUSAL_S
+        while self._seat.poll() is None and not self._seat.has_failed and time.monotonic() < until:
+            time.sleep(0.05)
 
     def step_begins(self) -> None:
-        self.mover.loads.step_begins()
+        if self.mover is not None:
+            self.mover.loads.step_begins()
 
     @staticmethod
     def _listed(job_id: int, chunks: KvcacheLoadStoreSpec, gpu: Any) -> Iterator[tuple[int, int, list[int]]]:
         """By group: its number, where its chunks begin, and its blocks."""
         blocks, at = [int(b) for b in gpu.block_ids], 0
-        if len(blocks) != len(chunks.keys):
-            raise ValueError(f"job {job_id}: {len(chunks.keys)} chunks for {len(blocks)} blocks")
+        if len(blocks) != chunks.count:
+            raise ValueError(f"job {job_id}: {chunks.count} chunks for {len(blocks)} blocks")
         for group, size in enumerate(gpu.group_sizes):
             if size:
                 yield group, at, blocks[at:at + size]
             at += size
 
     def submit_store(self, job_id: int, src_spec: Any, dst_spec: KvcacheLoadStoreSpec) -> bool:
-        parts, checks = [], []
+        if self.mover is None:
+            self._dropped.append(Ended(job_id, True, 0, 0.0))
+            return True
+        parts, checks, keys = [], [], dst_spec.keys()
         for group, at, blocks in self._listed(job_id, dst_spec, src_spec):
-            listed = list(zip(dst_spec.keys[at:at + len(blocks)], blocks))
-            moved = [one for one in listed if one[0] not in dst_spec.checks]
+            moved = [(keys[i], block) for i, block in enumerate(blocks, at) if i not in dst_spec.checks and self._stores(dst_spec, i, keys[i])]
             if moved:
                 parts.append(Part(group, [k for k, _ in moved], [b for _, b in moved]))
-            checks += [Part(group, [key], [block], is_check=True) for key, block in listed if key in dst_spec.checks]
+            checks += [Part(group, [keys[i]], [block], is_check=True) for i, block in enumerate(blocks, at) if i in dst_spec.checks]
         self.mover.submit(job_id, checks + parts, dst_spec.tokens, dst_spec.scheduled)
         return True
+
+    def _stores(self, chunks: KvcacheLoadStoreSpec, i: int, key: bytes) -> bool:
+        """Returns whether this rank puts a chunk: its shard lacks it, and it is the rank's turn."""
+        return not chunks.is_present(self._rank, i) and self.spec.shares[identity.group_of(key)].writes(key)
 
     def submit_load(self, job_id: int, src_spec: KvcacheLoadStoreSpec, dst_spec: Any, expedited: bool = False) -> bool:
         """vLLM calls wait() for an expedited load before the forward pass of the same step: it returns at once, since the engine's stream
         waits for the copies."""
-        parts = [LoadPart(group, blocks, src_spec.held[at:at + len(blocks)])
-                 for group, at, blocks in self._listed(job_id, src_spec, dst_spec)]
-        self.mover.load(job_id, parts, list(src_spec.held), expedited)
+        if self.mover is None:
+            raise RuntimeError(f"job {job_id}: this rank does not take part ({self._refusal}), and leaving a load out would be wrong KV")
+        offsets = src_spec.offsets_of(self._rank)
+        parts = [LoadPart(group, blocks, offsets[at:at + len(blocks)]) for group, at, blocks in self._listed(job_id, src_spec, dst_spec)]
+        self.mover.load(job_id, parts, src_spec.pool, src_spec.number, expedited)
         return True
 
     def get_finished(self) -> list[TransferResult]:
-        return [TransferResult(job_id=e.job, success=e.success, transfer_size=e.nbytes, transfer_time=e.seconds)
-                for e in self.mover.finished()]
+        ended = self.mover.finished() if self.mover is not None else []
+        while self._dropped:
+            ended.append(self._dropped.popleft())
+        return [TransferResult(job_id=e.job, success=e.success, transfer_size=e.nbytes, transfer_time=e.seconds) for e in ended]
 
     def wait(self, job_ids: set[int]) -> None:
-        self.mover.wait(set(job_ids))
+        if self.mover is not None:
+            self.mover.wait(set(job_ids))
 
     def shutdown(self) -> None:
         steps.listeners.discard(self)
-        with _workers_lock:
-            if _workers.get(self._engine) is self:
-                del _workers[self._engine]
-        self.mover.close()
+        if self.mover is not None:
+            self.mover.close()
+        elif self._seat.page is not None:
+            self._seat.page.leave()
 
 
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
@@ -560,9 +628,9 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         if not hasattr(self, "replicated_layout"):
             self.replicated_layout = False
         options = dict(config.extra_config)
-        if config.parallel.world_size > 1:
-            raise ValueError(f"KvcacheOffloadingSpec serves engines of one GPU, not of {config.parallel.world_size}: use the tier "
-                             "(TieringOffloadingSpec)")
+        self.world_size = int(config.parallel.world_size)
+        if self.world_size > page.MOST_RANKS:
+            raise ValueError(f"KvcacheOffloadingSpec serves engines of up to {page.MOST_RANKS} GPUs, not of {self.world_size}")
         if config.cache.blocks_per_chunk != 1:
             raise ValueError(f"KvcacheOffloadingSpec has chunks of one block, not of {config.cache.blocks_per_chunk}: leave block_size "
                              "and blocks_per_chunk out")
@@ -585,6 +653,9 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.canary = str(options.get("canary", "off"))
         if self.canary not in canary.MODES:
             raise ValueError(f"canary is 'off', 'first' or 'always', not {self.canary!r}")
+        if self.canary != canary.OFF and self.world_size > 1:
+            log.warning("the canary is off: it serves engines of one GPU, not of %d", self.world_size)
+            self.canary = canary.OFF
         self.canary_bound = float(options.get("canary_bound", BOUND))
         if not 0 < self.canary_bound < 1:
             raise ValueError(f"canary_bound is a number between 0 and 1, not {self.canary_bound!r}")
@@ -592,20 +663,32 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
                                         str(options.get("weights") or identity.weights_of_engine(
                                             config.model.name, str(options.get("weights_check", "samples")), config)))
         self.facts["chunk"] = "layers"  # one page a layer; a row of the tier is different
+        if self.facts["rank"] != "canonical":
+            self.facts["rank"] = 0  # the shard is in the namespace's name
+        # The scheduler's process and all ranks know these facts alike. vLLM's groups and sizes of pages differ between them, and the
+        # scheduler's process may not know the weights.
+        self.common = page.digest_of({**{n: self.facts[n] for n in ("model", "dtype", "blocks_per_chunk", "tp", "pp", "pcp", "dcp")},
+                                      "namespace": options.get("kvcache_namespace", "vllm")})
         self.of_engine: dict[str, object] = {}
         self.fields: dict[str, str] = {}
         self.names: dict[int, str] = {}
+        self.shares: dict[int, Share] = {}
+        self.base = ""
         self._manager: KvcacheManager | None = None
         self._worker: KvcacheWorker | None = None
 
-    def name(self) -> None:
-        """Composes the fingerprint in the worker, where the engine's facts are known. The scheduler's side takes the worker's names."""
-        self.of_engine = identity.of_engine(self.config)
+    def name(self, shares: Mapping[int, Share] | None = None) -> None:
+        """Composes the fingerprint of this rank in the worker, where the engine's facts are known. The scheduler's side takes the workers' names."""
+        rank = int(self.config.parallel.rank)
+        self.of_engine = identity.of_engine(self.config, rank)
         fingerprint = identity.compose("vllm", {**self.facts, **self.of_engine}, identity.new_start())
         identity.warn(log, fingerprint)
         self.fields = fingerprint.fields
-        self.names = {g: identity.namespace_name(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields, g)
-                      for g in self.tokens}
+        alone = Share(rank, self.world_size)
+        # Each rank makes a fingerprint private by a text of its own, so that it shares no namespace.
+        self.shares = {g: alone if shares is None or fingerprint.unknown else shares[g] for g in self.tokens}
+        self.base = identity.namespace_base(str(self.config.extra_config.get("kvcache_namespace", "vllm")), self.fields)
+        self.names = {g: share.name(self.base, g) for g, share in self.shares.items()}
 
     def canary_of(self, blocks: Sequence[Blocks]) -> Canary:
         """Returns the canary of an engine with these blocks, one for each group."""

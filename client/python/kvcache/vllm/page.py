@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of an engine: memory that the engine's scheduler shares with its ranks; nothing of vLLM.
+
+vLLM gives an offloading spec no channel from a rank to the scheduler. The scheduler's side makes a page in /dev/shm (EnginePage), and each
+rank opens it and writes to an area of its own (Seat, RankPage). The file's name has the id and the time of start of the scheduler's
+process, which is the rank's own process or its parent, so that a rank finds only the page of its own engine. The name is removed once all
+ranks have opened the page, or after NAME_S. What killed processes have left is removed by the next engine.
+
+A field is a word of 8 bytes and has one writer. Texts are written before the word that says that they are there. A reader takes every value
+for hostile: it checks the range, copies before it checks, and uses nothing as an address. Only processes of the same user can write here;
+such a process could also cut the file, which ends the engine by SIGBUS.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import functools
+import hashlib
+import json
+import logging
+import mmap
+import multiprocessing
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from . import delivery
+from .shards import MOST_CHUNK_BYTES, Share
+
+log = logging.getLogger("kvcache.vllm")
+
+MAGIC = int.from_bytes(b"kvcpage\0", "little")
+VERSION = 1
+NAME_S = 60.0       # that the page has a name, at most
+MOST_RANKS = 1024
+MOST_POOLS = 4      # the library keeps no more
+MOST_GROUPS = 1024
+MOST_VARIANT = 8
+LONGEST_NAME = 255
+RING = 32           # samples of a kind that a rank keeps
+NONE, ATTACHED, REFUSES = range(3)
+
+WORD = 8
+HEADER_WORDS = 512
+RANK_WORDS = 2048
+TEXT_AT = 512       # words from the beginning of a rank's area
+TEXT_BYTES = (RANK_WORDS - TEXT_AT) * WORD
+_MOST = (1 << 64) - 1
+
+# Words of the header, which the scheduler's side writes.
+_MAGIC, _VERSION, _WORLD, _PID, _START, _DIGEST, _WANTED, _CLOSED, _IN_USE = range(9)
+# Words of a rank's area, which the rank writes; from _POOLS on there are MOST_POOLS.
+_RANK_PID, _STATE, _LENGTH, _VARIANT, _ENDED, _STORED, _FAILED, _RESCUED, _LOADS, _PREFILLS, _POOLS = range(11)
+_LOAD_RING, _PREFILL_RING = 32, 32 + RING
+COUNTERS = {"stored_bytes": _STORED, "failed_stores": _FAILED, "rescued_loads": _RESCUED}
+
+_PREFIX = "kvcache-engine"
+_NAME = re.compile(_PREFIX + r"-(\d{1,10})-(\d{1,20})-[0-9a-f]{32}")
+_VALUE_BITS, _TICK_BITS, _TICK_S = 28, 36, 1e-7
+_LOAD_UNIT = 4096
+
+
+class PageError(Exception):
+    """A sentence about a page that is not used."""
+
+
+class Description(NamedTuple):
+    """A rank describes itself: the beginning of its namespaces' names, their fingerprint, and by group the bytes of its part of a chunk
+    and its share."""
+
+    base: str
+    fields: dict[str, str]
+    groups: dict[int, tuple[int, Share]]
+
+    def encoded(self) -> bytes:
+        groups = [[number, nbytes, *share] for number, (nbytes, share) in self.groups.items()]
+        return json.dumps({"base": self.base, "fields": self.fields, "groups": groups}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decoded(cls, text: bytes, world_size: int) -> Description:
+        """Raises PageError where the text is not what encoded() returns."""
+        try:
+            content = json.loads(text)
+            base, fields, listed = content["base"], content["fields"], content["groups"]
+            groups = {number: (nbytes, Share(*share)) for number, nbytes, *share in listed}
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
+            raise PageError(f"a description cannot be read: {type(e).__name__}") from e
+        if not _is_text(base, LONGEST_NAME) or not isinstance(fields, dict) or not all(
+                _is_text(n, LONGEST_NAME) and _is_text(v, LONGEST_NAME) for n, v in fields.items()):
+            raise PageError("a description has a name or a fingerprint that is not printable text")
+        if not 0 < len(groups) <= MOST_GROUPS or len(groups) != len(listed):
+            raise PageError(f"a description has {len(groups)} different groups of {len(listed)}")
+        for number, (nbytes, share) in groups.items():
+            if not _is_number(number, 0, (1 << 32) - 1) or not _is_number(nbytes, 1, MOST_CHUNK_BYTES) or not share.is_valid(world_size):
+                raise PageError(f"a description has values of group {number!r} that are out of range")
+        return cls(base, fields, groups)
+
+
+def _is_text(value: Any, longest: int) -> bool:
+    return isinstance(value, str) and len(value) <= longest and value.isascii() and value.isprintable()
+
+
+def _is_number(value: Any, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most
+
+
+def digest_of(facts: Mapping[str, object]) -> int:
+    """Returns a word that differs where facts differ which all ranks and the scheduler have in common."""
+    text = json.dumps({n: str(v) for n, v in facts.items()}, sort_keys=True)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:WORD], "little")
+
+
+def bytes_of(world_size: int) -> int:
+    return (HEADER_WORDS + world_size * RANK_WORDS) * WORD
+
+
+def path_of(pid: int, engine_id: object) -> str:
+    """Returns the path of the page that the process `pid` makes. Raises OSError where there is no such process."""
+    digest = hashlib.sha256(f"{os.geteuid()}\n{engine_id}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return f"{delivery.FOLDER}/{_PREFIX}-{pid}-{delivery.started(pid)}-{digest}"
+
+
+def _sweep() -> None:
+    """Removes this user's pages of processes that have ended."""
+    for name in os.listdir(delivery.FOLDER):
+        found = _NAME.fullmatch(name.removesuffix(".new"))
+        if not found:
+            continue
+        try:
+            ended = delivery.started(int(found[1])) != int(found[2])
+        except (OSError, ValueError, IndexError):
+            ended = True
+        path = f"{delivery.FOLDER}/{name}"
+        with contextlib.suppress(OSError):
+            if ended and os.lstat(path).st_uid == os.geteuid():
+                os.unlink(path)
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+class _Words:
+    """A mapping of the file, as words."""
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._map = mmap.mmap(fd, nbytes)
+        self.bytes = memoryview(self._map)
+        self.words = self.bytes.cast("Q")
+
+    def text(self, rank: int) -> bytes:
+        """Returns a copy of what a rank has written. Raises PageError where its length is out of range."""
+        first = HEADER_WORDS + rank * RANK_WORDS
+        length = self.words[first + _LENGTH]
+        if length > TEXT_BYTES:
+            raise PageError(f"rank {rank} has a text of {length} bytes, and there is room for {TEXT_BYTES}")
+        at = (first + TEXT_AT) * WORD
+        return bytes(self.bytes[at:at + length])
+
+
+class EnginePage:
+    """The scheduler's side. Raises OSError or PageError where the page cannot be made."""
+
+    def __init__(self, engine_id: object, world_size: int, digest: int) -> None:
+        if not 0 < world_size <= MOST_RANKS:
+            raise PageError(f"an engine of {world_size} GPUs is not served; {MOST_RANKS} is the most")
+        _sweep()
+        self.world_size, self.path = world_size, path_of(os.getpid(), engine_id)
+        self._memory = self._make(digest)
+        self._made, self._has_name = time.monotonic(), True
+        self._seen = [[0, 0] for _ in range(world_size)]  # samples of both kinds that were taken
+        self._at_exit = functools.partial(_remove, self.path)
+        atexit.register(self._at_exit)
+
+    def _make(self, digest: int) -> _Words:
+        """The page gets its name when it is complete: a rank never sees half a header."""
+        unfinished = self.path + ".new"
+        _remove(unfinished)
+        fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, bytes_of(self.world_size))
+            memory = _Words(fd, bytes_of(self.world_size))
+            values = {_VERSION: VERSION, _WORLD: self.world_size, _PID: os.getpid(), _START: delivery.started(os.getpid()), _DIGEST: digest,
+                      _MAGIC: MAGIC}
+            for at, value in values.items():
+                memory.words[at] = value
+            os.link(unfinished, self.path)  # fails where there is one
+        except FileExistsError as e:
+            raise PageError(f"an engine of this process has the id of another one: {self.path} exists. Give each engine its own engine_id") from e
+        finally:
+            os.close(fd)
+            _remove(unfinished)
+        return memory
+
+    def _word(self, rank: int, at: int) -> int:
+        return self._memory.words[HEADER_WORDS + rank * RANK_WORDS + at]
+
+    def tick(self) -> None:
+        """Removes the name when it is no longer needed."""
+        if self._has_name and (time.monotonic() >= self._made + NAME_S or all(self._word(r, _RANK_PID) for r in range(self.world_size))):
+            self._drop_name()
+
+    def _drop_name(self) -> None:
+        self._has_name = False
+        _remove(self.path)
+        atexit.unregister(self._at_exit)
+
+    @property
+    def age_s(self) -> float:
+        return time.monotonic() - self._made
+
+    def states(self) -> list[int]:
+        """Returns the state of each rank. One that is out of range is NONE."""
+        states = [self._word(r, _STATE) for r in range(self.world_size)]
+        return [s if s in (ATTACHED, REFUSES) else NONE for s in states]
+
+    def is_here(self, rank: int) -> bool:
+        """Returns whether the rank is in the scheduler's process."""
+        return self._word(rank, _RANK_PID) == os.getpid()
+
+    def reason(self, rank: int) -> str:
+        """Returns why a rank refuses."""
+        try:
+            text = self._memory.text(rank).decode("utf-8", "replace")
+        except PageError as e:
+            return str(e)
+        return "".join(c if c.isprintable() else " " for c in text)
+
+    def description(self, rank: int) -> Description:
+        """Returns what an attached rank says of itself. Raises PageError."""
+        try:
+            return Description.decoded(self._memory.text(rank), self.world_size)
+        except PageError as e:
+            raise PageError(f"rank {rank}: {e}") from e
+
+    def serves(self, pool: int) -> bool:
+        """Returns whether all ranks have this pool mapped and registered."""
+        return pool != 0 and all(any(self._word(r, _POOLS + i) == pool for i in range(MOST_POOLS)) for r in range(self.world_size))
+
+    def use(self, pools: Iterable[int]) -> bool:
+        """Has the ranks keep these pools. Returns False, and changes nothing, where they are too many."""
+        listed = sorted(set(pools))
+        if len(listed) > MOST_POOLS:
+            return False
+        # A pool that stays keeps its word: no rank may read the list without it.
+        words, free = self._memory.words, []
+        for i in range(MOST_POOLS):
+            if words[_IN_USE + i] in listed:
+                listed.remove(words[_IN_USE + i])
+            else:
+                free.append(i)
+        for i in free:
+            words[_IN_USE + i] = listed.pop() if listed else 0
+        return True
+
+    def want(self, pool: int) -> None:
+        """Has ranks attach that do not have this pool."""
+        self._memory.words[_WANTED] = pool
+
+    def variant(self) -> int:
+        """Returns the number of the namespaces in use."""
+        number = self._word(0, _VARIANT)
+        return number if 1 <= number <= MOST_VARIANT else 1
+
+    def counted(self, rank: int, name: str) -> int:
+        return self._word(rank, COUNTERS[name])
+
+    def ended_below(self, most: int) -> int:
+        """Returns a number below which all loads have ended in all ranks; `most` is that of the next load."""
+        numbers = [self._word(r, _ENDED) for r in range(self.world_size)]
+        return min(n if n <= most else 0 for n in numbers)
+
+    def loads(self, rank: int) -> list[tuple[int, float]]:
+        """Returns bytes, and the seconds in which they were copied, of loads since the last time."""
+        return [(n * _LOAD_UNIT, s) for n, s in self._taken(rank, 0, _LOADS, _LOAD_RING)]
+
+    def prefills(self, rank: int) -> list[tuple[int, float]]:
+        """Returns tokens, and the seconds in which they were computed, since the last time."""
+        return self._taken(rank, 1, _PREFILLS, _PREFILL_RING)
+
+    def _taken(self, rank: int, kind: int, head: int, ring: int) -> list[tuple[int, float]]:
+        end, seen = self._word(rank, head), self._seen[rank][kind]
+        self._seen[rank][kind] = end
+        first = max(seen, end - RING) if seen <= end else end
+        words = [self._word(rank, ring + i % RING) for i in range(first, end)]
+        samples = [(w >> _TICK_BITS, (w & ((1 << _TICK_BITS) - 1)) * _TICK_S) for w in words]
+        return [(n, s) for n, s in samples if n and s]
+
+    def close(self, longest_s: float) -> None:
+        """Has the ranks leave, and waits for that."""
+        self._memory.words[_CLOSED] = 1
+        until = time.monotonic() + longest_s
+        while any(self._word(r, _RANK_PID) for r in range(self.world_size)) and time.monotonic() < until:
+            time.sleep(0.005)
+        if self._has_name:
+            self._drop_name()
+
+
+class RankPage:
+    """A rank's side of a page that was found good. After leave() nothing is written."""
+
+    def __init__(self, memory: _Words, rank: int) -> None:
+        self._memory, self._first = memory, HEADER_WORDS + rank * RANK_WORDS
+        self._has_left = False
+
+    def _set(self, at: int, value: int) -> None:
+        if not self._has_left:
+            self._memory.words[self._first + at] = min(max(value, 0), _MOST)
+
+    def _say(self, text: bytes, state: int) -> None:
+        self._set(_STATE, NONE)
+        if self._has_left:
+            return
+        at = (self._first + TEXT_AT) * WORD
+        self._memory.bytes[at:at + len(text)] = text
+        self._set(_LENGTH, len(text))
+        self._set(_STATE, state)
+
+    def describe(self, description: Description) -> None:
+        text = description.encoded()
+        if len(text) > TEXT_BYTES:
+            self.refuse(f"its description has {len(text)} bytes, and the page has room for {TEXT_BYTES}: shorten kvcache_namespace")
+        else:
+            self._say(text, ATTACHED)
+
+    def refuse(self, why: str) -> None:
+        self._say(why.encode("utf-8", "replace")[:TEXT_BYTES], REFUSES)
+
+    def set_pools(self, pools: list[int]) -> None:
+        """`pools`: the latest first, as Gpu.pools() has them."""
+        for i in range(MOST_POOLS):
+            self._set(_POOLS + i, pools[i] if i < len(pools) else 0)
+
+    def in_use(self) -> set[int]:
+        """Returns the pools that the scheduler's side has leases in."""
+        return {self._memory.words[_IN_USE + i] for i in range(MOST_POOLS)} - {0}
+
+    @property
+    def wanted(self) -> int:
+        return self._memory.words[_WANTED]
+
+    @property
+    def is_closed(self) -> bool:
+        return self._memory.words[_CLOSED] != 0
+
+    @property
+    def is_here(self) -> bool:
+        """Is the scheduler in this process?"""
+        return self._memory.words[_PID] == os.getpid()
+
+    def set_variant(self, number: int) -> None:
+        self._set(_VARIANT, number)
+
+    def set_ended_below(self, number: int) -> None:
+        self._set(_ENDED, number)
+
+    def set_counters(self, **counters: int) -> None:
+        for name, value in counters.items():
+            self._set(COUNTERS[name], value)
+
+    def add_load(self, nbytes: int, seconds: float) -> None:
+        self._add(_LOADS, _LOAD_RING, -(-nbytes // _LOAD_UNIT), seconds)
+
+    def add_prefill(self, tokens: int, seconds: float) -> None:
+        self._add(_PREFILLS, _PREFILL_RING, tokens, seconds)
+
+    def _add(self, head: int, ring: int, value: int, seconds: float) -> None:
+        """The sample is there before the head says so."""
+        ticks = min(round(seconds / _TICK_S), (1 << _TICK_BITS) - 1)
+        n = self._memory.words[self._first + head]
+        self._set(ring + n % RING, min(value, (1 << _VALUE_BITS) - 1) << _TICK_BITS | ticks)
+        self._set(head, n + 1)
+
+    def leave(self) -> None:
+        self.set_pools([])
+        self._set(_STATE, NONE)
+        self._set(_RANK_PID, 0)
+        self._has_left = True
+
+
+def open_page(engine_id: object, rank: int, world_size: int, digest: int) -> RankPage | None:
+    """Opens the page of the engine that this process is a rank of. Returns None where there is none yet. Raises PageError where there is one
+    that is not to be used, after the rank has said there that it refuses, if it can."""
+    parent = multiprocessing.parent_process()
+    for pid in dict.fromkeys((os.getpid(), *((parent.pid,) if parent is not None else ()), os.getppid())):
+        try:
+            path = path_of(pid or 0, engine_id)
+            fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        except (OSError, ValueError, IndexError) as e:
+            if isinstance(e, OSError) and e.errno in (errno.ENOENT, errno.ESRCH):
+                continue
+            raise PageError(f"the engine's page cannot be opened: {e}") from e
+        try:
+            return _joined(_checked(fd, path, pid or 0, world_size), rank, digest)
+        finally:
+            os.close(fd)
+    return None
+
+
+def _checked(fd: int, path: str, pid: int, world_size: int) -> _Words:
+    st = os.fstat(fd)
+    if not stat.S_ISREG(st.st_mode):
+        raise PageError(f"{path} is not a file")
+    if st.st_uid != os.geteuid() or st.st_mode & 0o077:
+        raise PageError(f"{path} belongs to user {st.st_uid} with mode {st.st_mode & 0o777:o}, and must be this user's alone")
+    if st.st_size != bytes_of(world_size):
+        raise PageError(f"{path} has {st.st_size} bytes, and the page of an engine of {world_size} GPUs has {bytes_of(world_size)}")
+    memory = _Words(fd, st.st_size)
+    said = list(memory.words[:_IN_USE])
+    if said[_MAGIC] != MAGIC or said[_VERSION] != VERSION:
+        raise PageError(f"{path} is no page of this version of kvcache")
+    if said[_WORLD] != world_size:
+        raise PageError(f"{path} is of an engine of {said[_WORLD]} GPUs, and this one has {world_size}")
+    if said[_PID] != pid or said[_START] != delivery.started(pid):
+        raise PageError(f"{path} was not made by process {pid}")
+    return memory
+
+
+def _joined(memory: _Words, rank: int, digest: int) -> RankPage:
+    """Takes the rank's area."""
+    owner = memory.words[HEADER_WORDS + rank * RANK_WORDS + _RANK_PID]
+    if owner not in (0, os.getpid()) and _is_alive(owner):
+        raise PageError(f"rank {rank} of the engine is process {owner} already")
+    page = RankPage(memory, rank)
+    page._set(_RANK_PID, os.getpid())
+    if memory.words[_DIGEST] != digest:
+        why = "its configuration differs from the scheduler's: model, dtype, parallel sizes or kvcache_namespace are not the same in both processes"
+        page.refuse(why)
+        raise PageError(f"rank {rank} does not take part: {why}")
+    return page
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        delivery.started(pid)
+    except (OSError, ValueError, IndexError):
+        return False
+    return True
+
+
+class Seat:
+    """A rank's place at its engine's page, also before there is one. `opened` is called with the page when it was found."""
+
+    def __init__(self, engine_id: object, rank: int, world_size: int, digest: int, opened: Callable[[RankPage], None]) -> None:
+        self._open = lambda: open_page(engine_id, rank, world_size, digest)
+        self._opened = opened
+        self.page: RankPage | None = None
+        self.has_failed = False
+        self._refusal = ""
+
+    def refuse(self, why: str) -> None:
+        """Says why the rank does not take part now; with an empty text, that it does."""
+        if self.page is not None and why != self._refusal:
+            self._refusal = why
+            if why:
+                self.page.refuse(why)
+            else:
+                self._opened(self.page)
+
+    def poll(self) -> RankPage | None:
+        """Looks for the page where it was not found yet. Returns it."""
+        if self.page is None and not self.has_failed:
+            try:
+                page = self._open()
+            except (PageError, OSError, ValueError) as e:
+                self.has_failed = True
+                log.error("nothing is loaded or stored by this rank: %s", e)
+                return None
+            if page is not None:
+                self._opened(page)
+                self.page = page
+        return self.page

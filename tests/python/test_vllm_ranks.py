@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The spec with engines of several GPUs: a scheduler's process and one for each rank, over the driver without a GPU, against a real daemon.
+The scenarios are in vllm_ranks_host.py."""
+
+import signal
+
+import harness
+import pytest
+from test_vllm_spec import asked, ended, go_on, restarted, start as started  # noqa: F401
+
+pytestmark = pytest.mark.repeated
+
+
+@pytest.fixture
+def start(started):  # noqa: F811
+    return lambda daemon, scenario: started(daemon, scenario, "vllm_ranks_host.py")
+
+
+def no_leases(daemon):
+    harness.wait_until(lambda: daemon.status()["sessions"]["leases"] == 0, "no leases")
+
+
+@pytest.mark.parametrize("scenario", ["two_ranks_stored_and_loaded", "four_ranks_from_disk", "one_shard_missing", "one_shard_s_lease_refused",
+                                      "rank_attaches_late", "rank_refuses", "rank_without_a_driver", "replicated_shard_written_once", "grouped_heads_in_two_shards",
+                                      "reset_while_it_loads", "rank_killed", "ranks_of_different_configurations"])
+def test_scenario(scenario, start, daemon):
+    ended(start(daemon, scenario))
+    no_leases(daemon)
+
+
+def test_the_next_engine_after_kill_9_finds_it(start, daemon):
+    ended(start(daemon, "killed_after_a_store"), -signal.SIGKILL, "")
+    ended(start(daemon, "next_engine"))
+
+
+def test_a_rank_reconnects_between_lookup_and_load(start, daemon):
+    process = start(daemon, "rank_reconnects_between_lookup_and_load")
+    asked(process, "restart")
+    daemon.kill()
+    daemon.start()
+    ended(process)
+
+
+def test_the_daemon_is_killed_after_the_hit(start, daemon):
+    process = start(daemon, "daemon_killed_after_the_hit")
+    restarted(process, daemon)
+    ended(process)
+
+
+def test_the_daemon_hangs_before_the_load(start, daemon):
+    process = start(daemon, "daemon_hangs_before_the_load")
+    asked(process, "stop")
+    daemon.pause()
+    try:
+        go_on(process)
+        asked(process, "continue")
+    finally:
+        daemon.resume()
+    ended(process)

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines of several GPUs, as the spec sees them: this process has the scheduler's side, and each rank is a process with a device of its own
+over the driver without a GPU. vllm_spec_host.py says how to run the scenarios. Specifications are pickled on their way, as vLLM's executor
+does it."""
+
+import contextlib
+import errno
+import hashlib
+import logging
+import multiprocessing
+import os
+import signal
+import time
+
+import kvcache
+import vllm_spec_host as base
+from kvcache.vllm import identity, ranks as ranks_module
+from vllm_spec_host import LAYERS, PAGE, SOCKET, VERSION, keys_of, ns, told, until
+
+CHUNK = LAYERS * PAGE
+ours = base.ours
+
+
+def value_of(key, layer, shard):
+    return hashlib.shake_128(key + bytes([layer, shard])).digest(PAGE)
+
+
+def config(name, rank, world, **options):
+    made = base.config(name, world_size=world, **options)
+    made.parallel.rank = rank
+    return made
+
+
+def caches(rank, writers, groups=1):
+    """`writers`: how many ranks hold the bytes of this one, as vLLM 0.33 says it."""
+    made = base.caches(*[PAGE] * LAYERS, groups=groups)
+    for refs in made.group_data_refs:
+        for ref in refs:
+            ref.mapping = ns(num_writers=writers, writer_index=rank % writers)
+    return made
+
+
+# --- the process of a rank ---
+
+
+class Rank:
+    """Answers the calls that the scheduler's process sends."""
+
+    def __init__(self, name, rank, world, how):
+        self.name, self.rank, self.world, self.how = name, rank, world, dict(how)
+        self.writers = self.how.pop("writers", 1)
+        self.shard = rank // self.writers
+        self.refuses = rank in self.how.pop("refuses", ())
+        self.is_late = rank in self.how.pop("late", ())
+        self.worker, self.attach = None, kvcache._gpu._attach
+        if rank in self.how.pop("without_driver", ()):
+            kvcache._gpu._attach = self.fails
+        if not self.is_late:
+            self.start()
+
+    def start(self):
+        spec = ours.KvcacheOffloadingSpec(config(self.name, self.rank, self.world, **self.how))
+        self.caches = caches(self.rank, self.writers, groups=2 if self.refuses else 1)
+        self.worker = ours.KvcacheWorker(spec, self.caches, 0, lambda: base.stream.value)
+
+    @staticmethod
+    def fails(_gpu, _kv, _options, why, _length):
+        why.value = b"the driver is too old"
+        return -errno.EOPNOTSUPP
+
+    def renew_driver(self):
+        kvcache._gpu._attach = self.attach
+
+    def fill(self, keys, first):
+        for i, key in enumerate(keys):
+            for layer, one in enumerate(self.caches.tensors):
+                one.tensor.write(first + i, value_of(key, layer, self.shard))
+
+    def overwrite(self, blocks):
+        for block in blocks:
+            for one in self.caches.tensors:
+                one.tensor.write(block, b"Z" * PAGE)
+
+    def submit_store(self, *arguments):
+        return self.worker.submit_store(*arguments)
+
+    def submit_load(self, *arguments):
+        return self.worker.submit_load(*arguments)
+
+    def finished(self):
+        return [(e.job_id, e.success) for e in self.worker.get_finished()]
+
+    def wrong_blocks(self, keys, blocks):
+        return [block for key, block in zip(keys, blocks) for layer, one in enumerate(self.caches.tensors)
+                if one.tensor.read(block) != value_of(key, layer, self.shard)]
+
+    def figures(self):
+        mover = self.worker.mover
+        return ns(pools=mover._gpu.pools(), rescued=mover.loads.rescued, stored=mover.stored_bytes, names=self.worker.spec.names,
+                  fields=self.worker.spec.fields)
+
+    def attach_soon(self):
+        self.worker.mover.attach_soon()
+
+    def runs(self, does):
+        """Has the device go on or stand still."""
+        base.cuda.stub_run(does)
+
+    def shutdown(self):
+        self.worker.shutdown()
+
+
+def serve(connection, *arguments):
+    rank = Rank(*arguments)
+    connection.send("ready")
+    with contextlib.suppress(EOFError):
+        while True:
+            method, *given = connection.recv()
+            connection.send(getattr(rank, method)(*given))
+
+
+# --- the scheduler's process ---
+
+
+class Engine(base.Host):
+    def __init__(self, name="one", world=2, **how):
+        self.world, self.number, self.slowest_s, self.counted = world, 0, 0.0, {}
+        context = multiprocessing.get_context("spawn")
+        self.processes, self.connections = [], []
+        for rank in range(world):
+            connection, theirs = context.Pipe()
+            self.processes.append(context.Process(target=serve, args=(theirs, name, rank, world, how), daemon=True))
+            self.processes[-1].start()
+            theirs.close()
+            self.connections.append(connection)
+        assert [c.recv() for c in self.connections] == ["ready"] * world
+        expected = {n: v for n, v in how.items() if n not in ("writers", "refuses", "late", "without_driver")}
+        self.spec = ours.KvcacheOffloadingSpec(config(name, 0, world, **expected))
+        self.manager = self.spec.get_manager()
+        base.pickles(self.manager, world)
+        if not {"refuses", "late", "without_driver"} & how.keys():
+            until(self.manager._ready, "the ranks never take part")
+
+    def all(self, method, *arguments, of=None):
+        """Has all ranks do something at once. Returns what each has said."""
+        asked = range(self.world) if of is None else of
+        for rank in asked:
+            self.connections[rank].send((method, *arguments))
+        return [self.connections[rank].recv() for rank in asked]
+
+    def finish(self, number):
+        """Until all ranks have reported a job, each once."""
+        left = set(range(self.world))
+        deadline = time.monotonic() + 60
+        while left:
+            assert time.monotonic() < deadline, f"job {number} is never reported by {left}"
+            for rank, ended in zip(sorted(left), self.all("finished", of=sorted(left))):
+                assert ended in ([], [(number, True)]), ended
+                left -= {rank} if ended else set()
+            self.step()
+
+    def store(self, keys, context, first=0):
+        self.all("fill", keys, first)
+        output = self.timed(self.manager.prepare_store, keys, context)
+        assert set(output.keys_to_store) <= set(keys) and not output.evicted_keys
+        blocks = [first + keys.index(k) for k in output.keys_to_store]
+        if blocks:
+            self.number += 1
+            where = ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0])
+            assert self.all("submit_store", self.number, where, output.store_spec) == [True] * self.world
+            self.finish(self.number)
+            self.all("overwrite", blocks)
+        return len(blocks)
+
+    def begin_load(self, keys, context, first=40):
+        """Returns the blocks, which are in another order than the chunks."""
+        self.number += 1
+        spec = self.timed(self.manager.prepare_load, keys, context)
+        blocks = [first + len(keys) - 1 - i for i in range(len(keys))]
+        self.all("overwrite", blocks)
+        where = ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0])
+        assert self.all("submit_load", self.number, spec, where) == [True] * self.world
+        return blocks
+
+    def load(self, keys, context, first=40):
+        blocks = self.begin_load(keys, context, first)
+        self.finish(self.number)
+        self.timed(self.manager.complete_load, keys, context)
+        assert self.all("wrong_blocks", keys, blocks) == [[]] * self.world, "a rank has other bytes than it stored"
+
+    def figures(self):
+        return self.all("figures")
+
+    def stored_bytes(self):
+        return [f.stored for f in self.figures()]
+
+    def close(self):
+        self.all("shutdown")
+        self.end_ranks()
+        self.manager.shutdown()
+
+    def end_ranks(self):
+        for connection, process in zip(self.connections, self.processes):
+            connection.close()
+            process.join()
+
+
+class Lines(logging.Handler):
+    """Collects the lines of the log from here on."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+        logging.getLogger("kvcache.vllm").addHandler(self)
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+    def having(self, text):
+        return [line for line in self.lines if text in line]
+
+
+def leases():
+    with kvcache.Client(SOCKET) as client:
+        return client.status()["sessions"]["leases"]
+
+
+def evict(figures, keys):
+    """Has a shard lose these chunks."""
+    with kvcache.Client(SOCKET) as client:
+        client.namespace(figures.names[0], figures.fields).evict([identity.parts_of(k, 1)[0] for k in keys])
+
+
+def two_ranks_stored_and_loaded():
+    host, keys = Engine(), keys_of("a", 37)
+    assert host.found("0", keys) == 0
+    assert host.stored("1", keys) == 37 and host.stored("2", keys) == 0
+    assert host.found("3", keys + keys_of("never", 3)) == 37
+    if VERSION != "real":
+        counts = host.counts()
+        assert counts["stored_bytes"] == counts["loaded_memory_bytes"] == 2 * 37 * CHUNK and counts["up"] == 1, counts
+        assert "rescued_loads" not in counts and counts["memory_bytes_per_second"] > 0, counts
+    assert host.stored_bytes() == [37 * CHUNK] * 2
+    names = [f.names[0] for f in host.figures()]
+    assert names[0].endswith("/g0/s0.of.2") and names[1].endswith("/g0/s1.of.2"), names
+    beside = Engine("two")
+    assert beside.found("4", keys) == 37
+    host.close()
+    assert beside.found("5", keys) == 37
+    beside.close()
+    alone = base.Host("alone")  # an engine of one GPU has other chunks
+    assert alone.found("6", keys) == 0 and alone.stored("7", keys) == 37
+    alone.close()
+
+
+def killed_after_a_store():
+    host = Engine()
+    assert host.stored("1", keys_of("kept", 20)) == 20
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def next_engine():
+    host = Engine("next")
+    assert host.found("1", keys_of("kept", 20)) == 20
+    host.close()
+
+
+def four_ranks_from_disk():
+    host, keys = Engine(world=4, ack="written"), keys_of("disk", 12)
+    assert host.stored("1", keys) == 12
+    with kvcache.Client(SOCKET) as client:
+        for figures in host.figures()[1:3]:  # two shards lie on disk alone
+            client.namespace(figures.names[0], figures.fields).evict([identity.parts_of(k, 1)[0] for k in keys], memory_only=True)
+    assert host.found("2", keys) == 12
+    host.close()
+
+
+def one_shard_missing():
+    """A miss; the next store writes that shard only; then a hit."""
+    host, keys = Engine(), keys_of("shards", 20)
+    assert host.stored("1", keys) == 20
+    evict(host.figures()[1], keys[5:8])
+    evict(host.figures()[0], keys[18:])
+    assert host.found("2", keys) == 5
+    assert VERSION == "real" or "failed_loads" not in host.counts(), "shards that are missing were looked for by a lease"
+    context = host.begin("3")
+    assert host.lookup(keys, context) == 5
+    before = host.stored_bytes()
+    assert host.store(keys, context) == 5
+    host.end(context)
+    assert [now - then for now, then in zip(host.stored_bytes(), before)] == [2 * CHUNK, 3 * CHUNK]
+    assert host.found("4", keys) == 20
+    host.close()
+
+
+def one_shard_s_lease_refused():
+    """Leases are on all shards or on none."""
+    host, keys = Engine(), keys_of("leases", 10)
+    assert host.stored("1", keys) == 10
+    submit, figures = kvcache.Namespace.submit_get_map, host.figures()[1]
+
+    def losing(namespace, asked, **options):
+        if namespace.name == figures.names[0]:
+            evict(figures, keys)
+        return submit(namespace, asked, **options)
+
+    kvcache.Namespace.submit_get_map = losing
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 0
+    host.step()
+    kvcache.Namespace.submit_get_map = submit
+    host.end(context)
+    until(lambda: leases() == 0, "leases of a refused chunk stay")
+    assert host.stored("3", keys) == 10 and host.found("4", keys) == 10
+    host.close()
+
+
+def rank_reconnects_between_lookup_and_load():
+    host, keys = Engine(), keys_of("gone", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10, host.counts()
+    told("restart")
+    until(lambda: (host.all("attach_soon", of=[1]), [len(f.pools) for f in host.figures()])[1] == [1, 2], "the rank never attaches again")
+    host.load(keys, context)
+    host.end(context)
+    more = keys_of("more", 6)
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), more) != 6:
+        assert time.monotonic() < deadline
+        host.stored(str(time.monotonic()), more)
+    until(lambda: [len(f.pools) for f in host.figures()] == [1, 1], "the old daemon's memory stays registered")
+    assert not any(f.rescued for f in host.figures())
+    host.close()
+
+
+def daemon_killed_after_the_hit():
+    host, keys = Engine(), keys_of("killed", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10
+    told("kill")
+    host.load(keys, context)
+    host.end(context)
+    assert not any(f.rescued for f in host.figures())
+    assert host.found("3", keys) == 0 and host.stored("4", keys_of("later", 3)) == 0
+    told("start")
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys_of("back", 4)) != 4:
+        assert time.monotonic() < deadline
+        host.stored(str(time.monotonic()), keys_of("back", 4))
+    host.close()
+
+
+def daemon_hangs_before_the_load():
+    host, keys = Engine(), keys_of("hung", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10
+    base.promises.LOOKUP_S = 1.0
+    told("stop")
+    host.load(keys, context)
+    host.end(context)
+    assert not any(f.rescued for f in host.figures())
+    told("continue")
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys) != 10:
+        assert time.monotonic() < deadline
+    host.close()
+
+
+def rank_attaches_late():
+    ranks_module.LATE_S = 60.0
+    log, host, keys = Lines(), Engine(late=[1]), keys_of("late", 6)
+    path = host.manager._ranks._page.path
+    until(lambda: host.manager._ranks._page.states() == [1, 0], "the first rank never takes part")
+    ranks_module.LATE_S = 0.0
+    for _ in range(3):
+        assert host.found("1", keys) == 0 and host.manager.prepare_store(keys, host.begin("2")).keys_to_store == []
+        host.step()
+    assert len(log.having("have not yet")) == 1 and "[1]" in log.having("have not yet")[-1], log.lines
+    assert os.path.exists(path)
+    host.all("start", of=[1])
+    until(lambda: (host.step(), host.manager._ready())[1], "the late rank never takes part")
+    assert not os.path.exists(path), "all ranks have opened the page, and it has its name still"
+    assert host.stored("3", keys) == 6 and host.found("4", keys) == 6
+    host.close()
+
+
+def rank_refuses():
+    log, host, keys = Lines(), Engine(refuses=[1]), keys_of("refused", 6)
+    until(lambda: (host.step(), log.having("does not take part"))[1], "no rank refuses")
+    for i in range(3):
+        assert host.found(f"a{i}", keys) == 0 and host.stored(f"b{i}", keys) == 0
+    assert len(log.having("rank 1 of 2 does not take part: KV caches of 2 groups")) == len(log.lines) == 1, log.lines
+    spec = ours.KvcacheLoadStoreSpec.of_store(keys)
+    assert host.all("submit_store", 9, ns(block_ids=list(range(6)), group_sizes=[6], block_indices=[0]), spec, of=[1]) == [True]
+    assert host.all("finished", of=[1]) == [[(9, True)]]
+    host.all("shutdown", of=[1])
+    host.end_ranks()
+    host.manager.shutdown()
+
+
+def rank_without_a_driver():
+    """A rank whose GPU cannot be attached refuses until it can."""
+    log, host, keys = Lines(), Engine(without_driver=[0]), keys_of("driver", 6)
+    until(lambda: (host.step(), log.having("does not take part"))[1], "no rank refuses")
+    for i in range(3):
+        assert host.found(f"a{i}", keys) == 0 and host.stored(f"b{i}", keys) == 0
+    assert len(log.having("rank 0 of 2 does not take part: the driver is too old")) == len(log.lines) == 1, log.lines
+    host.all("renew_driver", of=[0])
+    until(lambda: (host.step(), host.manager._ready())[1], "the rank never takes part")
+    until(lambda: all(f.pools for f in host.figures()), "the rank never attaches")
+    deadline = time.monotonic() + 60
+    while host.found(str(time.monotonic()), keys) != 6:
+        assert time.monotonic() < deadline
+        host.stored(str(time.monotonic()), keys)
+    host.close()
+
+
+def replicated_shard_written_once():
+    """All ranks hold the same bytes, as with MLA: one shard, which they take turns to write."""
+    host, keys = Engine(writers=2), keys_of("latent", 400)
+    for at in range(0, 400, 40):
+        assert host.stored(str(at), keys[at:at + 40]) == 40
+    stored = host.stored_bytes()
+    assert sum(stored) == 400 * CHUNK and abs(stored[0] - stored[1]) <= 0.1 * sum(stored), stored
+    assert {f.names[0][-3:] for f in host.figures()} == {"/g0"}
+    for at in range(0, 400, 100):
+        assert host.found(f"found {at}", keys[at:at + 40]) == 40
+    assert host.stored("again", keys[:40]) == 0
+    host.close()
+
+
+def grouped_heads_in_two_shards():
+    """Four ranks of a model with two heads of keys and values."""
+    host, keys = Engine(world=4, writers=2), keys_of("heads", 40)
+    assert host.stored("1", keys) == 40 and host.found("2", keys) == 40
+    stored = host.stored_bytes()
+    assert sum(stored) == 2 * 40 * CHUNK and min(stored) > 0 and stored[0] + stored[1] == stored[2] + stored[3], stored
+    assert [f.names[0][-7:] for f in host.figures()] == ["s0.of.2", "s0.of.2", "s1.of.2", "s1.of.2"]
+    host.close()
+
+
+def reset_while_it_loads():
+    """vLLM says no more of loads that are under way when it resets its cache. They keep their leases until all ranks have ended them."""
+    host, keys = Engine(), keys_of("reset", 10)
+    host.stored("1", keys)
+    context = host.begin("2")
+    assert host.lookup(keys, context) == 10
+    host.all("runs", False, of=[1])
+    host.begin_load(keys, context)
+    host.manager.on_request_finished(context)
+    host.manager.reset_cache()
+    until(lambda: host.all("finished", of=[0]) == [[(host.number, True)]], "a rank never loads")
+    for _ in range(3):
+        assert host.all("finished", of=[1]) == [[]]
+        host.step()
+        assert host.manager.has_pending_work() and leases() > 0, "leases end while a rank loads"
+    host.all("runs", True, of=[1])
+    until(lambda: host.all("finished", of=[1]) == [[(host.number, True)]], "the other rank never loads")
+    until(lambda: (host.step(), not host.manager.has_pending_work())[1], "a load is never over")
+    until(lambda: leases() == 0, "leases stay")
+    assert host.found("3", keys) == 10
+    host.close()
+
+
+def rank_killed():
+    """vLLM ends the engine: leases end with the scheduler's connection. Another engine does not notice."""
+    beside, mine = Engine("beside"), keys_of("beside", 10)
+    assert beside.stored("1", mine) == 10
+    for at, step in enumerate(("idle", "storing", "leased", "loading")):
+        host, keys = Engine(f"killed {step}"), keys_of(step, 10)
+        if step in ("leased", "loading"):
+            host.stored("1", keys)
+        context = host.begin("2")
+        assert host.lookup(keys, context) == (10 if step in ("leased", "loading") else 0)
+        if step in ("storing", "loading"):
+            host.all("runs", False, of=[1])
+        if step == "storing":
+            host.all("fill", keys, 0)
+            spec = host.manager.prepare_store(keys, context).store_spec
+            host.all("submit_store", 1, ns(block_ids=list(range(10)), group_sizes=[10], block_indices=[0]), spec)
+        elif step == "loading":
+            host.begin_load(keys, context)
+        host.processes[1].kill()
+        host.processes[1].join()
+        host.connections[1].close()
+        host.all("shutdown", of=[0])
+        host.processes[0].terminate()
+        host.processes[0].join()
+        host.manager.shutdown()
+        until(lambda: leases() == 0, "leases of the ended engine stay")
+        assert beside.found(f"beside {step}", mine) == 10
+        again = Engine(f"again {step}")
+        assert again.found("3", keys) == (10 if step in ("leased", "loading") else 0)
+        assert again.stored("4", keys) == (0 if step in ("leased", "loading") else 10) and again.found("5", keys) == 10
+        again.close()
+    beside.close()
+
+
+def ranks_of_different_configurations():
+    """A rank that is started with other options than the scheduler refuses."""
+    log = Lines()
+    host = Engine("one", late=[0, 1])
+    host.spec.common ^= 1
+    host.manager._ranks._page._memory.words[5] = host.spec.common
+    host.all("start")
+    until(lambda: (host.step(), log.having("does not take part"))[1], "no rank refuses")
+    assert "its configuration differs" in log.having("does not take part")[0]
+    assert host.found("1", keys_of("x", 2)) == 0
+    host.all("shutdown")
+    host.end_ranks()
+    host.manager.shutdown()
+
+
+if __name__ == "__main__":
+    globals()[base.SCENARIO]()
+    print("right", flush=True)
