@@ -27,7 +27,7 @@ if VERSION != "real":
 from vllm.v1.kv_offload.base import LookupResult  # noqa: E402
 
 import kvcache  # noqa: E402
-from kvcache.vllm import identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
+from kvcache.vllm import hooks, identity, mover, promises, spec as ours, worker as vllm_worker  # noqa: E402
 
 deadlines.lengthen()  # a scenario in which the daemon hangs sets those that it is about
 
@@ -678,6 +678,30 @@ def groups_by_their_numbers():
     for i, key in enumerate(a + b):
         for layer, one in enumerate(host.caches.tensors):
             assert one.tensor.read(40 + i) == value_of(key, layer)
+    host.end(context)
+    host.close()
+
+
+def answered_at_once():
+    """A lookup of what is in memory is answered in the step in which vLLM asks: each further step of a busy engine costs a request as long
+    as a prefill of others takes."""
+    host, keys = Host(), keys_of("at once", 40)
+    host.stored("1", keys)
+    promises.GRACE_S = 60.0
+    context, asked = host.begin("2"), []
+    if VERSION != "0.26":
+        context._offload_key_positions.update((k, 16 * (i + 1)) for i, k in enumerate(keys))
+
+    def prefix_lookup(_, keys, req_context):
+        """vLLM's own."""
+        for at, key in enumerate(keys):
+            asked.append(said := host.manager.lookup(key, req_context))
+            if said is not LookupResult.HIT:
+                return at
+        return len(keys)
+
+    assert hooks._telling(prefix_lookup)(None, keys + keys_of("never", 3), context) == 40, asked
+    host.load(keys, context)
     host.end(context)
     host.close()
 

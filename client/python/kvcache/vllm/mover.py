@@ -102,6 +102,7 @@ class Mover:
         self._closing = self._must_attach = False
         self._rest_until, self._pause_s = 0.0, PAUSE_S
         self.stored_bytes = self.failed_stores = 0
+        self.store_wait_s = 0.0  # that the engine has waited for stores
         self._complaint = ""
         self._thread = threading.Thread(target=self._run, name="kvcache-mover", daemon=True)
         began = time.monotonic()
@@ -191,12 +192,13 @@ class Mover:
         """Until these jobs have ended. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
         takes STORE_S at most: the engine stands still."""
         self.loads.wait(numbers)
+        began = time.monotonic()
         with self._changed:
-            if self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
-                return
-            for number in numbers & self._under_way.keys():
-                self._under_way[number].hurried = True
-            self._changed.wait_for(lambda: not numbers & self._under_way.keys())
+            if not self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
+                for number in numbers & self._under_way.keys():
+                    self._under_way[number].hurried = True
+                self._changed.wait_for(lambda: not numbers & self._under_way.keys())
+        self.store_wait_s += time.monotonic() - began
 
     def close(self) -> None:
         with self._changed:

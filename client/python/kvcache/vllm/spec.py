@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingMana
 
 from .. import TIER_MEMORY, TIER_REMOTE
 from ..engine.canary import BOUND
-from . import canary, identity, worker as steps
+from . import canary, hooks, identity, worker as steps
 from .canary import Canary
 from .loads import LoadPart
 from .mover import Blocks, Mover, Part
@@ -46,6 +46,7 @@ COUNTERS = {
     "loaded_disk_bytes": "Bytes that were read from the daemon's disk to be loaded.",
     "loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
     "failed_stores": "Chunks that were not stored.",
+    "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Chunks that were copied one by one since the daemon's memory was not registered with the GPU.",
@@ -109,8 +110,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}
         self._requests: dict[str, _Request] = {}
-        self._counts = dict.fromkeys(COUNTERS, 0)
-        self._seen = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0}
+        self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._seen: dict[str, float] = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0, "store_wait_seconds": 0.0}
         self._warned = False
 
     def _ready(self) -> Promises | None:
@@ -311,7 +312,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @staticmethod
     def _chain(key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
-        """This key and those of its group that vLLM will ask for after it, where it has said them (0.33)."""
+        """This key and those of its group that vLLM will ask for after it, where they are known: vLLM 0.33 says them, and in older ones a
+        wrapper does (hooks.py)."""
+        listed = getattr(context, hooks.KEYS, None)
+        if isinstance(listed, list) and key in listed:
+            first = listed.index(key)
+            return [k for k in listed[first:first + MOST_CHAIN] if k not in request.answers]
         positions = getattr(context, "_offload_key_positions", None)
         if not isinstance(positions, dict) or key not in positions:
             return [key]
@@ -498,9 +504,11 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         with _workers_lock:
             _workers[self._engine] = self
 
-    def counted(self, name: str) -> int:
-        """The mover's count of this name of COUNTERS."""
-        return self.mover.loads.rescued if name == "rescued_loads" else int(getattr(self.mover, name))
+    def counted(self, name: str) -> float:
+        """Returns the count of this name of COUNTERS."""
+        mover = self.mover
+        return {"rescued_loads": mover.loads.rescued, "store_wait_seconds": mover.store_wait_s, "stored_bytes": mover.stored_bytes,
+                "failed_stores": mover.failed_stores}[name]
 
     def step_begins(self) -> None:
         self.mover.loads.step_begins()
