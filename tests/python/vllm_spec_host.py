@@ -765,6 +765,39 @@ def told_apart():
     assert names[0] == names[1]
 
 
+def waited_for_first():
+    """A store that the engine waits for, because it needs the blocks, goes before those that were queued earlier."""
+    host, many, few = Host(), keys_of("many", 70), keys_of("few", 2)
+    host.stored("0", keys_of("first", 1))
+    put, order, entered, go = host.worker.mover._gpu.put, [], threading.Event(), threading.Event()
+
+    def puts(namespace, layout, blocks, keys, **options):
+        order.append(len(blocks))
+        entered.set()
+        assert go.wait(60)
+        return put(namespace, layout, blocks, keys, **options)
+
+    host.worker.mover._gpu.put = puts
+    mover.FLUSH_S = 60.0
+    for number, keys in ((1, many), (2, few)):
+        output = host.manager.prepare_store(keys, host.begin(f"request {number}"))
+        where = ns(block_ids=list(range(len(keys))), group_sizes=[len(keys)], block_indices=[0])
+        host.worker.submit_store(number, where, output.store_spec)
+        if number == 1:
+            assert entered.wait(60)
+    waits = threading.Thread(target=host.worker.wait, args=({2},))
+    waits.start()
+    while not host.worker.mover._under_way[2].wanted:
+        time.sleep(0.001)
+    go.set()
+    waits.join()
+    assert order[:2] == [mover.SLICE_BLOCKS, 2], order
+    del host.worker.mover._gpu.put
+    host.worker.wait({1})
+    assert host.counts()["store_wait_seconds"] > 0
+    host.close()
+
+
 def hung_while_it_stores():
     """An engine that waits for stores, because it needs their blocks, does not wait for a daemon that hangs."""
     host, keys = Host(timeout_s=30.0), keys_of("stuck", 70)

@@ -28,7 +28,7 @@ from .loads import Ended, LoadPart, Loads
 log = logging.getLogger("kvcache.vllm")
 
 OPEN_S = 1.0        # a call that opens a namespace or makes staging memory may take so long
-SLICE_BLOCKS = 128  # a store looks after so many blocks whether the engine waits
+SLICE_BLOCKS = 32   # after so many blocks of a store, one that the engine waits for goes first
 PAUSE_S = 1.0       # without the daemon, after it failed; twice as long each time
 LONGEST_PAUSE_S = 4.0
 STORE_S = 0.4       # that a slice may take, so that an engine that waits for stores goes on in FLUSH_S + STORE_S
@@ -72,6 +72,7 @@ class _Job:
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
         self.computed = False  # its event is over
+        self.wanted = False    # the engine waits for it
         self.hurried = False   # the engine has waited for it long enough
 
 
@@ -189,11 +190,13 @@ class Mover:
             self._changed.notify_all()
 
     def wait(self, numbers: set[int]) -> None:
-        """Until these jobs have ended. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
+        """Until these jobs have ended, which go before other stores. A store that takes longer than FLUSH_S is dropped behind the slice that is under way, which
         takes STORE_S at most: the engine stands still."""
         self.loads.wait(numbers)
         began = time.monotonic()
         with self._changed:
+            for number in numbers & self._under_way.keys():
+                self._under_way[number].wanted = True
             if not self._changed.wait_for(lambda: not numbers & self._under_way.keys(), FLUSH_S):
                 for number in numbers & self._under_way.keys():
                     self._under_way[number].hurried = True
@@ -235,7 +238,7 @@ class Mover:
         while not self._closing:
             if self._must_attach and time.monotonic() >= self._rest_until:
                 return None
-            store = next((j for j in self._stores if j.hurried), self._stores[0] if self._stores else None)
+            store = next((j for j in self._stores if j.wanted), self._stores[0] if self._stores else None)
             if store is not None:
                 return store
             self._changed.wait(self._rest_until - time.monotonic() if self._must_attach else None)
