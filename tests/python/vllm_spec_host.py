@@ -798,6 +798,35 @@ def waited_for_first():
     host.close()
 
 
+def small_stores_go_together():
+    """Each request to the daemon costs the engine time: chunks that it computes one by one are stored together, each where it belongs."""
+    host = Host(groups=(0, 2))
+    keys = keys_of("small", 6) + keys_of("small", 3, group=2)
+    host.stored("0", keys_of("first", 1))
+    mover.GATHER_S = 60.0
+    put, puts = host.worker.mover._gpu.put, []
+    host.worker.mover._gpu.put = lambda *a, **o: puts.append(len(a[2])) or put(*a, **o)
+    for number, key in enumerate(keys, 10):
+        output = host.manager.prepare_store([key], host.begin(f"request {number}"))
+        for layer, one in enumerate(host.caches.tensors):
+            one.tensor.write(number, value_of(key, layer))
+        sizes = [1, 0] if key in keys[:6] else [0, 1]
+        host.worker.submit_store(number, ns(block_ids=[number], group_sizes=sizes, block_indices=[0, 0]), output.store_spec)
+    assert not host.worker.get_finished() and not puts
+    with host.worker.mover._changed:
+        mover.GATHER_S = 0.0
+        host.worker.mover._changed.notify_all()
+    ended = []
+    while len(ended) < len(keys):
+        ended += host.worker.get_finished()
+    assert sorted(e.job_id for e in ended) == list(range(10, 19)) and puts == [6, 3], puts
+    assert all(e.success and e.transfer_size == LAYERS * PAGE for e in ended)
+    del host.worker.mover._gpu.put
+    assert host.found("again", keys[:6]) == 6
+    assert host.counts()["stored_bytes"] == 10 * LAYERS * PAGE
+    host.close()
+
+
 def hung_while_it_stores():
     """An engine that waits for stores, because it needs their blocks, does not wait for a daemon that hangs."""
     host, keys = Host(timeout_s=30.0), keys_of("stuck", 70)

@@ -77,7 +77,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
 
 class _Request:
-    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
+    __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
                  "has_parents")
 
     def __init__(self) -> None:
@@ -89,6 +89,7 @@ class _Request:
     def forget(self) -> None:
         """What is asked next is another run, or the same after it was loaded."""
         self.answers: dict[bytes, bool] = {}  # worth loading?
+        self.ready: set[bytes] = set()  # leased: vLLM asks again in each step in which it has no room for the request
         self.declined: set[int] = set()
         self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
         self.was_gathered: set[int] = set()
@@ -142,11 +143,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        name = req_context.req_id
+        request = self._requests.get(name)
+        if request is not None and key in request.ready:
+            return LookupResult.HIT
         promises = self._ready()
         if promises is None:
             return LookupResult.MISS
-        name = req_context.req_id
-        request = self._requests.get(name)
         if request is None:
             request = self._requests[name] = _Request()
         worth = request.answers.get(key)
@@ -164,6 +167,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts["failed_loads"] += 1
             request.answers[key] = False
             return LookupResult.MISS
+        request.ready.add(key)
         return LookupResult.HIT
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
