@@ -74,9 +74,9 @@ class _Job:
         self.tokens, self.scheduled = tokens, scheduled
         self.started = time.monotonic()
         self.count = sum(len(p.keys) for p in parts)
-        # What was computed in a prefill is stored at once: the time at which it was says how quick that is.
+        # A prefill is stored at once: the time at which it ends teaches its rate.
         self.is_small = not tokens and self.count < SLICE_BLOCKS and not any(p.is_check for p in parts)
-        self.computed = False  # its event is over
+        self.computed = False  # the event is over
         self.wanted = False    # the engine waits for it
         self.hurried = False   # the engine has waited for it long enough
 

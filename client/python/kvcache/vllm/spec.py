@@ -87,7 +87,7 @@ class _Request:
         self.forget()
 
     def forget(self) -> None:
-        """What is asked next is another run, or the same after it was loaded."""
+        """Forgets the answers: vLLM asks for another run next, or for the same after it was loaded."""
         self.answers: dict[bytes, bool] = {}  # worth loading?
         self.ready: set[bytes] = set()  # leased: vLLM asks again in each step in which it has no room for the request
         self.declined: set[int] = set()
