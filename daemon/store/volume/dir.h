@@ -21,7 +21,7 @@ struct dir {
         int fd;
         int lock_fd;
         int superblock_fd;
-        struct disk_superblock superblock; /* as on disk */
+        struct disk_superblock superblock; /* the superblock on the disk */
         unsigned superblock_good;          /* halves that hold it for certain, by bit */
         bool fresh;                        /* there is nothing yet, or it was made just now */
         bool half_made;                    /* dir_make() failed, but the superblock may be there */
@@ -63,7 +63,8 @@ struct dir *dir_close(struct dir *d);
 /* A file of this directory for I/O: O_DIRECT if that is in use. Returns the descriptor or -errno;
  * -EMEDIUMTYPE: what is there is no regular file. It never waits, whatever is there. */
 int dir_open_file(const struct dir *d, const char *name, int flags);
-/* The same for reading through the page cache. */
+/* Opens a file of this directory for reading through the page cache. Fails like
+ * dir_open_file(). */
 int dir_open_buffered(const struct dir *d, const char *name);
 /* strerror(), which does not know what these functions mean by -EMEDIUMTYPE. */
 const char *dir_strerror(int r);
@@ -93,9 +94,9 @@ int dir_write_superblock(struct dir *d);
 
 enum { DIR_SEGMENT_NAME_BYTES = 20 };
 void dir_segment_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
-/* Of the file that is to take its place: no segment's name. */
+/* Formats the name of the file that is to replace a segment's file. No segment has such a name. */
 void dir_replacement_name(uint32_t segment, char ret[static DIR_SEGMENT_NAME_BYTES]);
-/* -1 if it is not a segment's name. */
+/* Returns the segment's number, or -1 if `name` is not a segment's name. */
 int dir_segment_number(const char *name);
 
 /* Bytes that a file occupies, as du counts them; -errno. */

@@ -160,9 +160,9 @@ struct volume {
         uint64_t seq; /* the last sequence given to a chunk */
 
         /* sequence.c */
-        uint64_t seq_ceiling, page_ceiling; /* as the superblock on the disk states them */
+        uint64_t seq_ceiling, page_ceiling; /* ceilings in the superblock on the disk */
         uint64_t next_seq_ceiling,
-                next_page_ceiling; /* as the superblock write in flight states them */
+                next_page_ceiling; /* ceilings in the superblock write in flight */
         bool raising;
         uint64_t raise_again_at; /* after a failure: from this sequence on */
 

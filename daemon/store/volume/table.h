@@ -22,7 +22,7 @@ enum {
         TABLE_MAX_PAGES = UINT32_MAX / DISK_PAGE_ENTRIES,
 };
 
-/* One entry on its way: embedded in a put or a tombstone. */
+/* A queued entry, embedded in its owner's request, which keeps it until written() is called. */
 struct table_item {
         struct list_node node;
 };
@@ -31,7 +31,8 @@ struct table_ops {
         /* The bytes of a new entry, but for its crc. False: it is no longer wanted; `written`
          * follows with -ECANCELED. */
         bool (*fill)(void *userdata, struct table_item *item, struct disk_entry *ret);
-        /* It lies in this page, where the owner may place its chunk, or (r < 0) nowhere. */
+        /* The entry was written to `page`, where the owner may place its chunk; if r < 0, to no
+         * page. */
         void (*written)(void *userdata, struct table_item *item, uint32_t page, int r);
         /* The bytes of a chunk's live entry, but for the crc. */
         void (*entry)(void *userdata, uint32_t chunk, struct disk_entry *ret);
@@ -62,11 +63,11 @@ struct table *table_free(struct table *t);
 
 /* This chunk's live entry lies in that page; it has lain nowhere. */
 void table_place(struct table *t, uint32_t page, uint32_t chunk);
-/* It is history, wherever it lay. */
+/* Makes the chunk's entry history, in whichever page it is. */
 void table_forget(struct table *t, uint32_t chunk);
-/* TABLE_NOWHERE */
+/* Returns the page of the chunk's live entry, or TABLE_NOWHERE. */
 uint32_t table_page_of(const struct table *t, uint32_t chunk);
-/* Some chunk that has its live entry in the page, or TABLE_NOWHERE. */
+/* Returns a chunk whose live entry is in the page, or TABLE_NOWHERE. */
 uint32_t table_chunk_in(const struct table *t, uint32_t page);
 
 /* At start: the next page to write, and the sequence it gets. What lay in the newest page's `safe`
@@ -100,12 +101,12 @@ bool table_is_dirty(const struct table *t); /* something completed since the las
 /* The file has more pages now, zeros, which a sync has covered. Not while a write is in flight.
  * -EAGAIN: the pages written since the last sync go round the end; sync once more. -ENOMEM. */
 int table_grow(struct table *t, uint32_t pages);
-uint64_t table_next_sequence(const struct table *t); /* of the next page that is written */
+uint64_t table_next_sequence(const struct table *t); /* sequence of the next page to be written */
 
 uint32_t table_pages(const struct table *t);
 /* Live entries it can hold and still take new ones at a bearable cost. */
 uint32_t table_capacity(const struct table *t);
 /* Pages ahead of the head, at least, that hold nothing live. */
 uint32_t table_window(const struct table *t);
-uint64_t table_bytes(const struct table *t); /* memory, that of the chunks apart */
+uint64_t table_bytes(const struct table *t); /* memory in bytes, except that of the chunks */
 void table_get_stats(const struct table *t, struct table_stats *ret);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the store and its volumes share: requests and their answers, parameters, numbers. store.h
- * says what each is for; it includes this, and nothing but it and the files of the store do. */
+/* The requests, parameters and statistics that the store and its volumes share. store.h documents
+ * their use. Only store.h and the files of the store include this file. */
 #pragma once
 
 #include <stdbool.h>
@@ -65,13 +65,13 @@ enum store_volume_event {
         STORE_VOLUME_IS_BYPASSED,
         STORE_VOLUME_IS_SUSPENDED,
         STORE_VOLUME_IS_RESUMED,
-        STORE_VOLUME_IS_FULL,      /* its file system, by whatever files: it does not grow */
-        STORE_VOLUME_HAS_ROOM,     /* it grows again */
-        STORE_VOLUME_IS_EMPTIED,   /* it had missed a purge: what lay there is dropped */
+        STORE_VOLUME_IS_FULL,      /* the file system is full, so the volume does not grow */
+        STORE_VOLUME_HAS_ROOM,     /* the file system has room, so the volume grows again */
+        STORE_VOLUME_IS_EMPTIED,   /* the volume had missed a purge; its chunks were dropped */
         STORE_VOLUME_KEEPS_POLICY, /* resumed without memory for another eviction policy */
 };
 
-/* What a volume's superblock says of its format, and what this build makes of it. */
+/* The format that a volume's superblock states, and whether this build supports it. */
 struct store_format {
         uint32_t version;
         uint64_t compat, ro_compat, incompat; /* flags of it that are set */
@@ -102,8 +102,8 @@ struct store_params {
                                   does */
         uint64_t sequence_reserve; /* how far ahead the ceilings of sequences are; 0: 2^20. At least
                                       16 times what an iteration of the loop begins */
-        uint64_t reserve; /* of a file system, left free when a volume grows; 0: 1 %, at most
-                             1 GiB */
+        uint64_t reserve; /* bytes of a file system that stay free when a volume grows; 0 means 1 %,
+                             at most 1 GiB */
         /* Tells of a change of a volume, once, on the loop thread, from store_open() on; it may not
          * call the store. `text`: why. NULL: none. */
         void (*on_volume)(void *userdata, unsigned path, enum store_volume_event event,
@@ -141,8 +141,9 @@ struct store_namespace_open {
         uint16_t fingerprint_length;
         uint64_t chunk_bytes;
         bool attach;         /* must exist; an empty fingerprint matches any */
-        uint32_t owner;      /* of a namespace that is made */
-        uint32_t lifetime_s; /* likewise; with set_lifetime, of one that exists */
+        uint32_t owner;      /* owner of a new namespace */
+        uint32_t lifetime_s; /* lifetime of a new namespace; with set_lifetime, also of an existing
+                                one */
         bool set_lifetime;   /* completes once that is on stable storage */
         uint32_t id;         /* the store's */
         uint64_t created_ms; /* the store's */
@@ -189,7 +190,7 @@ struct store_put {
         struct key key;
         uint64_t hash;
         struct key parent; /* root: none */
-        uint32_t use;      /* as of evict.h */
+        uint32_t use;      /* see evict.h */
         /* Aligned to 4 KiB; readable up to the next 4 KiB boundary after length, or, with a `tail`,
          * for `length` bytes, of which those beyond whole 4 KiB blocks are taken from the tail. */
         const void *buf;
@@ -241,7 +242,7 @@ struct store_get {
          * the length, and nothing is written beyond that. */
         void *buf;
         uint32_t room;
-        const struct iovec *vector; /* as of a put */
+        const struct iovec *vector; /* see store_put.vector */
         struct iovec *vector_room;
         void *tail;
         struct kio_region *region;
@@ -253,13 +254,14 @@ struct store_get {
         /* Where store_find() found it, and it is not looked for once more if it is there still.
          * Out: where it is. */
         struct store_ref ref;
-        uint32_t length; /* of the chunk */
+        uint32_t length; /* length of the chunk in bytes */
         uint32_t crc;
 
         int result; /* 0: read whole and its CRC compared; STORE_MISS; -EIO etc. counted, also a
                        miss */
         void (*complete)(struct store_get *req);
-        void (*abandon)(struct store_get *req); /* as of a put: it counts as a miss */
+        void (*abandon)(
+                struct store_get *req); /* see store_put.abandon; the get counts as a miss */
 };
 
 struct store_purge {
@@ -293,7 +295,7 @@ struct store_leaving {
         uint32_t namespace_id;
         uint16_t tenant;
         const struct key *key; /* borrowed, until the callback returns */
-        uint64_t hash;         /* of the key, by store_params.secret */
+        uint64_t hash;         /* hash of the key under store_params.secret */
         uint32_t length;
         double chance;
 };
@@ -302,17 +304,18 @@ struct store_leaving {
 struct store_extent {
         uint32_t file; /* number of the data file, in this process: never of another one */
         uint32_t length;
-        uint64_t offset; /* of whole pages of 4 KiB, of which the last may have other bytes too */
+        uint64_t
+                offset; /* in bytes, a multiple of 4 KiB; the last page may also hold other bytes */
 };
 struct store_loan {
         uint32_t id;
         uint32_t generation; /* never 0 */
 };
-/* What one client has been lent. */
+/* The loans of one client. */
 struct store_borrower {
         uint32_t first; /* STORE_LOAN_NONE at first */
         uint32_t count;
-        uint64_t bytes; /* of their lengths, in pages */
+        uint64_t bytes; /* lengths of the loans, rounded up to pages */
 };
 #define STORE_LOAN_NONE UINT32_MAX
 
@@ -335,7 +338,7 @@ struct store_verified {
         uint64_t skipped;       /* not read for want of memory and the like: still there */
 };
 
-/* The same on request, for a stretch of one segment, as fast as background work may go. */
+/* A request to verify a range of one segment, at the full speed of background work. */
 struct store_verify {
         struct list_node node; /* the store's */
 
@@ -344,8 +347,8 @@ struct store_verify {
         uint32_t max_chunks;    /* ends behind the chunk that reaches one of these */
         uint64_t max_bytes;
 
-        unsigned volumes;                 /* of the store */
-        uint32_t segments;                /* of this volume: numbers are below */
+        unsigned volumes;                 /* number of the store's volumes */
+        uint32_t segments;                /* upper bound of this volume's segment numbers */
         uint32_t next_segment, next_slot; /* next_segment == segments: that was the last one */
         struct store_verified found;
         /* 0; STORE_BYPASSED, -EIO (many in a row could not be read), -ECANCELED (the store stops):
@@ -370,7 +373,7 @@ struct store_stats {
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
         uint64_t slab_moves;
-        uint64_t retained_evictions; /* of `evictions`, of chunks that clients had pinned */
+        uint64_t retained_evictions; /* the part of `evictions` that clients had pinned */
         uint64_t expired;            /* chunks that were dropped as their lifetime was over */
         struct evict_stats evict;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
@@ -379,16 +382,17 @@ struct store_stats {
         uint64_t handover_replacements; /* where a process had the file open: another one */
         /* Reading back, passes and requests together: read; looked at; dropped */
         uint64_t scrub_bytes, scrub_chunks, scrub_failures;
-        uint64_t scrub_passes, scrub_last_pass_ms;    /* ended; when the last one did, Unix time */
-        uint64_t scrub_segments_done, scrub_segments; /* of the pass under way; 0 of 0: none is */
-        uint64_t scrub_pinned;                        /* chunks that are being read back now */
-        bool direct;                                  /* O_DIRECT in use on all volumes */
-        const char *direct_reason;                    /* why not; "" */
-        bool clean_start;                             /* was it closed properly? */
+        uint64_t scrub_passes, scrub_last_pass_ms; /* ended; when the last one did, Unix time */
+        uint64_t scrub_segments_done,
+                scrub_segments;    /* progress of the current pass; both 0 if there is none */
+        uint64_t scrub_pinned;     /* chunks that are being read back now */
+        bool direct;               /* O_DIRECT in use on all volumes */
+        const char *direct_reason; /* why not; "" */
+        bool clean_start;          /* the store was closed properly before this startup */
         bool bypassed;
 };
 
-/* What eviction had learned in a volume when it was saved. */
+/* The saved state of a volume's eviction order. */
 struct store_order {
         const char *policy;
         const struct evict_learned *learned;
@@ -399,8 +403,9 @@ struct store_order {
 
 enum { VOLUMES_SET_MAX = 64 }; /* numbers that a set can give out, in its life */
 
-/* What the volumes of a set write down of each other, in the namespaces files: see membership.c.
- * Epochs by the number in the set of the volume that gave them; 0: none. */
+/* The state that the volumes of a set record about each other in the namespaces files; see
+ * membership.c. Epochs are indexed by the set's number of the volume that gave them; 0 means none.
+ */
 struct volume_set {
         uint64_t epoch; /* none that this volume knows of is higher */
         /* The last at which a namespace was removed: the list of a volume that has missed something
@@ -411,7 +416,7 @@ struct volume_set {
         uint64_t missed_at[VOLUMES_SET_MAX][VOLUMES_SET_MAX];
 };
 
-/* Is an epoch of `a` higher than the one that `b` has of the same volume? */
+/* Returns whether any epoch in `a` is higher than the epoch of the same volume in `b`. */
 static inline bool volume_epochs_exceed(const uint64_t a[static VOLUMES_SET_MAX],
                                         const uint64_t b[static VOLUMES_SET_MAX])
 {

@@ -188,7 +188,7 @@ bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
 /* Is it what volume_find() would find now? */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
                   const struct key *key);
-/* Of what volume_find() finds at req->ref. */
+/* Acts on the chunk that volume_find() returned in req->ref. */
 int volume_get(struct volume *v, struct store_get *req);
 /* 0: pinned until volume_give_back(). STORE_MISS, STORE_UNVERIFIED, STORE_NOT_LENT, STORE_FULL.
  * *files: the last number that was given to a data file. */
