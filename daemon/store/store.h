@@ -280,7 +280,8 @@ void store_set_scrub(struct store *s, const struct store_scrub *scrub);
  * STORE_BYPASSED: it will not. */
 int store_verify(struct store *s, struct store_verify *req);
 
-/* When store_iterate() is to be called again though nothing completes, CLOCK_MONOTONIC; 0: never.
+/* Returns the CLOCK_MONOTONIC time at which store_iterate() must be called even if nothing
+ * completes; 0 if never.
  */
 uint64_t store_deadline_ns(const struct store *s);
 
@@ -290,7 +291,7 @@ uint64_t store_deadline_ns(const struct store *s);
  * volumes, each in its share; 0: no limit. Over it the tenant's own coldest ones go. */
 struct store_tenant_usage {
         uint64_t bytes, limit; /* limit: UINT64_MAX is none */
-        uint64_t retained;     /* of these bytes, those of what is retained */
+        uint64_t retained;     /* the part of `bytes` in retained chunks */
 };
 void store_set_tenant_limit(struct store *s, uint16_t tenant, uint64_t bytes);
 void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenant_usage *ret);
@@ -298,7 +299,8 @@ void store_get_tenant(const struct store *s, uint16_t tenant, struct store_tenan
 /* --- the eviction order, over a restart --- */
 
 unsigned store_volumes(const struct store *s);
-/* NULL: the volume is offline. Valid until control returns to the store. */
+/* Returns a volume's eviction order, or NULL if the volume is offline. The store owns the result,
+ * which is valid until control returns to the store. */
 const struct evict *store_eviction(const struct store *s, unsigned volume);
 /* Chunks of a volume that is not offline, from *cursor on, 0 at first: looks at so many, fills in
  * as many at most. Their number; *cursor is UINT32_MAX behind the last. */
@@ -308,24 +310,24 @@ uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *curs
  * was saved of another policy, or is malformed, changes nothing. */
 uint32_t store_restore_order(struct store *s, unsigned volume, const struct store_order *order);
 
-/* --- what is seen from outside --- */
+/* --- statistics --- */
 
 /* Sums over all volumes that are open; what is counted of a volume goes on counting when it is
  * resumed. `bypassed`: all are. */
 void store_get_stats(const struct store *s, struct store_stats *ret);
-/* How long ago what was evicted had last been used, in nanoseconds, as of evict_age_ns(). */
+/* Fills in the ages of evicted chunks: nanoseconds since their last use, from evict_age_ns(). */
 void store_get_evicted_ages(const struct store *s, struct histogram *ret);
 const char *store_volume_path(const struct store *s, unsigned i);
 
 struct store_volume_stats {
         const char *path;
         enum store_volume_state state;
-        const char *reason;     /* of being bypassed; "" */
-        uint64_t since_ms;      /* of the state, Unix time; 0: the start */
+        const char *reason;     /* why the volume is bypassed; "" if it is not */
+        uint64_t since_ms;      /* Unix time at which the state began; 0 if at startup */
         uint64_t bypasses;      /* by itself or by hand, since startup */
         bool hung;              /* bypassed since its device did not answer; while `pending` it
                                    still does not */
-        bool full;              /* its file system is: it does not grow */
+        bool full;              /* the file system is full, so the volume does not grow */
         uint64_t full_refusals; /* growths and writes refused for that */
         uint64_t pending;       /* requests and operations not completed */
         uint64_t oldest_ns;     /* age of the oldest operation at the device */
@@ -333,7 +335,7 @@ struct store_volume_stats {
         const char *file_system, *file_system_warning;
         struct store_stats stats;
 };
-/* Of volume i; false past the end. */
+/* Fills in the statistics of volume `i`. Returns false if there is no such volume. */
 bool store_get_volume_stats(const struct store *s, unsigned i, struct store_volume_stats *ret);
 unsigned store_volumes_up(const struct store *s);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What namespace.c and namespace-file.c share: the list, and what each offers the other. Private
- * to both. */
+/* The list of namespaces and the functions that namespace.c and namespace-file.c share. Private to
+ * both. */
 #pragma once
 
 #include <sys/uio.h>
@@ -21,12 +21,12 @@ struct namespaces {
         unsigned number, given; /* in the set, of the volume; of those given when it was opened */
         unsigned set_numbers;   /* numbers that `set` has epochs of, or by */
         struct namespaces_purges purges;
-        uint64_t bytes;   /* of a file as of now */
-        uint64_t reserve; /* of a file, allocated; more once it has been longer */
+        uint64_t bytes;   /* current length of a file */
+        uint64_t reserve; /* bytes allocated for a file; grows with the longest list so far */
 
-        uint64_t generation;                 /* of what is in memory */
-        uint64_t durable;                    /* of what is synced in one file at least */
-        uint64_t good[DISK_NAMESPACE_FILES]; /* what the file holds, synced; 0: not known */
+        uint64_t generation; /* generation of the list in memory */
+        uint64_t durable;    /* latest generation that is synced in at least one file */
+        uint64_t good[DISK_NAMESPACE_FILES]; /* synced generation of each file; 0 if unknown */
         uint64_t retry_ns, retry_pause_ns;   /* after a failed write; 0: none has failed since */
         int fds[DISK_NAMESPACE_FILES];
 
@@ -40,9 +40,9 @@ struct namespaces {
         enum writing writing;
         unsigned file; /* being written */
         uint64_t writing_generation;
-        void *buf; /* what a file holds, once it has been put together */
+        void *buf; /* the file's contents, assembled for the write */
         uint64_t buf_bytes;
-        /* What goes there, as of when the write began: see namespaces_gather() */
+        /* Sources of `buf`, copied when the write begins; see namespaces_gather() */
         struct disk_namespaces header;
         uint64_t tail[VOLUMES_SET_MAX + (VOLUMES_SET_MAX + 1) * VOLUMES_SET_MAX];
         struct disk_namespace *records;
@@ -67,7 +67,8 @@ static inline uint64_t namespace_record_bytes(size_t name_length, size_t fingerp
                namespace_text_bytes(name_length, fingerprint_length);
 }
 
-/* What each volume has missed, and what each says of each. */
+/* Return the bytes of the missed epochs, and of the claims of each volume about each, in a file's
+ * tail. */
 static inline uint64_t namespaces_missed_bytes(unsigned numbers)
 {
         return numbers * sizeof(uint64_t);
@@ -78,14 +79,14 @@ static inline uint64_t namespaces_claims_bytes(unsigned numbers)
         return (uint64_t)numbers * (numbers + 1) * sizeof(uint64_t);
 }
 
-/* Beyond the list. */
+/* Returns the bytes that follow the list in a file. */
 static inline uint64_t namespaces_tail_bytes(const struct disk_namespaces *header)
 {
         return namespaces_missed_bytes(header->set_missed_count) +
                namespaces_claims_bytes(header->set_claims_count);
 }
 
-/* Of a file, at most. */
+/* Returns the largest length in bytes that a file can need, in whole pages. */
 static inline uint64_t namespaces_file_bytes(const struct namespaces *n)
 {
         return round_up(n->bytes + namespaces_missed_bytes(VOLUMES_SET_MAX) +
