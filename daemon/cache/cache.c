@@ -533,9 +533,9 @@ void cache_forget_namespace(struct cache *c, uint32_t namespace_id)
         cache_kick(c);
 }
 
-static void part_purged(struct cache_purge *purge)
+static void tier_purged(struct cache_purge *purge)
 {
-        if (--purge->parts > 0)
+        if (--purge->pending_tiers > 0)
                 return;
         purge->cache->pending--;
         purge->complete(purge);
@@ -543,19 +543,19 @@ static void part_purged(struct cache_purge *purge)
 
 static void on_pool_purged(struct pool_purge *pool)
 {
-        part_purged(container_of(pool, struct cache_purge, pool));
+        tier_purged(container_of(pool, struct cache_purge, pool));
 }
 
 static void on_store_purged(struct store_purge *store)
 {
-        part_purged(container_of(store, struct cache_purge, store));
+        tier_purged(container_of(store, struct cache_purge, store));
 }
 
 void cache_purge(struct cache *c, struct cache_purge *purge)
 {
         c->pending++;
         purge->cache = c;
-        purge->parts = 2;
+        purge->pending_tiers = 2;
         purge->pool = (struct pool_purge){ .namespace_id = purge->store.namespace_id,
                                            .all = purge->store.all,
                                            .complete = on_pool_purged };

@@ -76,7 +76,7 @@ struct store_read {
         struct list_node node;   /* of its user, until the store is asked */
         struct cache_user *user; /* NULL: it counts no more */
         uint32_t bytes;
-        uint8_t path, order;
+        uint8_t volume, order;
         bool in_pool, in_store;
 };
 
@@ -268,7 +268,7 @@ struct cache_purge {
         /* The cache's. */
         struct cache *cache;
         struct pool_purge pool;
-        unsigned parts; /* that are under way */
+        unsigned pending_tiers; /* that are under way */
 };
 void cache_purge(struct cache *c, struct cache_purge *purge);
 /* Where several caches share a store: nothing is found in this one's pool from the call on, as of

@@ -21,30 +21,30 @@ struct fill {
         struct store_read read;
         /* Of a prefetch that counts: the bytes of its slot, and of the user that asked. */
         uint64_t prefetch;
-        struct cache_user *ahead_of;
+        struct cache_user *prefetched_for;
 };
 
-static int ahead_begins(struct fill *f, uint32_t user)
+static int prefetch_begin(struct fill *f, uint32_t user)
 {
         struct cache *c = f->cache;
         struct cache_user *u = cache_user_get(c, user);
 
         if (!u)
                 return -ENOMEM;
-        f->ahead_of = u;
+        f->prefetched_for = u;
         f->prefetch = pool_slot_bytes(c->params.pool, f->chunk);
         c->stats.prefetch_inflight_bytes += f->prefetch;
         u->prefetch_inflight_bytes += f->prefetch;
         c->n_prefetches++;
         if (u->n_prefetches++ == 0)
-                c->ahead_users++;
+                c->prefetching_users++;
         return 0;
 }
 
-static void prefetch_ends(struct fill *f)
+static void prefetch_end(struct fill *f)
 {
         struct cache *c = f->cache;
-        struct cache_user *u = TAKE_PTR(f->ahead_of);
+        struct cache_user *u = TAKE_PTR(f->prefetched_for);
 
         if (!u)
                 return;
@@ -52,15 +52,16 @@ static void prefetch_ends(struct fill *f)
         u->prefetch_inflight_bytes -= f->prefetch;
         c->n_prefetches--;
         if (--u->n_prefetches == 0)
-                c->ahead_users--;
+                c->prefetching_users--;
         cache_user_unref(u);
 }
 
 /* As cache_over_budget(): a user within its share may use the reserve, too. */
-static bool is_too_much_ahead(const struct cache *c, const struct cache_user *u, uint32_t length)
+static bool is_over_prefetch_limit(const struct cache *c, const struct cache_user *u,
+                                   uint32_t length)
 {
         uint64_t most = MIN(pool_bytes(c->params.pool) / 4, PREFETCH_BYTES);
-        uint64_t users = c->ahead_users + !(u && u->n_prefetches > 0);
+        uint64_t users = c->prefetching_users + !(u && u->n_prefetches > 0);
         bool waits = u && (!list_empty(&u->waits[KIND_GET]) || !list_empty(&u->waits[KIND_PUT]));
         bool within = !u || u->n_prefetches == 0 ||
                       (u->n_prefetches < PREFETCH_CHUNKS / users &&
@@ -89,7 +90,7 @@ static void fill_end(struct fill *f, int result)
                 pc->flags |= POOL_STORED;
                 pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;
                 pool_commit(c->params.pool, chunk, f->store.crc);
-                if (!f->ahead_of) /* it is on disk, so it was put before */
+                if (!f->prefetched_for) /* it is on disk, so it was put before */
                         cache_remote_offer_chunk(c, chunk, true);
         } else {
                 pool_drop(c->params.pool, chunk);
@@ -97,7 +98,7 @@ static void fill_end(struct fill *f, int result)
         cache_settle_waiters(c, chunk, WAITING_FILL, good ? CACHE_OK : CACHE_MISS);
         cache_unpin(c, chunk);
         c->retry_now = true;
-        prefetch_ends(f);
+        prefetch_end(f);
         c->pending--;
         free(f);
 }
@@ -117,7 +118,7 @@ static void on_read_abandoned(struct store_get *store)
         pool_drop(c->params.pool, f->chunk);
         cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
         c->retry_now = true;
-        prefetch_ends(f); /* or a device that hangs would keep the others from prefetching */
+        prefetch_end(f); /* or a device that hangs would keep the others from prefetching */
 }
 
 /* The store is asked. */
@@ -161,7 +162,7 @@ void cache_fill_leave(struct cache *c, struct cache_request *req)
         list_unlink(&req->node);
         list_unlink(&req->owned);
         /* One that was dropped is not found, and ends when its turn comes. */
-        if (f && !f->ahead_of && !list_empty(&f->read.node) && list_empty(&pc->waiters))
+        if (f && !f->prefetched_for && !list_empty(&f->read.node) && list_empty(&pc->waiters))
                 fill_end(f, STORE_MISS);
 }
 
@@ -173,7 +174,7 @@ struct wanted {
         uint32_t length;
         uint64_t created_ms;
         uint32_t use;
-        bool ahead;
+        bool is_prefetch;
         bool in_turn;  /* the user has waited for it */
         bool to_lease; /* its client maps it */
 };
@@ -205,9 +206,9 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
                 };
                 f->read.in_pool = true;
                 r = cache_read_begin(c, &f->read, w->user, w->ref, w->length,
-                                     w->ahead ? PREFETCHED_BLOCKS : READ_GET);
-                if (r == 0 && w->ahead)
-                        r = ahead_begins(f, w->user);
+                                     w->is_prefetch ? READ_PREFETCH : READ_GET);
+                if (r == 0 && w->is_prefetch)
+                        r = prefetch_begin(f, w->user);
                 if (r == 0 && (w->in_turn || cache_read_is_due(c, &f->read)))
                         r = fill_read(f);
                 else if (r == 0)
@@ -215,7 +216,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         }
         if (!f || r != 0) {
                 if (f) {
-                        prefetch_ends(f);
+                        prefetch_end(f);
                         cache_read_end(c, &f->read);
                 }
                 free(f);
@@ -432,7 +433,7 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
                 return tiers ? CACHE_CANCELLED : CACHE_MISS;
         if (!tiers)
                 return cache_remote_prefetch(c, user, namespace_id, key, hash);
-        if (is_too_much_ahead(c, cache_user_find(c, user), info.length))
+        if (is_over_prefetch_limit(c, cache_user_find(c, user), info.length))
                 return CACHE_BUSY;
         status = fill_begin(c,
                             &(struct wanted){
@@ -443,7 +444,7 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
                                     .ref = ret_place->ref,
                                     .length = info.length,
                                     .created_ms = info.created_ms,
-                                    .ahead = true,
+                                    .is_prefetch = true,
                             },
                             &chunk);
         if (status != CACHE_OK)

@@ -23,7 +23,7 @@ enum waiting {
 enum { CACHE_USER_BUCKETS = 64, CACHE_DEADLINES = 4096, CACHE_COMPLETED = 1024 };
 
 /* Of a user's reads those that a client waits for come first. */
-enum { READ_GET, PREFETCHED_BLOCKS, READ_ORDERS };
+enum { READ_GET, READ_PREFETCH, READ_ORDERS };
 
 /* What a user has to read from one volume of the store. */
 struct user_reads {
@@ -33,7 +33,7 @@ struct user_reads {
 };
 
 /* What all users have to read from one volume. */
-struct path_reads {
+struct volume_reads {
         struct list_node readers; /* struct user_reads with some that wait, in turn */
         uint64_t n_waiting;
         uint64_t in_store_bytes, n_in_store;
@@ -48,7 +48,7 @@ struct cache_user {
         uint64_t unwritten;            /* bytes, direct puts included */
         struct list_node waits[KINDS]; /* struct cache_request, for room, in order */
         struct list_node turn[KINDS];  /* in cache.waiting while it has some */
-        struct list_node stay;         /* of these, while others are tried: see let_in() */
+        struct list_node stay;         /* of these, while others are tried: see admit_waiters() */
         struct list_node ready;        /* struct store_write, that the store was not asked yet */
         struct list_node refused;      /* likewise, that it could not take */
         struct list_node write_turn;   /* in cache.writers while it has either */
@@ -75,7 +75,7 @@ struct cache {
         struct list_node writers; /* users with writes that the store does not have, in turn */
         uint64_t n_ready;         /* writes that the store was not asked yet */
         uint64_t in_store_bytes, n_in_store;
-        struct path_reads reads[STORE_MAX_VOLUMES];
+        struct volume_reads reads[STORE_MAX_VOLUMES];
         struct list_node dropping; /* writes whose chunk was evicted meanwhile, in that order */
         struct list_node settling; /* waiters for those, in order */
         struct list_node counting; /* struct cache_count */
@@ -83,10 +83,10 @@ struct cache {
         uint64_t n_direct_puts;
         struct list_node *fetches; /* keys that the shared tier is asked for, by hash, CACHE_FETCHES
                                       lists; NULL: there is no such tier */
-        uint64_t n_fetches, n_fetches_ahead; /* in these lists; of these for prefetches */
-        uint64_t n_waiting_remote;           /* requests */
-        struct tails tails;                  /* of direct puts and gets */
-        uint64_t evictions;                  /* of chunks being written, so far */
+        uint64_t n_fetches, n_prefetch_fetches; /* in these lists; of these for prefetches */
+        uint64_t n_waiting_remote;              /* requests */
+        struct tails tails;                     /* of direct puts and gets */
+        uint64_t evictions;                     /* of chunks being written, so far */
         /* Requests that wait for room, or for the shared tier, by the tick after their deadline;
          * those of the ticks until `tick` are in `late`, or were looked at. */
         struct list_node deadlines[CACHE_DEADLINES], late;
@@ -102,7 +102,7 @@ struct cache {
         uint64_t unwritten;    /* bytes of all users, direct puts included */
         uint64_t pending;      /* requests, fills and writes */
         uint64_t n_prefetches; /* slots being filled by cache_prefetch() */
-        uint64_t ahead_users;
+        uint64_t prefetching_users;
         bool kicked, retry_now, stopping;
         uint32_t expire_at; /* the pool's record that the walk for what has expired visits next */
         uint64_t lost_evictions; /* that a kill may take back: see cache_settle_evictions() */
@@ -123,8 +123,9 @@ struct write {
         uint64_t file_offset;
         uint32_t chunk;
         uint64_t slot_bytes;
-        bool refused;  /* it ends in the pool */
-        bool told;     /* a put was answered "accepted": it stays in the pool if its write fails */
+        bool refused;      /* it ends in the pool */
+        bool acknowledged; /* a put was answered "accepted": it stays in the pool if its write fails
+                            */
         uint64_t drop; /* evicted while it was being written: the number of that eviction; 0: it was
                           was not */
         bool abandoned; /* its device hangs: no request waits for it, and it is not counted */

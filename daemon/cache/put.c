@@ -95,7 +95,7 @@ static void write_done(struct write *w, int result)
         pc->tag = cache_pack_ref(written && !w->drop ? w->store.ref : STORE_REF_NONE);
         if (written)
                 pc->flags |= POOL_STORED;
-        else if (!dropped && w->told)
+        else if (!dropped && w->acknowledged)
                 c->stats.pool_only++;
         c->retry_now = true;
 
@@ -103,7 +103,7 @@ static void write_done(struct write *w, int result)
          * anyone can tell. */
         status = dropped && !written ? CACHE_OK : cache_status_of_put(result);
 
-        if (!written && !dropped && !w->told)
+        if (!written && !dropped && !w->acknowledged)
                 pool_drop(c->params.pool, w->chunk);
         cache_settle_waiters(c, w->chunk, WAITING_WRITE, written || dropped ? CACHE_OK : status);
         if (req) {
@@ -142,7 +142,7 @@ static void on_write_abandoned(struct store_put *store)
                 c->lost_evictions++;
         list_unlink(&w->dropping);
         cache_pass_evictions(c);
-        if (!dropped && w->told)
+        if (!dropped && w->acknowledged)
                 c->stats.pool_only++;
         else if (!dropped)
                 pool_drop(c->params.pool, w->chunk);
@@ -232,7 +232,7 @@ static void on_copied(struct kio_request *copy)
                 return;
         }
         if (req->ack == CACHE_ACCEPTED) {
-                w->told = true;
+                w->acknowledged = true;
                 w->req = NULL;
         } else {
                 req = NULL;
@@ -242,7 +242,7 @@ static void on_copied(struct kio_request *copy)
                 struct cache_request *other = container_of(n, struct cache_request, node);
 
                 if (other->kind == KIND_PUT && other->ack == CACHE_ACCEPTED)
-                        w->told = true;
+                        w->acknowledged = true;
                 else if (other->kind == KIND_PUT)
                         other->waiting = WAITING_WRITE;
         }
@@ -367,7 +367,7 @@ bool cache_write_resident(struct cache *c, uint32_t chunk, struct cache_request 
                 cache_unpin(c, chunk);
                 return false;
         }
-        w->told = true;
+        w->acknowledged = true;
         if (req->ack != CACHE_ACCEPTED)
                 cache_wait_on(c, req, chunk, WAITING_WRITE);
         cache_queue_write(c, &w->queued);
@@ -385,7 +385,7 @@ void cache_put_present(struct cache *c, struct cache_request *req, uint32_t chun
         }
         if (req->ack == CACHE_ACCEPTED) {
                 if (pc->flags & POOL_WRITING)
-                        write_of(pc)->told = true;
+                        write_of(pc)->acknowledged = true;
                 else if (pc->flags & POOL_REFUSED && pc->use != req->use)
                         cache_admit_again(c, chunk, req->use);
                 cache_finish_with(c, req, CACHE_EXISTS, chunk);
@@ -416,7 +416,7 @@ static int read_file(struct kio_request *copy)
 }
 
 /* What brings the client's bytes to the pool. */
-static void bring(struct write *w, const struct cache_request *req, void *to)
+static void submit_copy(struct write *w, const struct cache_request *req, void *to)
 {
         w->copy = (struct kio_request){
                 .op = KIO_COPY,
@@ -430,13 +430,14 @@ static void bring(struct write *w, const struct cache_request *req, void *to)
                 .payload = req->length,
                 .complete = on_copied,
         };
-        if (!req->file)
-                return;
-        w->file = req->file;
-        w->file_offset = req->file_offset;
-        w->copy.op = KIO_CALL;
-        w->copy.volume = PUT_FILE_THREAD;
-        w->copy.call = read_file;
+        if (req->file) {
+                w->file = req->file;
+                w->file_offset = req->file_offset;
+                w->copy.op = KIO_CALL;
+                w->copy.volume = PUT_FILE_THREAD;
+                w->copy.call = read_file;
+        }
+        kio_submit(w->cache->params.io, &w->copy, w->chunk);
 }
 
 bool cache_put_try(struct cache *c, struct cache_request *req)
@@ -497,8 +498,7 @@ bool cache_put_try(struct cache *c, struct cache_request *req)
         w->req = req;
         w->refused = !admitted;
         req->waiting = WAITING_NOT;
-        bring(w, req, pool_at(c->params.pool, chunk));
-        kio_submit(c->params.io, &w->copy, chunk);
+        submit_copy(w, req, pool_at(c->params.pool, chunk));
         return true;
 }
 

@@ -29,7 +29,7 @@ enum {
 
 static bool window_is_open(const struct cache *c, unsigned volume)
 {
-        const struct path_reads *p = &c->reads[volume];
+        const struct volume_reads *p = &c->reads[volume];
 
         return p->n_in_store < WINDOW_MIN_READS ||
                (p->n_in_store < WINDOW_MAX_READS && p->in_store_bytes < WINDOW_BYTES) ||
@@ -52,68 +52,68 @@ int cache_read_begin(struct cache *c, struct store_read *r, uint32_t uid, struct
                 return -ENOMEM;
         list_init(&r->node);
         r->bytes = bytes;
-        r->path = (uint8_t)store_volume_of(ref);
+        r->volume = (uint8_t)store_volume_of(ref);
         r->order = (uint8_t)order;
         r->in_store = false;
-        r->user->reads[r->path].bytes += bytes;
+        r->user->reads[r->volume].bytes += bytes;
         return 0;
 }
 
 /* It waits no more. */
 static void leave_queue(struct cache *c, struct store_read *r)
 {
-        struct user_reads *reads = &r->user->reads[r->path];
+        struct user_reads *reads = &r->user->reads[r->volume];
 
         list_unlink(&r->node);
         if (!has_waiting(reads))
                 list_unlink(&reads->turn);
-        c->reads[r->path].n_waiting--;
+        c->reads[r->volume].n_waiting--;
         c->stats.queued_reads--;
 }
 
 void cache_read_end(struct cache *c, struct store_read *r)
 {
         struct cache_user *u = r->user;
-        struct path_reads *p = &c->reads[r->path];
+        struct volume_reads *p = &c->reads[r->volume];
 
         if (!u)
                 return;
         if (r->in_store) {
                 r->in_store = false;
-                u->reads[r->path].in_store -= r->bytes;
+                u->reads[r->volume].in_store -= r->bytes;
                 p->in_store_bytes -= r->bytes;
                 p->n_in_store--;
         } else if (!list_empty(&r->node)) {
                 leave_queue(c, r);
         }
-        u->reads[r->path].bytes -= r->bytes;
+        u->reads[r->volume].bytes -= r->bytes;
         r->user = NULL;
         cache_user_unref(u);
 }
 
 bool cache_read_is_due(const struct cache *c, const struct store_read *r)
 {
-        return c->reads[r->path].n_waiting == 0 && window_is_open(c, r->path);
+        return c->reads[r->volume].n_waiting == 0 && window_is_open(c, r->volume);
 }
 
 void cache_read_enter(struct cache *c, struct store_read *r)
 {
-        struct path_reads *p = &c->reads[r->path];
+        struct volume_reads *p = &c->reads[r->volume];
 
         r->in_store = true;
-        r->user->reads[r->path].in_store += r->bytes;
+        r->user->reads[r->volume].in_store += r->bytes;
         p->in_store_bytes += r->bytes;
         p->n_in_store++;
 }
 
 void cache_read_wait(struct cache *c, struct store_read *r)
 {
-        struct user_reads *reads = &r->user->reads[r->path];
+        struct user_reads *reads = &r->user->reads[r->volume];
 
         list_append(&reads->waits[r->order], &r->node);
         if (list_empty(&reads->turn))
-                list_append(&c->reads[r->path].readers, &reads->turn);
-        c->reads[r->path].n_waiting++;
+                list_append(&c->reads[r->volume].readers, &reads->turn);
+        c->reads[r->volume].n_waiting++;
         c->stats.queued_reads++;
 }
 
@@ -128,9 +128,9 @@ void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid)
                 return;
         leave_queue(c, r);
         r->order = READ_GET;
-        if (u->reads[r->path].bytes + r->bytes < r->user->reads[r->path].bytes) {
-                r->user->reads[r->path].bytes -= r->bytes;
-                u->reads[r->path].bytes += r->bytes;
+        if (u->reads[r->volume].bytes + r->bytes < r->user->reads[r->volume].bytes) {
+                r->user->reads[r->volume].bytes -= r->bytes;
+                u->reads[r->volume].bytes += r->bytes;
                 cache_user_unref(r->user);
                 r->user = u;
         } else {
@@ -141,7 +141,7 @@ void cache_read_join(struct cache *c, struct store_read *r, uint32_t uid)
 
 /* Of those with a read that waits the one that has the fewest bytes at the device; the first of
  * several. */
-static struct user_reads *next_reader(struct path_reads *p)
+static struct user_reads *next_reader(struct volume_reads *p)
 {
         struct user_reads *next = NULL;
 
@@ -154,15 +154,15 @@ static struct user_reads *next_reader(struct path_reads *p)
         return next;
 }
 
-static void submit_of_path(struct cache *c, unsigned volume)
+static void submit_reads_of_volume(struct cache *c, unsigned volume)
 {
-        struct path_reads *p = &c->reads[volume];
+        struct volume_reads *p = &c->reads[volume];
 
         for (unsigned i = 0; i < STARTS && p->n_waiting > 0 && window_is_open(c, volume); i++) {
                 struct user_reads *reads = next_reader(p);
-                bool ahead = list_empty(&reads->waits[READ_GET]);
+                bool is_prefetch = list_empty(&reads->waits[READ_GET]);
                 struct store_read *r =
-                        container_of(reads->waits[ahead ? PREFETCHED_BLOCKS : READ_GET].next,
+                        container_of(reads->waits[is_prefetch ? READ_PREFETCH : READ_GET].next,
                                      struct store_read, node);
 
                 leave_queue(c, r);
@@ -182,7 +182,7 @@ static void submit_of_path(struct cache *c, unsigned volume)
 void cache_submit_reads(struct cache *c)
 {
         for (unsigned volume = 0; c->stats.queued_reads > 0 && volume < STORE_MAX_VOLUMES; volume++)
-                submit_of_path(c, volume);
+                submit_reads_of_volume(c, volume);
 }
 
 bool cache_has_due_reads(const struct cache *c)

@@ -22,7 +22,7 @@
 #include "remote/remote.h"
 
 enum {
-        FETCHES_AHEAD = 128, /* of prefetches, in flight: gets stand behind these */
+        PREFETCH_FETCHES = 128, /* of prefetches, in flight: gets stand behind these */
         PAGE = 4096,
 };
 
@@ -39,8 +39,8 @@ struct fetch {
         struct list_node waiters;  /* struct cache_request */
         uint64_t last_deadline_ns; /* of these */
         uint32_t user, use;
-        bool ahead;    /* by a prefetch */
-        bool unwanted; /* forgotten */
+        bool is_prefetch; /* by a prefetch */
+        bool unwanted;    /* forgotten */
 };
 
 int cache_remote_init(struct cache *c)
@@ -89,7 +89,7 @@ static void leave_list(struct fetch *f)
                 return;
         list_unlink(&f->node);
         f->cache->n_fetches--;
-        f->cache->n_fetches_ahead -= f->ahead;
+        f->cache->n_prefetch_fetches -= f->is_prefetch;
 }
 
 static void fetch_free(struct fetch *f)
@@ -140,7 +140,7 @@ static void on_put(struct cache_request *put)
         if (put->status == CACHE_OK) {
                 c->stats.fetched++;
                 c->stats.fetched_bytes += put->length;
-                if (f->ahead && list_empty(&f->waiters)) {
+                if (f->is_prefetch && list_empty(&f->waiters)) {
                         pool_chunk(c->params.pool, chunk)->flags |= POOL_PREFETCHED;
                         c->stats.prefetched++;
                         c->stats.prefetched_bytes += put->length;
@@ -201,7 +201,8 @@ static void on_fetched(struct remote_get *remote)
 {
         struct fetch *f = container_of(remote, struct fetch, remote);
         struct cache *c = f->cache;
-        bool is_wanted = !f->unwanted && !c->stopping && (f->ahead || !list_empty(&f->waiters));
+        bool is_wanted =
+                !f->unwanted && !c->stopping && (f->is_prefetch || !list_empty(&f->waiters));
 
         if (remote->found && is_wanted && has_expired(f)) {
                 list_for_each (&f->waiters, n)
@@ -234,7 +235,7 @@ static struct fetch *begin(struct cache *c, const struct fetch *as)
         }
         list_append(&c->fetches[f->remote.hash % CACHE_FETCHES], &f->node);
         c->n_fetches++;
-        c->n_fetches_ahead += f->ahead;
+        c->n_prefetch_fetches += f->is_prefetch;
         c->stats.fetching++;
         c->pending++;
         return f;
@@ -282,14 +283,14 @@ enum cache_status cache_remote_prefetch(struct cache *c, uint32_t user, uint32_t
                             .hash = hash,
                             .deadline_ns = UINT64_MAX },
                 .user = user,
-                .ahead = true,
+                .is_prefetch = true,
         };
 
         if (!c->params.remote)
                 return CACHE_MISS;
         if (find(c, namespace_id, key, hash))
                 return CACHE_OK;
-        if (c->n_fetches_ahead >= FETCHES_AHEAD)
+        if (c->n_prefetch_fetches >= PREFETCH_FETCHES)
                 return remote_presence(c->params.remote, namespace_id, hash) == 0 ? CACHE_MISS
                                                                                   : CACHE_BUSY;
         return begin(c, &as) ? CACHE_OK : CACHE_MISS;

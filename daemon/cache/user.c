@@ -129,11 +129,11 @@ void cache_unwritten_end(struct cache *c, struct store_write *w)
 
 static bool window_is_open(const struct cache *c)
 {
-        unsigned paths = MAX(store_volumes_up(c->params.store), 1u);
+        unsigned volumes = MAX(store_volumes_up(c->params.store), 1u);
 
-        return c->n_in_store < (uint64_t)WINDOW_MIN_WRITES * paths ||
-               (c->n_in_store < (uint64_t)WINDOW_MAX_WRITES * paths &&
-                c->in_store_bytes < WINDOW_BYTES * paths);
+        return c->n_in_store < (uint64_t)WINDOW_MIN_WRITES * volumes ||
+               (c->n_in_store < (uint64_t)WINDOW_MAX_WRITES * volumes &&
+                c->in_store_bytes < WINDOW_BYTES * volumes);
 }
 
 /* It may have ended, and be freed, when this returns true. */

@@ -155,7 +155,7 @@ bool cache_others_first(const struct cache *c, const struct cache_request *req)
         const struct cache_user *u;
         const struct list_node *list;
 
-        /* It is its turn: see let_in(). */
+        /* It is its turn: see admit_waiters(). */
         if (req->waiting == WAITING_ROOM || c->n_waiting[req->kind] == 0)
                 return false;
         if (c->kicked && !req->nowait)
@@ -203,7 +203,7 @@ bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most)
         return more;
 }
 
-/* One round of let_in(). */
+/* One round of admit_waiters(). */
 struct round {
         uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths that the pool has none for */
         unsigned n_no_room;
@@ -211,7 +211,8 @@ struct round {
 };
 
 /* The user's next one. False: the user is to wait for the next round. */
-static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, struct round *round)
+static bool admit_next_waiter(struct cache *c, struct cache_user *u, unsigned kind,
+                              struct round *round)
 {
         struct cache_request *req = container_of(u->waits[kind].next, struct cache_request, node);
         uint64_t head_until_ns = req->waits_since_ns + HEAD_OF_LINE_NS;
@@ -245,7 +246,7 @@ static bool let_in_next(struct cache *c, struct cache_user *u, unsigned kind, st
 }
 
 /* Lets in as many as find room: of each user one after the other, users in turn. */
-static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
+static void admit_waiters(struct cache *c, unsigned kind, uint64_t now_ns)
 {
         struct list_node turn = LIST_INIT(turn), over = LIST_INIT(over), *n;
         struct round round = { .now_ns = now_ns };
@@ -255,12 +256,12 @@ static void let_in(struct cache *c, unsigned kind, uint64_t now_ns)
         while (round.n_no_room < CACHE_FAILED_TRIES && steps++ < STEPS && (n = list_pop(&turn))) {
                 struct cache_user *u = container_of(n, struct cache_user, turn[kind]);
 
-                bool goes_on;
+                bool continues;
 
                 u->refs++;
-                goes_on = let_in_next(c, u, kind, &round) && !list_empty(&u->waits[kind]);
+                continues = admit_next_waiter(c, u, kind, &round) && !list_empty(&u->waits[kind]);
                 list_unlink(n);
-                if (goes_on)
+                if (continues)
                         list_append(&turn, n);
                 else if (!list_empty(&u->waits[kind]) || !list_empty(&u->stay))
                         list_append(&over, n);
@@ -333,8 +334,8 @@ uint64_t cache_iterate(struct cache *c, uint64_t now_ns)
         if (c->kicked || (c->retry_ns != 0 && c->retry_ns <= now_ns)) {
                 c->kicked = false;
                 c->retry_ns = 0;
-                let_in(c, KIND_GET, now_ns);
-                let_in(c, KIND_PUT, now_ns);
+                admit_waiters(c, KIND_GET, now_ns);
+                admit_waiters(c, KIND_PUT, now_ns);
                 c->kicked |= pool_has_given_up(c->params.pool);
         }
         if (c->next_deadline_ns != 0 && c->next_deadline_ns <= now_ns)
