@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A chunk's way from the store into the pool, and from there to the caller's memory; see cache.c
- * for the happy path and the failures. Loop thread; a worker copies. */
+/* Gets: from the store into the pool, and from there to the caller's memory; see cache.c for the
+ * normal path and the failures. Loop thread; a worker copies. */
 #include "cache/internal.h"
 
 #include <errno.h>
@@ -9,17 +9,17 @@
 #include "checked.h"
 #include "cleanup.h"
 
-/* Reads ahead under way, beside the quarter of the pool. */
+/* Limits of prefetches in flight, in addition to a quarter of the pool. */
 enum { PREFETCH_CHUNKS = 1024 };
 #define PREFETCH_BYTES (UINT64_C(128) << 20)
 
-/* A chunk on its way from the store into the pool. */
+/* A read of a chunk from the store into the pool. */
 struct fill {
         struct store_get store;
         struct cache *cache;
         uint32_t chunk;
         struct store_read read;
-        /* Of a prefetch that counts: the bytes of its slot, and of the user that asked. */
+        /* Set for a prefetch while it counts against the limit: its slot's bytes, and its user. */
         uint64_t prefetch;
         struct cache_user *prefetched_for;
 };
@@ -56,7 +56,8 @@ static void prefetch_end(struct fill *f)
         cache_user_unref(u);
 }
 
-/* As cache_over_budget(): a user within its share may use the reserve, too. */
+/* Returns whether a prefetch would exceed the limit. As in cache_over_budget(), a user within its
+ * share may use the reserve too. */
 static bool is_over_prefetch_limit(const struct cache *c, const struct cache_user *u,
                                    uint32_t length)
 {
@@ -67,8 +68,9 @@ static bool is_over_prefetch_limit(const struct cache *c, const struct cache_use
                       (u->n_prefetches < PREFETCH_CHUNKS / users &&
                        u->prefetch_inflight_bytes + length <= most / users);
 
-        /* What it waits for itself comes first. So do others, if it has its share; gets have the
-         * most of the room, and do not wait for the device long behind these. */
+        /* The user's own waiting requests come first. So do those of others once the user has its
+         * share; gets then have most of the room, and are not delayed at the device by
+         * prefetches. */
         if (waits || (!within && c->n_waiting[KIND_GET] + c->n_waiting[KIND_PUT] > 0))
                 return true;
         return c->n_prefetches >= PREFETCH_CHUNKS + (within ? PREFETCH_CHUNKS / 8u : 0) ||
@@ -90,7 +92,7 @@ static void fill_end(struct fill *f, int result)
                 pc->flags |= POOL_STORED;
                 pc->cost = store_cost(c->params.store, f->store.ref) & 0xff;
                 pool_commit(c->params.pool, chunk, f->store.crc);
-                if (!f->prefetched_for) /* it is on disk, so it was put before */
+                if (!f->prefetched_for) /* a chunk that is on disk was put before */
                         cache_remote_offer_chunk(c, chunk, true);
         } else {
                 pool_drop(c->params.pool, chunk);
@@ -108,7 +110,8 @@ static void on_read(struct store_get *store)
         fill_end(container_of(store, struct fill, store), store->result);
 }
 
-/* The device hangs: a miss for all waiters. The slot stays its until on_read(). */
+/* Ends all waiting gets with a miss, because the device hangs. The device may still write to the
+ * slot, which stays occupied until on_read(). */
 static void on_read_abandoned(struct store_get *store)
 {
         struct fill *f = container_of(store, struct fill, store);
@@ -118,10 +121,9 @@ static void on_read_abandoned(struct store_get *store)
         pool_drop(c->params.pool, f->chunk);
         cache_settle_waiters(c, f->chunk, WAITING_FILL, CACHE_MISS);
         c->retry_now = true;
-        prefetch_end(f); /* or a device that hangs would keep the others from prefetching */
+        prefetch_end(f); /* otherwise a hung device would block prefetches from other volumes */
 }
 
-/* The store is asked. */
 static int fill_read(struct fill *f)
 {
         cache_read_enter(f->cache, &f->read);
@@ -141,7 +143,8 @@ void cache_fill_start(struct cache *c, struct store_read *read)
                 fill_end(f, r);
 }
 
-/* Until its bytes are there. It can be cancelled as long as its read waits for its turn. */
+/* Makes a get wait until the chunk's bytes are in the pool. It can be cancelled while the read
+ * waits for its turn. */
 static void wait_for_fill(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         const struct pool_chunk *pc = pool_chunk(c->params.pool, chunk);
@@ -161,7 +164,7 @@ void cache_fill_leave(struct cache *c, struct cache_request *req)
 
         list_unlink(&req->node);
         list_unlink(&req->owned);
-        /* One that was dropped is not found, and ends when its turn comes. */
+        /* A dropped chunk is not found; its read ends when its turn comes. */
         if (f && !f->prefetched_for && !list_empty(&f->read.node) && list_empty(&pc->waiters))
                 fill_end(f, STORE_MISS);
 }
@@ -175,11 +178,12 @@ struct wanted {
         uint64_t created_ms;
         uint32_t use;
         bool is_prefetch;
-        bool in_turn;  /* the user has waited for it */
-        bool to_lease; /* its client maps it */
+        bool in_turn;  /* the read has waited for its user's turn */
+        bool to_lease; /* the client is to get a lease */
 };
 
-/* CACHE_OK: the chunk is the pool's, FILLING and READING. CACHE_BUSY: there is no room now. */
+/* Acquires a slot and starts the read, or queues it. Returns CACHE_OK with the chunk, which is
+ * FILLING and READING; CACHE_BUSY if there is no room now. */
 static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uint32_t *ret_chunk)
 {
         uint32_t chunk;
@@ -231,7 +235,7 @@ static enum cache_status fill_begin(struct cache *c, const struct wanted *w, uin
         return CACHE_OK;
 }
 
-/* A request asks for what may have been prefetched. */
+/* Counts a prefetch hit if the chunk was prefetched and not used yet. */
 static void note_asked(struct cache *c, struct pool_chunk *pc)
 {
         c->stats.prefetch_hits += pc->flags & POOL_PREFETCHED ? 1 : 0;
@@ -266,7 +270,7 @@ struct cache_place cache_place_used(struct cache *c, uint32_t chunk)
         return cache_place_of(c, chunk);
 }
 
-/* --- out of the pool --- */
+/* --- from the pool to the caller's memory --- */
 
 static void on_copied(struct kio_request *copy)
 {
@@ -283,7 +287,7 @@ static void on_copied(struct kio_request *copy)
         cache_finish(c, req, status);
 }
 
-/* A worker copies what is asked for; the pin keeps the chunk until then. */
+/* Has a worker copy the requested range; a pin keeps the chunk until then. */
 static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         uint32_t whole = req->chunk_length, length;
@@ -311,7 +315,7 @@ static void copy_out(struct cache *c, struct cache_request *req, uint32_t chunk)
                 .src = (char *)pool_at(c->params.pool, chunk) + req->range_offset,
                 .buf = req->memory,
                 .vector = req->pieces,
-                .guard_src = true, /* the target: the client's */
+                .guard_src = true, /* the target is the client's memory */
                 .unchecked = true,
                 .length = length,
                 .payload = length,
@@ -332,9 +336,10 @@ void cache_get_found(struct cache *c, struct cache_request *req, uint32_t chunk)
         copy_out(c, req, chunk);
 }
 
-/* --- in --- */
+/* --- from the store into the pool --- */
 
-/* `chunk`: what the pool has of it now. False: there is no room. */
+/* Serves a get from the pool, the store or the shared tier; `chunk` is the pool's chunk of the key,
+ * or POOL_NONE. Returns false if there is no room now. */
 static bool get_from(struct cache *c, struct cache_request *req, uint32_t chunk)
 {
         struct store_chunk info;
@@ -428,7 +433,7 @@ enum cache_status cache_prefetch(struct cache *c, uint32_t user, uint32_t namesp
         unsigned tiers = cache_find_from(c, namespace_id, key, hash, chunk, ret_place, &info);
 
         if (chunk != POOL_NONE)
-                return CACHE_OK; /* there, or on its way */
+                return CACHE_OK; /* in the pool, or being filled */
         if (c->stopping)
                 return tiers ? CACHE_CANCELLED : CACHE_MISS;
         if (!tiers)
