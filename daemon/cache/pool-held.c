@@ -34,7 +34,7 @@ static bool has_clients(const struct pool *p)
         return p->guard && p->guard->has_clients(p->guard->userdata);
 }
 
-static void bring_back_released(void *userdata, uint32_t chunk)
+static void return_released(void *userdata, uint32_t chunk)
 {
         struct pool *p = userdata;
 
@@ -43,41 +43,41 @@ static void bring_back_released(void *userdata, uint32_t chunk)
 }
 
 /* Looks, if that is due, and returns what is no longer held to where searches find it. */
-static void look(struct pool *p, uint64_t max_age_ns)
+static void scan_holds(struct pool *p, uint64_t max_age_ns)
 {
-        if (!has_clients(p) || p->guard->look(p->guard->userdata, max_age_ns))
-                (void)evict_each_aside(p->evict, POOL_LOT_HELD, bring_back_released, p);
+        if (!has_clients(p) || p->guard->scan(p->guard->userdata, max_age_ns))
+                (void)evict_each_aside(p->evict, POOL_LOT_HELD, return_released, p);
 }
 
-void pool_look_at_clients(struct pool *p)
+void pool_scan_holds(struct pool *p)
 {
-        look(p, KNOWN_NS);
+        scan_holds(p, KNOWN_NS);
 }
 
 void pool_forget_held_slabs(struct pool *p)
 {
-        if (++p->held_look == 0)
-                p->held_look = 1;
+        if (++p->held_scan == 0)
+                p->held_scan = 1;
 }
 
 void pool_note_held(struct pool *p, uint32_t chunk)
 {
-        p->slab_state[pool_chunk(p, chunk)->slab].held_look = p->held_look;
+        p->slab_state[pool_chunk(p, chunk)->slab].held_scan = p->held_scan;
 }
 
 bool pool_slab_is_held(const struct pool *p, uint32_t slab)
 {
-        return has_clients(p) && p->slab_state[slab].held_look == p->held_look;
+        return has_clients(p) && p->slab_state[slab].held_scan == p->held_scan;
 }
 
-uint64_t pool_next_look_ns(const struct pool *p)
+uint64_t pool_next_scan_ns(const struct pool *p)
 {
-        return has_clients(p) ? p->guard->next_look_ns(p->guard->userdata) : 0;
+        return has_clients(p) ? p->guard->next_scan_ns(p->guard->userdata) : 0;
 }
 
-static bool may_look(const struct pool *p)
+static bool may_scan(const struct pool *p)
 {
-        return clock_mono_ns() >= pool_next_look_ns(p);
+        return clock_mono_ns() >= pool_next_scan_ns(p);
 }
 
 bool pool_is_known_held(struct pool *p, uint32_t chunk)
@@ -118,7 +118,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
 
         if (!has_clients(p))
                 return true;
-        if (!may_look(p)) {
+        if (!may_scan(p)) {
                 p->met_held = true;
                 return false;
         }
@@ -128,7 +128,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
                 if (chunk != SLAB_NOBODY)
                         g->changed(g->userdata, chunk, false);
         }
-        look(p, 0);
+        scan_holds(p, 0);
         for (uint32_t i = 0; i < n && !is_held; i++) {
                 uint32_t chunk = slabs_owner(p->slabs, (struct slab_slot){ slab, i });
 
@@ -183,10 +183,10 @@ uint32_t pool_release_held(struct pool *p)
         const struct pool_guard *g = has_clients(p) ? p->guard : NULL;
         uint32_t chunk = p->first_held, before = p->n_held;
 
-        p->holds_more = chunk != POOL_NONE && !may_look(p);
+        p->holds_more = chunk != POOL_NONE && !may_scan(p);
         if (chunk == POOL_NONE || p->holds_more)
                 return 0;
-        look(p, 0);
+        scan_holds(p, 0);
         p->first_held = POOL_NONE;
         p->n_held = 0;
         while (chunk != POOL_NONE) {

@@ -23,7 +23,7 @@ enum { POOL_LOT_PINNED, POOL_LOT_HELD };
 struct pool_slab {
         uint32_t pinned;    /* chunks with a pin */
         uint32_t leased;    /* chunks with a lease */
-        uint32_t held_look; /* the last look that found a chunk held; see pool.held_look */
+        uint32_t held_scan; /* the last look that found a chunk held; see pool.held_scan */
 };
 
 struct pool {
@@ -43,7 +43,7 @@ struct pool {
 
         /* Chunks in the table, of the namespaces that share a count. */
         uint32_t namespace_chunks[POOL_NAMESPACE_COUNTS];
-        uint32_t evicted_since_look[SLAB_MAX_CLASSES];
+        uint32_t evicted_since_scan[SLAB_MAX_CLASSES];
         uint32_t sample_phase;
         uint32_t n_passed,
                 passed[POOL_MAX_PASSED + 1]; /* pinned ones that a search for a victim came by */
@@ -59,7 +59,7 @@ struct pool {
         const struct pool_guard *guard; /* likewise */
         uint32_t first_held, n_held;    /* by pool_chunk.next: dropped, and pinned for this alone */
         bool holds_more, met_held, held_up; /* met: by what looked for room */
-        uint32_t held_look;                 /* the number of the guard's last look, from 1 on */
+        uint32_t held_scan;                 /* the number of the guard's last look, from 1 on */
 
         struct list_node purges; /* struct pool_purge, in order */
         /* Of these, the last of each namespace, by its id. */
@@ -117,7 +117,7 @@ uint32_t pool_table_find(const struct pool *p, uint32_t namespace_id, const stru
 void pool_table_insert(struct pool *p, uint32_t chunk);
 /* A record that is not used; there are as many as 4 KiB slots. */
 uint32_t pool_take_record(struct pool *p);
-void pool_tell(const struct pool *p, uint32_t chunk, bool is_there);
+void pool_notify(const struct pool *p, uint32_t chunk, bool is_there);
 void pool_table_remove(struct pool *p, uint32_t chunk);
 /* Withdraws a resident chunk from the watch and the guard; an unverified one was never announced.
  */
@@ -149,7 +149,7 @@ bool pool_is_short_of_slabs(const struct pool *p);
 void pool_suspend_clients(struct pool *p, bool suspend);
 
 /* Before some of these are asked for: what is known to be held costs no more than a pin then. */
-void pool_look_at_clients(struct pool *p);
+void pool_scan_holds(struct pool *p);
 /* Returns whether the last look, or is_held() since, has found a chunk of the slab held. */
 bool pool_slab_is_held(const struct pool *p, uint32_t slab);
 bool pool_is_known_held(struct pool *p, uint32_t chunk);

@@ -185,5 +185,5 @@ void pool_verify(struct pool *p, uint32_t chunk)
         }
         c->flags &= ~(uint32_t)POOL_UNVERIFIED;
         p->stats.unverified--;
-        pool_tell(p, chunk, true);
+        pool_notify(p, chunk, true);
 }

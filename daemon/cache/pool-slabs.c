@@ -93,7 +93,7 @@ bool pool_move_to_leased_slab(struct pool *p, uint32_t chunk)
         if (c->pins > 0 || !pool_is_resident(p, chunk) || c->length > MOVED_MOST ||
             c->length > p->moves_left)
                 return false;
-        pool_look_at_clients(p);
+        pool_scan_holds(p);
         if (!pool_take_from_clients(p, chunk))
                 return false;
         if (!pool_acquire_in_leased_slab(p, pool_group_of(p, chunk), &to)) {

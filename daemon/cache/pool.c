@@ -94,7 +94,7 @@ int pool_new_over(struct pool **ret, const struct backing *backing, const char *
         p->stats.bytes = bytes;
         p->passes_left = POOL_MAX_PASSED;
         p->moves_left = POOL_MAX_MOVED;
-        p->held_look = 1;
+        p->held_scan = 1;
         p->backing = *backing;
         *ret = TAKE_PTR(p);
         return 0;
@@ -280,7 +280,7 @@ void pool_free_chunk(struct pool *p, uint32_t chunk)
         p->free_chunk = chunk;
 }
 
-void pool_tell(const struct pool *p, uint32_t chunk, bool is_there)
+void pool_notify(const struct pool *p, uint32_t chunk, bool is_there)
 {
         if (p->watch)
                 p->watch->changed(p->watch->userdata, chunk, is_there);
@@ -293,7 +293,7 @@ void pool_leave(struct pool *p, uint32_t chunk)
         struct pool_chunk *c = &p->chunks[chunk];
 
         if (!(c->flags & POOL_UNVERIFIED)) {
-                pool_tell(p, chunk, false);
+                pool_notify(p, chunk, false);
                 return;
         }
         c->flags &= ~(uint32_t)POOL_UNVERIFIED;
@@ -321,7 +321,7 @@ static bool find_slot(struct pool *p, unsigned class, bool to_lease, struct slab
 {
         p->met_held = false;
         if (to_lease && pool_is_short_of_slabs(p)) {
-                pool_look_at_clients(p);
+                pool_scan_holds(p);
                 if (pool_acquire_in_leased_slab(p, class, ret))
                         return true;
         }
@@ -405,7 +405,7 @@ void pool_commit(struct pool *p, uint32_t chunk, uint32_t crc)
         evict_insert_known(p->evict, chunk, (uint32_t)slabs_slab_class(p->slabs, c->slab),
                            c->length, evict_id(c->hash), c->use, EVICT_PLACE_UNKNOWN);
         evict_set_cost(p->evict, chunk, c->cost);
-        pool_tell(p, chunk, true);
+        pool_notify(p, chunk, true);
 }
 
 void pool_drop(struct pool *p, uint32_t chunk)
@@ -549,11 +549,11 @@ void pool_set_watch(struct pool *p, const struct pool_watch *watch)
         p->watch = watch;
 }
 
-bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata)
 {
-        for (; *chunk < p->high_water && looks > 0; looks--, ++*chunk) {
+        for (; *chunk < p->high_water && max_records > 0; max_records--, ++*chunk) {
                 const struct pool_chunk *c = &p->chunks[*chunk];
 
                 if (pool_is_resident(p, *chunk))

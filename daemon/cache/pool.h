@@ -240,10 +240,10 @@ struct pool_guard {
          * was_held() of each is that, and what is_held() has found since. Calls
          * pool_forget_held_slabs() first, and pool_note_held() of each, as is_held() does. Did it?
          */
-        bool (*look)(void *userdata, uint64_t max_age_ns);
+        bool (*scan)(void *userdata, uint64_t max_age_ns);
         /* From when on, by clock_mono_ns(), it may be asked to look whatever the age: the more is
          * held the longer that takes, and the longer it may not be repeated. */
-        uint64_t (*next_look_ns)(void *userdata);
+        uint64_t (*next_scan_ns)(void *userdata);
         bool (*was_held)(void *userdata, uint32_t chunk);
         /* While it lasts no client finds anything. As often ended as begun. */
         void (*suspend)(void *userdata, bool suspend);
@@ -265,7 +265,7 @@ void pool_hold_less(struct pool *p);
 /* Frees of them what no client holds, if it may look already. How many. */
 uint32_t pool_release_held(struct pool *p);
 /* When it may: of clock_mono_ns(); 0: at any time. */
-uint64_t pool_next_look_ns(const struct pool *p);
+uint64_t pool_next_scan_ns(const struct pool *p);
 /* Has something found no room, where clients held what could have left? Asking ends it. */
 bool pool_was_held_up(struct pool *p);
 /* Numbers of chunks are below. */
@@ -274,7 +274,7 @@ uint32_t pool_max_chunks(const struct pool *p);
 /* The resident chunks among `looks` numbers from *chunk on, those that a purge has still to drop
  * among them. What becomes resident, or leaves, with a number below it, the caller learns from the
  * watch. False: there are no more. */
-bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned looks,
+bool pool_walk(const struct pool *p, uint32_t *chunk, unsigned max_records,
                void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                void *userdata);
 /* Is it resident? */

@@ -45,7 +45,7 @@ void pool_judge_note_over(struct pool_judge *j, uid_t uid)
         u->is_over = true;
 }
 
-void pool_judge_end_look(struct pool_judge *j, uint64_t now_ns)
+void pool_judge_end_scan(struct pool_judge *j, uint64_t now_ns)
 {
         unsigned kept = 0;
 

@@ -24,7 +24,7 @@ struct pool_judge {
 /* Notes that the current look has found too much held by one of the user's sessions. */
 void pool_judge_note_over(struct pool_judge *j, uid_t uid);
 /* Ends a scan of all holds: bars each user that was found over often enough and for long enough. */
-void pool_judge_end_look(struct pool_judge *j, uint64_t now_ns);
+void pool_judge_end_scan(struct pool_judge *j, uint64_t now_ns);
 /* Returns whether the user is barred: no session of it may hold more than its allowance, or join.
  */
 bool pool_judge_is_barred(const struct pool_judge *j, uid_t uid, uint64_t now_ns);

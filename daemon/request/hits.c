@@ -263,7 +263,7 @@ uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
 
         for (unsigned i = 0; i < service->n_tenants; i++) {
                 struct tenant *t = &service->tenants[i];
-                uint64_t look_ns;
+                uint64_t scan_ns;
 
                 if (pool_was_held_up(t->pool) && t->retry_ns == 0)
                         t->retry_ns = now_ns + RETRY_NS;
@@ -276,9 +276,9 @@ uint64_t hits_retry_ns(struct service *service, uint64_t now_ns)
                 }
                 if (t->retry_ns != 0 && (retry_ns == 0 || t->retry_ns < retry_ns))
                         retry_ns = t->retry_ns;
-                look_ns = pool_holds_more(t->pool) ? pool_next_look_ns(t->pool) : 0;
-                if (look_ns != 0 && (retry_ns == 0 || look_ns < retry_ns))
-                        retry_ns = look_ns;
+                scan_ns = pool_holds_more(t->pool) ? pool_next_scan_ns(t->pool) : 0;
+                if (scan_ns != 0 && (retry_ns == 0 || scan_ns < retry_ns))
+                        retry_ns = scan_ns;
         }
         return retry_ns;
 }
