@@ -120,7 +120,7 @@ struct cache_request {
         uint32_t length;
         uint8_t cost; /* evict_cost_level() */
         enum cache_ack ack;
-        uint64_t batch; /* as in struct store_put; 0 if none */
+        uint64_t batch; /* batch number for struct store_put; 0 if none */
         struct cache_fetched
                 *fetched; /* private to the cache: the put stores a chunk from the shared tier */
 

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What clients hold of the pool without having asked: struct pool_guard.
+/* Chunks that clients hold through the pool index, without a message: struct pool_guard.
  *
- * What is to be evicted is first taken back from the clients, and then looked for among what they
- * hold: who holds it had found it before, and the search for a victim goes on. What was held a
- * moment ago is passed by like what is pinned, without all that.
+ * A chunk that is to be evicted is first hidden from clients, and then searched for among their
+ * holds. A client that holds it had found it before, and then the search for a victim continues.
+ * Chunks that were held in a recent scan are skipped like pinned ones, without these steps.
  *
- * A chunk that is dropped is found no more at once, but where there are clients its slot and its
- * record stay until it was looked whether they hold it, for all that were dropped together. Clients
- * do not say when they release it, so the rest is looked through again when there is no room, and
- * now and then.
+ * A dropped chunk is hidden at once. If there are clients, its slot and record stay until a scan
+ * has shown whether one of them holds it; one scan serves all chunks that were dropped together.
+ * Clients do not report when they release a hold. The remaining chunks are therefore checked again
+ * when there is no room, and periodically.
  *
- * To look at all that is held takes as long as there is much of it, and each client can bring that
- * about: the guard says how soon it may be done again, and what waits for it waits until then. */
+ * A scan takes longer the more is held, and any client can cause scans. The guard says how soon the
+ * next one is allowed, and whatever needs a scan waits until then. */
 #include "cache/pool-internal.h"
 
 #include "base/clock.h"
 
-enum { KNOWN_NS = 1000000 }; /* how long what was held counts as held, at least */
+enum { KNOWN_NS = 1000000 }; /* the least time for which a chunk found held counts as held */
 
 void pool_set_guard(struct pool *p, const struct pool_guard *guard)
 {
@@ -42,7 +42,8 @@ static void return_released(void *userdata, uint32_t chunk)
                 evict_bring_back(p->evict, chunk, pool_group_of(p, chunk));
 }
 
-/* Looks, if that is due, and returns what is no longer held to where searches find it. */
+/* Scans the holds if a scan is due, and returns chunks that are no longer held to the eviction
+ * order. */
 static void scan_holds(struct pool *p, uint64_t max_age_ns)
 {
         if (!has_clients(p) || p->guard->scan(p->guard->userdata, max_age_ns))
@@ -144,7 +145,7 @@ bool pool_take_slab_from_clients(struct pool *p, uint32_t slab)
         return !is_held;
 }
 
-/* --- what was dropped --- */
+/* --- dropped chunks --- */
 
 static void hold(struct pool *p, uint32_t chunk)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's search for room: a slot for a chunk.
+/* The pool's search for a slot.
  *
- * The search takes a free slot of the class; else the class's coldest unpinned chunk leaves; else,
- * and when another class has a slab that was not touched for longer than that, a whole slab changes
- * its class. Loop thread. */
+ * The search takes a free slot of the class. If there is none, the coldest unpinned chunk of the
+ * class is evicted. If the class has no such chunk, or if another class has a slab whose chunks are
+ * worth less, a whole slab changes its class instead. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <math.h>
@@ -11,8 +11,8 @@
 #include "checked.h"
 
 enum {
-        BORROW_FACTOR = 8, /* a chunk may lie in a slot that is so much larger than it needs */
-        /* A search passes over so many when the iteration's share is used up. */
+        BORROW_FACTOR = 8, /* a chunk may use a slot up to this many times larger than its class */
+        /* A search may pass over this many chunks even when the iteration's share is used up. */
         PASSES_LEAST = 32,
 };
 
@@ -147,8 +147,8 @@ static bool make_room(struct pool *p, unsigned class)
 
         if (victim == EVICT_NONE)
                 return !p->gives_up && take_slab(p, class, INFINITY, true);
-        /* One look at the other classes for each slab's worth of evictions: with a slab more, so
-         * many chunks that are worth as much as the victim would stay. */
+        /* The other classes are examined once for each slab's worth of evictions: one more slab
+         * would keep that number of chunks, each worth as much as the victim. */
         if (++p->evicted_since_scan[class] >= slots) {
                 p->evicted_since_scan[class] = 0;
                 if (take_slab(p, class, evict_slab_gain(p->evict, victim, slots, false), false)) {
@@ -195,8 +195,8 @@ bool pool_acquire_slot(struct pool *p, unsigned class, struct slab_slot *ret)
         p->gives_up = false;
         if (acquire_of(p, class, ret))
                 return true;
-        /* Every slab that could be given to the class has a pinned chunk in it: a few small leases
-         * must not keep all other sizes out. */
+        /* Every slab of another class has a pinned or held chunk. The chunk uses a larger slot, so
+         * that a few small leases do not keep all other sizes out. */
         for (int c = slabs_class_above(p->slabs, class);
              c >= 0 && slabs_class_bytes(p->slabs, (unsigned)c) <= most && !p->gives_up;
              c = slabs_class_above(p->slabs, (unsigned)c))

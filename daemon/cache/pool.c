@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool's table and its slots; pool-room.c finds a slot for a chunk, pool-slabs.c keeps slabs
- * without leased chunks, pool-purge.c drops what is
- * purged, pool-keep.c takes over what an earlier process has left.
+/* The pool's table and its records; pool-room.c finds a slot for a chunk, pool-slabs.c keeps slabs
+ * without leased chunks, pool-purge.c drops purged chunks, and pool-keep.c takes over the chunks of
+ * an earlier process.
  *
- * Owns the mapping, the slab allocator over it, the eviction order and the records. A record's
- * number is its slot's owner and its item in the policy. Records are as many as 4 KiB slots fit;
- * their array is touched only as it fills. Failure: POOL_FULL, and the caller waits or says "busy".
- */
+ * The pool owns the mapping, the slab allocator over it, the eviction order and the records. A
+ * record's number is its slot's owner and its item in the policy. There are as many records as 4
+ * KiB slots; their memory is touched only as it is used. Failure: POOL_FULL, and the caller waits
+ * or answers BUSY. */
 #include "cache/pool-internal.h"
 
 #include <assert.h>
@@ -188,8 +188,9 @@ int pool_open_slab(struct pool *p, uint64_t huge_bytes)
 void pool_declare(struct pool *p, uint64_t bytes)
 {
         if (bytes > 0 && bytes <= p->slab_bytes)
-                (void)slabs_declare_class(p->slabs,
-                                          bytes); /* a full table means the shared class */
+                (void)slabs_declare_class(
+                        p->slabs,
+                        bytes); /* if the class table is full, the chunks use the shared class */
 }
 
 /* --- the table --- */
@@ -300,7 +301,7 @@ void pool_leave(struct pool *p, uint32_t chunk)
         p->stats.unverified--;
 }
 
-/* --- a chunk's life --- */
+/* --- acquiring, filling and dropping chunks --- */
 
 uint32_t pool_take_record(struct pool *p)
 {
@@ -316,7 +317,8 @@ uint32_t pool_take_record(struct pool *p)
         return p->high_water++;
 }
 
-/* Finds a slot, and once more when chunks were freed that clients no longer hold. */
+/* Finds a slot. If there is none, frees dropped chunks that clients no longer hold, and tries
+ * again. */
 static bool find_slot(struct pool *p, unsigned class, bool to_lease, struct slab_slot *ret)
 {
         p->met_held = false;

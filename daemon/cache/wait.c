@@ -203,7 +203,7 @@ bool cache_cancel(struct cache *c, struct list_node *owner, uint32_t *most)
         return more;
 }
 
-/* One run of admit_waiters(). */
+/* State of one run of admit_waiters(). */
 struct round {
         uint32_t no_room[CACHE_FAILED_TRIES]; /* lengths for which the pool has no room */
         unsigned n_no_room;

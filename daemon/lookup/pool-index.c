@@ -408,7 +408,7 @@ static void revoke_client(struct pool_client *client)
         client->index->stats.revoked++;
 }
 
-/* Revokes the clients that the last look has seen hold too much, if their users are barred. */
+/* Revokes the clients that the last scan found holding too much, if their users are barred. */
 static void revoke_barred(struct pool_index *pi, uint64_t now_ns)
 {
         list_for_each (&pi->clients, n) {
