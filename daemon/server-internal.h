@@ -15,7 +15,7 @@
 #include "session/listener.h"
 #include "io/liveness.h"
 #include "cache/populate.h"
-#include "tenant/census.h"
+#include "tenant/namespace-counts.h"
 #include "tenant/removal.h"
 #include "notify.h"
 #include "server.h"

@@ -172,16 +172,16 @@ struct lease_limits server_lease_limits(const struct server *s, unsigned tenant)
 
 static void apply_names_limits(struct server *s)
 {
-        struct census_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
-                                        .n_tenants = s->service.n_tenants };
+        struct namespace_limits limits = { .user = (unsigned)s->config->limits.uid_namespaces,
+                                           .n_tenants = s->service.n_tenants };
 
         for (unsigned i = 0; i < s->service.n_tenants; i++)
-                limits.tenants[i] = (struct census_tenant){
+                limits.tenants[i] = (struct namespace_tenant){
                         .store_tenant = s->tenants[i].store_tenant,
                         .name = tenant_name(&s->tenants[i]),
                         .most = s->tenant_config[i] ? (unsigned)s->tenant_config[i]->namespaces : 0,
                 };
-        census_set_limits(s->service.census, &limits);
+        namespace_counts_set_limits(s->service.namespace_counts, &limits);
 }
 
 static uint64_t pinned_limit(const struct server *s, unsigned tenant)

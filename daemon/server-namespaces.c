@@ -26,7 +26,7 @@ static void on_removed(struct removal *removal)
 
         s->unused.removing = false;
         if (removal->result == 0) {
-                census_count_expired(s->service.census);
+                namespace_counts_count_expired(s->service.namespace_counts);
                 log_info("namespace \"%s\": removed; it had no chunks and no sessions for %s "
                          "(namespaces.expire)",
                          removal->name, units_ms(s->config->namespaces.expire_ms, expire));
@@ -45,10 +45,11 @@ static void on_removed(struct removal *removal)
 
 static void remove_next(struct server *s)
 {
-        struct census_unused unused;
+        struct unused_namespace unused;
 
         if (s->draining || s->config->namespaces.expire_ms == 0 ||
-            !census_find_unused(s->service.census, -1, STORE_NO_OWNER, &unused) ||
+            !namespace_counts_find_unused(s->service.namespace_counts, -1, STORE_NO_OWNER,
+                                          &unused) ||
             clock_mono_ns() - unused.since_ns < s->config->namespaces.expire_ms * UINT64_C(1000000))
                 return;
         s->unused.removing = true;

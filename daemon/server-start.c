@@ -427,7 +427,7 @@ int server_start_service(struct server *s)
                 r = server_start_remote(s);
         if (r != 0)
                 return r;
-        r = census_new(&s->service.census, s->service.store, TENANT_IDS);
+        r = namespace_counts_new(&s->service.namespace_counts, s->service.store, TENANT_IDS);
         if (r < 0)
                 return server_fail(r, "namespaces", NULL);
         store_time_sweeps(s->service.store, &s->sources.loop[METRICS_LOOP_PURGE]);

@@ -521,7 +521,7 @@ static void server_fini(struct server *s)
         }
         server_free_remote(s);
         admission_free(s->service.admission);
-        census_free(s->service.census);
+        namespace_counts_free(s->service.namespace_counts);
         stages_fini(&s->service.stages);
         quotas_free(s->service.quotas);
         free_event(s->done);

@@ -227,7 +227,7 @@ void client_forget_namespace(struct client *client, uint32_t id)
         if (number == 0)
                 return;
         client_count_lookups(client, clock_mono_ns());
-        census_unref(client->tenant->service->census, id);
+        namespace_counts_unref(client->tenant->service->namespace_counts, id);
         client->namespaces[number - 1] = 0;
         client->open_namespaces--;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* See tenant.h. Opened at startup once the store is: the sizes of chunks that its namespaces have
- * declared then have classes in the pool. Fails for lack of memory only. */
+/* See tenant.h. A tenant is opened at startup after the store. The chunk sizes that its namespaces
+ * have declared by then get slot classes in the pool. Fails only if memory is short. */
 #include "tenant/tenant.h"
 
 #include "cleanup.h"

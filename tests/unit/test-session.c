@@ -43,7 +43,7 @@ static struct {
         struct liveness liveness;
         struct leases *leases;
         struct quotas *quotas;
-        struct census *census;
+        struct namespace_counts *namespace_counts;
         struct service service;
         struct tenant tenant;
         struct sessions *sessions;
@@ -177,7 +177,7 @@ static int setup(void **state)
                 leases_new(&d.leases, t.pool, 4096, &(struct lease_limits){ .bytes_all = 8 * MIB }),
                 0);
         assert_int_equal(quotas_new(&d.quotas, &only, 1, &admins, &all, &none, error), 0);
-        assert_int_equal(census_new(&d.census, t.store, UINT16_MAX), 0);
+        assert_int_equal(namespace_counts_new(&d.namespace_counts, t.store, UINT16_MAX), 0);
         d.tenant = (struct tenant){
                 .service = &d.service,
                 .cache = t.cache,
@@ -191,7 +191,7 @@ static int setup(void **state)
                 .store = t.store,
                 .io = t.io,
                 .quotas = d.quotas,
-                .census = d.census,
+                .namespace_counts = d.namespace_counts,
                 .staging_max = 64 * MIB,
                 .wait_ms = 60000,
                 .report = no_report,
@@ -227,7 +227,7 @@ static int teardown(void **state)
         tally_fini(&d.tenant.tally);
         readers_fini(&d.tenant.readers);
         leases_free(d.leases);
-        census_free(d.census);
+        namespace_counts_free(d.namespace_counts);
         quotas_free(d.quotas);
         liveness_close(&d.liveness);
         event_free(d.done);
