@@ -271,7 +271,7 @@ static void resolve_tenants(struct config *c, void (*say)(const char *text),
 
 /* --- disk --- */
 
-/* What the files of a store's folder take. 0 if there is none. */
+/* Returns the space that the files of a store's folder occupy; 0 if it does not exist. */
 static uint64_t store_usage(const char *path)
 {
         DIR *dir = opendir(path);
@@ -325,7 +325,7 @@ int config_available_space(const char *path, uint64_t *ret_bytes, uint64_t *ret_
         return 0;
 }
 
-/* What the volumes could have, each file system once. */
+/* Adds up the space that the volumes can use, counting each file system once. */
 static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_devices,
                           struct config_error *ret_error)
 {
@@ -357,7 +357,8 @@ static int add_free_space(struct config *c, uint64_t *ret_bytes, unsigned *ret_d
                 if (!checked_add(free_bytes, bytes, &free_bytes))
                         free_bytes = UINT64_MAX;
         }
-        /* As if it were like the others, so that the limit stays about what it was with it. */
+        /* Counts a missing volume like an average other one, so that the limit stays about the same
+         * without it. */
         if (missing > 0 && (!checked_mul(free_bytes / n_devices, (uint64_t)missing, &bytes) ||
                             !checked_add(free_bytes, bytes, &free_bytes)))
                 free_bytes = UINT64_MAX;

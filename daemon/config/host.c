@@ -28,7 +28,7 @@ static bool is_number(const char *name)
         return units_parse_count(name, &n) == 0 && n < UINT32_MAX;
 }
 
-/* `where`: of the list. */
+/* Checks that the host knows all names of a list. `where` is where the list was given. */
 static int check_names(const struct config_strings *names, bool groups, const char *key,
                        const char *where, struct config_error *ret_error)
 {
@@ -297,7 +297,7 @@ static int check_socket_place(const struct config *c, const char *key, const cha
                         config_where(c, key, where), key, path, at,
                         r == -ENOENT ? "the directories below it are missing" : strerror(-r),
                         hint_for(r));
-        /* As at startup. Root may check on behalf of the user that is to run the daemon. */
+        /* Resolves like startup. Root may check on behalf of the user that is to run the daemon. */
         if (makes_directory && there && stat(at, &st) == 0 &&
             (((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) ||
              (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())))

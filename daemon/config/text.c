@@ -210,7 +210,7 @@ static int check_name(const struct config_row *row, const char *text, char why[s
         return 0;
 }
 
-/* It stands in metrics and in the store. */
+/* Checks a tenant's name, which appears in metrics and in the store. */
 static int check_tenant(const struct config_row *row, const char *text, char why[static CONFIG_WHY])
 {
         static const char allowed[] =

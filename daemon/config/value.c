@@ -415,7 +415,7 @@ static int assign_choice(char **member, const struct config_row *row, const char
         return refuse_word(row, text, why);
 }
 
-/* Of the types that rows with CONFIG_AUTO have. */
+/* Assigns "auto" to a member, for the types of rows with CONFIG_AUTO. */
 static int assign_auto(void *member, enum config_type type)
 {
         switch (type) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any thread; keeps nothing. The bytes may be anything: no size in them is believed before it was
- * compared with what there is. What is not checked here, numbers of slabs, slots and namespaces, is
- * where it is used (pool-keep.c, adopt.c). */
+/* See format.h. Runs on any thread; keeps no state. The bytes are untrusted: no size is used before
+ * it was compared with the length of the map. Numbers of slabs, slots and namespaces are checked
+ * where they are used (cache/pool-keep.c, keep.c). */
 #include "keep/format.h"
 
 #include <stdbool.h>
