@@ -40,7 +40,7 @@ static void on_removed(struct removal *removal)
         if (++s->unused.n < MOST)
                 remove_next(s);
         else
-                s->unused.looked_ns = 0;
+                s->unused.searched_ns = 0;
 }
 
 static void remove_next(struct server *s)
@@ -60,10 +60,10 @@ void server_expire_namespaces(struct server *s, uint64_t now_ns)
 {
         uint64_t pause_ms = MIN(s->config->namespaces.expire_ms / 8, (uint64_t)PAUSE_MS);
 
-        if (s->unused.removing || now_ns < s->unused.looked_ns + pause_ms * 1000000 ||
+        if (s->unused.removing || now_ns < s->unused.searched_ns + pause_ms * 1000000 ||
             !removal_sees_all(&s->service))
                 return;
-        s->unused.looked_ns = now_ns;
+        s->unused.searched_ns = now_ns;
         s->unused.n = 0;
         remove_next(s);
 }

@@ -297,7 +297,8 @@ static int check_socket_place(const struct config *c, const char *key, const cha
                         config_where(c, key, where), key, path, at,
                         r == -ENOENT ? "the directories below it are missing" : strerror(-r),
                         hint_for(r));
-        /* Resolves like startup. Root may check on behalf of the user that is to run the daemon. */
+        /* Applies the rule of startup, except that root may check for the user that is to run the
+         * daemon. */
         if (makes_directory && there && stat(at, &st) == 0 &&
             (((st.st_mode & S_IWOTH) && !(st.st_mode & S_ISVTX)) ||
              (geteuid() != 0 && st.st_uid != 0 && st.st_uid != geteuid())))
