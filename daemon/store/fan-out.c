@@ -25,8 +25,8 @@
 
 enum fan_out_kind { FAN_OUT_OPEN, FAN_OUT_PURGE, FAN_OUT_REMOVE };
 
-struct part {
-        struct fan_out *spread;
+struct volume_request {
+        struct fan_out *fan_out;
         unsigned volume;
         union {
                 struct store_namespace_open open;
@@ -50,16 +50,16 @@ struct fan_out {
         bool settling;      /* it waits for a note; has it asked for one; failures as of then */
         bool noting;
         uint64_t note_failures;
-        unsigned left; /* parts that are a volume's */
-        unsigned well; /* that came back with 0 */
-        int result;    /* the first that was not */
-        bool unkept;   /* a volume that is up, and stays so, could not write it */
-        struct part parts[];
+        unsigned left;      /* parts that are a volume's */
+        unsigned succeeded; /* that came back with 0 */
+        int result;         /* the first that was not */
+        bool unkept;        /* a volume that is up, and stays so, could not write it */
+        struct volume_request requests[];
 };
 
 size_t store_fan_out_bytes(const struct store *s)
 {
-        return sizeof(struct fan_out) + s->n_volumes * sizeof(struct part);
+        return sizeof(struct fan_out) + s->n_volumes * sizeof(struct volume_request);
 }
 
 /* With a part for each volume that is up. */
@@ -68,12 +68,12 @@ static struct fan_out *fan_out_new(struct store *s, enum fan_out_kind kind)
         struct fan_out *x;
         unsigned n = 0;
 
-        x = calloc(1, sizeof(*x) + store_volumes_up(s) * sizeof(x->parts[0]));
+        x = calloc(1, sizeof(*x) + store_volumes_up(s) * sizeof(x->requests[0]));
         if (!x)
                 return NULL;
         for (unsigned i = 0; i < s->n_volumes; i++)
                 if (member_is_up(s, i))
-                        x->parts[n++] = (struct part){ .spread = x, .volume = i };
+                        x->requests[n++] = (struct volume_request){ .fan_out = x, .volume = i };
         x->store = s;
         x->kind = kind;
         x->waiting = s->up;
@@ -210,13 +210,13 @@ static int purge_result(struct fan_out *x)
         struct store *s = x->store;
         int r;
 
-        if (x->result == 0 && x->well > 0 && s->up)
+        if (x->result == 0 && x->succeeded > 0 && s->up)
                 s->noted_at = MAX(s->noted_at, x->noting_at);
         r = membership_record_settle(s, &x->noting, &x->note_failures);
         x->settling = r == MEMBERSHIP_RECORD_WAITS;
         if (x->settling)
                 return x->result;
-        if (r == 0 && x->well > 0 && s->up && !x->unkept)
+        if (r == 0 && x->succeeded > 0 && s->up && !x->unkept)
                 return 0;
         return x->result < 0 ? x->result : -EIO;
 }
@@ -245,7 +245,7 @@ static void fan_out_settled(struct fan_out *x)
 }
 
 /* A part came back, or its volume is waited for no longer. */
-static void fan_out_part(struct fan_out *x, unsigned volume, int result)
+static void fan_out_request_ended(struct fan_out *x, unsigned volume, int result)
 {
         struct store *s = x->store;
         struct member *p = &s->volumes[volume];
@@ -254,7 +254,7 @@ static void fan_out_part(struct fan_out *x, unsigned volume, int result)
                 return;
         x->waiting &= ~(1u << volume);
         if (result == 0) {
-                x->well++;
+                x->succeeded++;
                 return;
         }
         if (x->kind != FAN_OUT_OPEN) {
@@ -288,7 +288,7 @@ void fan_out_forget_volume(struct store *s, unsigned volume)
 
                 if (!(x->waiting & 1u << volume))
                         continue;
-                fan_out_part(x, volume, -EIO);
+                fan_out_request_ended(x, volume, -EIO);
                 fan_out_settled(x);
         }
 }
@@ -306,18 +306,18 @@ void fan_out_fini(struct store *s)
 
 /* --- what is asked of all --- */
 
-static void part_done(struct part *part, int result)
+static void request_done(struct volume_request *request, int result)
 {
-        struct fan_out *x = part->spread;
+        struct fan_out *x = request->fan_out;
 
         x->left--;
-        fan_out_part(x, part->volume, result);
+        fan_out_request_ended(x, request->volume, result);
         fan_out_settled(x);
 }
 
 static void open_done(struct store_namespace_open *req)
 {
-        part_done(container_of(req, struct part, open), req->result);
+        request_done(container_of(req, struct volume_request, open), req->result);
 }
 
 void store_namespace_open(struct store *s, struct store_namespace_open *req)
@@ -352,29 +352,29 @@ void store_namespace_open(struct store *s, struct store_namespace_open *req)
         ns = &x->namespace->seen;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
-                struct part *part = &x->parts[i];
+                struct volume_request *request = &x->requests[i];
 
-                part->open = *req;
-                part->open.attach = false;
-                part->open.fingerprint = ns->fingerprint;
-                part->open.fingerprint_length = (uint16_t)strlen(ns->fingerprint);
-                part->open.owner = ns->owner;
-                part->open.id = ns->id;
-                part->open.created_ms = ns->created_ms;
-                part->open.lifetime_s = ns->lifetime_s;
-                part->open.complete = open_done;
-                volume_namespace_open(s->volumes[part->volume].volume, &part->open);
+                request->open = *req;
+                request->open.attach = false;
+                request->open.fingerprint = ns->fingerprint;
+                request->open.fingerprint_length = (uint16_t)strlen(ns->fingerprint);
+                request->open.owner = ns->owner;
+                request->open.id = ns->id;
+                request->open.created_ms = ns->created_ms;
+                request->open.lifetime_s = ns->lifetime_s;
+                request->open.complete = open_done;
+                volume_namespace_open(s->volumes[request->volume].volume, &request->open);
         }
         fan_out_settled(x);
 }
 
 static void purge_done(struct store_purge *req)
 {
-        struct part *part = container_of(req, struct part, purge);
+        struct volume_request *request = container_of(req, struct volume_request, purge);
 
-        if (part->spread->purge)
-                part->spread->purge->dropped += req->dropped;
-        part_done(part, req->result);
+        if (request->fan_out->purge)
+                request->fan_out->purge->dropped += req->dropped;
+        request_done(request, req->result);
 }
 
 void store_purge(struct store *s, struct store_purge *req)
@@ -394,14 +394,14 @@ void store_purge(struct store *s, struct store_purge *req)
         x->purge = req;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
-                struct part *part = &x->parts[i];
+                struct volume_request *request = &x->requests[i];
 
-                part->purge = (struct store_purge){
+                request->purge = (struct store_purge){
                         .namespace_id = req->namespace_id,
                         .all = req->all,
                         .complete = purge_done,
                 };
-                volume_purge(s->volumes[part->volume].volume, &part->purge,
+                volume_purge(s->volumes[request->volume].volume, &request->purge,
                              s->in_set ? &s->sum : NULL);
         }
         fan_out_settled(x);
@@ -410,7 +410,7 @@ void store_purge(struct store *s, struct store_purge *req)
 
 static void remove_done(struct store_purge *req)
 {
-        part_done(container_of(req, struct part, purge), req->result);
+        request_done(container_of(req, struct volume_request, purge), req->result);
 }
 
 /* A purge of what is empty, which the list records as well. */
@@ -429,7 +429,7 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         x->remove = req;
         for (unsigned i = 0; i < n; i++)
                 is_empty = is_empty && volume_namespace_is_empty(
-                                               s->volumes[x->parts[i].volume].volume, req->id);
+                                               s->volumes[x->requests[i].volume].volume, req->id);
         if (!ns || ns->opens > 0 || !is_empty || n == 0) {
                 x->waiting = 0;
                 x->result = !ns ? STORE_MISS : n > 0 ? STORE_BUSY : -EIO;
@@ -443,13 +443,13 @@ void store_namespace_remove(struct store *s, struct store_namespace_remove *req)
         x->noting_at = s->recorded_at;
         x->left = n;
         for (unsigned i = 0; i < n; i++) {
-                struct part *part = &x->parts[i];
+                struct volume_request *request = &x->requests[i];
 
-                part->purge = (struct store_purge){
+                request->purge = (struct store_purge){
                         .namespace_id = req->id,
                         .complete = remove_done,
                 };
-                volume_namespace_remove(s->volumes[part->volume].volume, &part->purge,
+                volume_namespace_remove(s->volumes[request->volume].volume, &request->purge,
                                         s->in_set ? &s->sum : NULL);
         }
         fan_out_settled(x);

@@ -101,17 +101,17 @@ struct sync_all {
         enum sync_all_kind kind;
         struct list_node waiting, flying; /* struct store_put */
         bool running;
-        uint32_t parts_waiting; /* volumes, by bit */
-        unsigned well;          /* parts that came back with 0 */
-        int result;             /* the first that did not */
-        bool bad;               /* a part was lost, or failed, on a volume that is offline by now */
+        uint32_t volumes_waiting; /* volumes, by bit */
+        unsigned succeeded;       /* parts that came back with 0 */
+        int result;               /* the first that did not */
+        bool bad; /* a part was lost, or failed, on a volume that is offline by now */
         bool noting;
         uint64_t note_failures; /* as of when it asked for a note */
-        struct sync_all_part {
+        struct sync_all_request {
                 struct sync_all *pass;
                 unsigned volume;
                 struct store_put put;
-        } parts[STORE_MAX_VOLUMES];
+        } requests[STORE_MAX_VOLUMES];
         struct store *store;
 };
 
@@ -121,11 +121,11 @@ struct membership_record {
         uint64_t epoch;
         bool failed;
         uint64_t failures;
-        struct membership_record_part {
+        struct membership_record_request {
                 struct store *store;
                 unsigned volume;
                 struct store_purge purge;
-        } parts[STORE_MAX_VOLUMES];
+        } requests[STORE_MAX_VOLUMES];
 };
 
 struct store {

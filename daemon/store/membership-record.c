@@ -23,18 +23,18 @@ static void membership_record_ended(struct store *s)
         store_nudge(s);
 }
 
-static void part_done(struct store_purge *req)
+static void request_done(struct store_purge *req)
 {
-        struct membership_record_part *part =
-                container_of(req, struct membership_record_part, purge);
-        struct membership_record *n = &part->store->record;
+        struct membership_record_request *request =
+                container_of(req, struct membership_record_request, purge);
+        struct membership_record *n = &request->store->record;
 
-        if (!(n->waiting & 1u << part->volume))
+        if (!(n->waiting & 1u << request->volume))
                 return;
-        n->waiting &= ~(1u << part->volume);
+        n->waiting &= ~(1u << request->volume);
         n->failed = n->failed || req->result < 0;
         if (n->waiting == 0)
-                membership_record_ended(part->store);
+                membership_record_ended(request->store);
 }
 
 void membership_record_forget_volume(struct store *s, unsigned volume)
@@ -54,14 +54,14 @@ static void membership_record_begin(struct store *s)
         n->failed = false;
         n->waiting = s->up;
         for (unsigned i = 0; i < s->n_volumes; i++) {
-                struct membership_record_part *part = &n->parts[i];
+                struct membership_record_request *request = &n->requests[i];
 
                 if (!member_is_up(s, i))
                         continue;
-                part->store = s;
-                part->volume = i;
-                part->purge = (struct store_purge){ .complete = part_done };
-                volume_purge(s->volumes[i].volume, &part->purge, &s->sum);
+                request->store = s;
+                request->volume = i;
+                request->purge = (struct store_purge){ .complete = request_done };
+                volume_purge(s->volumes[i].volume, &request->purge, &s->sum);
         }
         s->again = true;
 }

@@ -381,7 +381,7 @@ void store_report_leaving(struct store *s,
                         volume_report_leaving(s->volumes[i].volume, each, userdata);
 }
 
-void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
+void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                 void *userdata)
 {
@@ -393,7 +393,7 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
                 record = 0;
         }
         if (volume < s->n_volumes &&
-            !volume_walk(s->volumes[volume].volume, &record, looks, each, userdata)) {
+            !volume_walk(s->volumes[volume].volume, &record, max_records, each, userdata)) {
                 volume++;
                 record = 0;
         }
@@ -456,11 +456,11 @@ const struct evict *store_eviction(const struct store *s, unsigned volume)
                        : NULL;
 }
 
-uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor, uint32_t looks,
-                          struct evict_record *ret, uint32_t room)
+uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor,
+                          uint32_t max_records, struct evict_record *ret, uint32_t room)
 {
         if (store_eviction(s, volume))
-                return volume_save_order(s->volumes[volume].volume, cursor, looks, ret, room);
+                return volume_save_order(s->volumes[volume].volume, cursor, max_records, ret, room);
         *cursor = UINT32_MAX;
         return 0;
 }

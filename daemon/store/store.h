@@ -259,7 +259,7 @@ void store_report_leaving(struct store *s,
  * included, in an order that stays: from *cursor on, 0 at first, looks at no more than `looks`
  * places; at the end the cursor is STORE_WALK_END. What changes at places below the cursor has to
  * be reported to the watch, the rest is met. */
-void store_walk(const struct store *s, uint64_t *cursor, unsigned looks,
+void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
                 void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                 void *userdata);
 
@@ -304,8 +304,8 @@ unsigned store_volumes(const struct store *s);
 const struct evict *store_eviction(const struct store *s, unsigned volume);
 /* Chunks of a volume that is not offline, from *cursor on, 0 at first: looks at so many, fills in
  * as many at most. Their number; *cursor is UINT32_MAX behind the last. */
-uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor, uint32_t looks,
-                          struct evict_record *ret, uint32_t room);
+uint32_t store_save_order(const struct store *s, unsigned volume, uint32_t *cursor,
+                          uint32_t max_records, struct evict_record *ret, uint32_t room);
 /* After store_open(), before anything is put. How many chunks have the place that they had; what
  * was saved of another policy, or is malformed, changes nothing. */
 uint32_t store_restore_order(struct store *s, unsigned volume, const struct store_order *order);

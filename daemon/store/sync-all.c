@@ -25,22 +25,22 @@ void sync_all_init(struct store *s)
                 list_init(&p->waiting);
                 list_init(&p->flying);
                 for (unsigned i = 0; i < STORE_MAX_VOLUMES; i++) {
-                        p->parts[i].pass = p;
-                        p->parts[i].volume = i;
+                        p->requests[i].pass = p;
+                        p->requests[i].volume = i;
                 }
         }
 }
 
 /* A part came back, or its volume is waited for no longer. */
-static void sync_all_part(struct sync_all *p, unsigned volume, int result)
+static void sync_all_request_ended(struct sync_all *p, unsigned volume, int result)
 {
         struct store *s = p->store;
 
-        if (!(p->parts_waiting & 1u << volume))
+        if (!(p->volumes_waiting & 1u << volume))
                 return;
-        p->parts_waiting &= ~(1u << volume);
+        p->volumes_waiting &= ~(1u << volume);
         if (result == 0) {
-                p->well++;
+                p->succeeded++;
         } else if (member_is_up(s, volume)) {
                 if (p->result == 0)
                         p->result = result;
@@ -49,21 +49,21 @@ static void sync_all_part(struct sync_all *p, unsigned volume, int result)
                 if (p->kind == SYNC_ALL_DROPS)
                         membership_volume_missed(s, &s->volumes[volume]);
         }
-        if (p->parts_waiting == 0)
+        if (p->volumes_waiting == 0)
                 store_nudge(s);
 }
 
-static void part_done(struct store_put *req)
+static void request_done(struct store_put *req)
 {
-        struct sync_all_part *part = container_of(req, struct sync_all_part, put);
+        struct sync_all_request *request = container_of(req, struct sync_all_request, put);
 
-        sync_all_part(part->pass, part->volume, req->result);
+        sync_all_request_ended(request->pass, request->volume, req->result);
 }
 
 void sync_all_forget_volume(struct store *s, unsigned volume)
 {
         for (unsigned k = 0; k < SYNC_ALL_END; k++)
-                sync_all_part(&s->passes[k], volume, -EIO);
+                sync_all_request_ended(&s->passes[k], volume, -EIO);
 }
 
 /* A volume that is being suspended still writes what was asked of it. */
@@ -81,22 +81,22 @@ static void sync_all_begin(struct sync_all *p)
 
         list_splice(&p->flying, &p->waiting);
         p->running = true;
-        p->parts_waiting = 0;
+        p->volumes_waiting = 0;
         for (unsigned i = 0; i < s->n_volumes; i++)
-                p->parts_waiting |= takes_part(p, i) ? 1u << i : 0;
-        p->well = 0;
+                p->volumes_waiting |= takes_part(p, i) ? 1u << i : 0;
+        p->succeeded = 0;
         p->result = 0;
         p->bad = p->noting = false;
         for (unsigned i = 0; i < s->n_volumes; i++) {
-                struct sync_all_part *part = &p->parts[i];
+                struct sync_all_request *request = &p->requests[i];
 
                 if (!takes_part(p, i))
                         continue;
-                part->put = (struct store_put){ .complete = part_done };
+                request->put = (struct store_put){ .complete = request_done };
                 if (p->kind == SYNC_ALL_SYNC)
-                        volume_sync(s->volumes[i].volume, &part->put);
+                        volume_sync(s->volumes[i].volume, &request->put);
                 else
-                        volume_settle_drops(s->volumes[i].volume, &part->put);
+                        volume_settle_drops(s->volumes[i].volume, &request->put);
         }
         s->again = true;
 }
@@ -108,7 +108,7 @@ static int sync_all_result(struct sync_all *p)
         int r;
 
         if (p->kind == SYNC_ALL_SYNC)
-                return p->bad || p->well == 0 ? STORE_NOT_DURABLE : p->result;
+                return p->bad || p->succeeded == 0 ? STORE_NOT_DURABLE : p->result;
         r = membership_record_settle(s, &p->noting, &p->note_failures);
         if (r == MEMBERSHIP_RECORD_WAITS)
                 return r;
@@ -135,7 +135,7 @@ static void sync_all_step(struct sync_all *p)
 
         if (!p->running && !list_empty(&p->waiting))
                 sync_all_begin(p);
-        if (!p->running || p->parts_waiting != 0)
+        if (!p->running || p->volumes_waiting != 0)
                 return;
         r = sync_all_result(p);
         if (r == MEMBERSHIP_RECORD_WAITS)

@@ -240,13 +240,13 @@ void volume_set_watch(struct volume *v, const struct store_watch *watch)
         v->watch = watch;
 }
 
-bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata)
 {
         uint32_t high = index_high(v->index);
 
-        for (; *i < high && looks > 0; looks--, ++*i) {
+        for (; *i < high && max_records > 0; max_records--, ++*i) {
                 const struct chunk *c = volume_chunk_at(v, *i);
                 struct key key;
 

@@ -25,12 +25,12 @@ static bool is_in_order(const struct volume *v, uint32_t i)
         return volume_chunk_at(v, i)->flags & CHUNK_USED && evict_contains(v->evict, i);
 }
 
-uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t looks,
+uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t max_records,
                            struct evict_record *ret, uint32_t room)
 {
         uint32_t high = index_high(v->index), n = 0;
 
-        for (; *cursor < high && looks > 0 && n < room; looks--, ++*cursor) {
+        for (; *cursor < high && max_records > 0 && n < room; max_records--, ++*cursor) {
                 const struct chunk *c = volume_chunk_at(v, *cursor);
                 struct key key;
 

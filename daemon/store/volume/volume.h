@@ -218,7 +218,7 @@ unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cu
 /* volume_set_watch() acts like store_set_watch() for an open volume. volume_walk() calls each() for
  * the visible chunks in up to `looks` records from *i on, and returns whether records are left. */
 void volume_set_watch(struct volume *v, const struct store_watch *watch);
-bool volume_walk(const struct volume *v, uint32_t *i, unsigned looks,
+bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
                  void *userdata);
 /* Acts like store_report_leaving() for this volume. */
@@ -242,7 +242,7 @@ uint64_t volume_tenant_retained(const struct volume *v,
 void volume_get_stats(const struct volume *v, struct store_stats *ret);
 /* Returns the eviction order, which the volume owns; NULL if the volume was not opened. */
 const struct evict *volume_eviction(const struct volume *v);
-uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t looks,
+uint32_t volume_save_order(const struct volume *v, uint32_t *cursor, uint32_t max_records,
                            struct evict_record *ret, uint32_t room);
 uint32_t volume_restore_order(struct volume *v, const struct store_order *order);
 const struct histogram *volume_evicted_ages(const struct volume *v);
