@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The set's record to stable storage, on all volumes that are up: for purges and drops that
- * a volume misses (see membership.c). One write of it at a time, for all waiters; a purge carries
- * it as well.
+/* Writes the set's record to stable storage on all volumes that are up, for purges and drops that a
+ * volume misses (see membership.c). One write runs at a time, for all waiters; a purge carries the
+ * record, too.
  *
- * Loop thread. A part is its volume's until it completes, which for a volume that fails meanwhile
- * may be long after it is waited for.
+ * Loop thread. A volume uses its request until it completes, which may be long after it is no
+ * longer waited for, if the volume fails.
  *
- * Failures: a record that a volume which is up could not take is the answer to those who asked for
- * it; the next request has it written again. With no volume up it is not written. */
+ * Failures: if a volume that is up could not store the record, the waiters are answered with the
+ * error, and the next request has the record written again. With no volume up it is not written. */
 #include <errno.h>
 
 #include "store/internal.h"

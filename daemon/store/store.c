@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's door: see store.h for the contract, internal.h for who does what behind it, README.md
- * for the format. Makes one store of several volumes, each of which is whole for itself.
+/* Opens, iterates and closes the store; see store.h for the contract, internal.h for the tasks of
+ * the other files, and README.md for the format. Combines several independent volumes into one
+ * store.
  *
- * Opening goes by steps that all volumes take together: prepare each; find out whether they are one
- * set; share out the limit; make the empty ones; open each; let each know what the others know.
- * From then on an iteration runs the volumes, and reports and answers what came of it, until
- * nothing more does. Loop thread; what blocks while the store is open runs as calls of the volume
- * it is about. Owns struct store and the volumes.
+ * Opening proceeds in steps that all volumes take together: prepare each; check that they form one
+ * set; divide the limit; create the new ones; open each; give each the others' records. After that
+ * an iteration runs the volumes, and reports and answers their results until there are no more.
+ * Loop thread; blocking work while the store is open runs as a call of the volume concerned. Owns
+ * struct store and the volumes.
  *
- * Failures: while starting, a volume of several whose device fails is bypassed; what is a mistake
- * of the configuration, or leaves no volume, refuses the start with one sentence. After that a
- * failure is a volume's (health.c) or a request's. Once the store stops no caller requests
- * iterations, and whatever completes drains by itself. */
+ * Failures: at startup a volume is bypassed if its device fails and there are others. A mistake in
+ * the configuration, or the loss of all volumes, fails startup with one sentence. After that a
+ * failure concerns one volume (health.c) or one request. Once the store stops no caller requests
+ * iterations, so completions call store_reap() themselves. */
 #include "store/store.h"
 
 #include <errno.h>
@@ -74,8 +75,8 @@ int store_prepare_volume(struct member *p, int lock_fd, struct volume **ret,
                               ret_error);
 }
 
-/* The empty directories. A number that was announced and is not used is given back with the next
- * superblocks, unless it is not known whether the volume is there. */
+/* Creates volumes in the empty directories. An announced number that is not used is returned with
+ * the next superblock, unless the volume may exist. */
 static int make_fresh(struct store *s, char ret_error[static STORE_ERROR_BYTES])
 {
         unsigned left = 0;
@@ -115,7 +116,7 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
         list_init(&s->done);
         sync_all_init(s);
         s->params = *params;
-        s->params.paths = NULL; /* the caller's */
+        s->params.paths = NULL; /* owned by the caller */
         s->policy = strdup(params->policy);
         s->params.policy = s->policy;
         s->policy_now = evict_policy_name(params->policy);
@@ -240,9 +241,8 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         return 0;
 }
 
-/* --- turning --- */
+/* --- iterating --- */
 
-/* Tells and answers what is due. */
 void store_reap(struct store *s)
 {
         for (unsigned i = 0; i < s->n_volumes; i++) {
@@ -357,7 +357,7 @@ struct store *store_close(struct store *s)
         return NULL;
 }
 
-/* --- watching --- */
+/* --- watch and walk --- */
 
 static bool is_walked(const struct store *s, unsigned i)
 {
@@ -400,7 +400,7 @@ void store_walk(const struct store *s, uint64_t *cursor, unsigned max_records,
         *cursor = volume < s->n_volumes ? store_walk_at(volume, record) : STORE_WALK_END;
 }
 
-/* --- reading back --- */
+/* --- eviction policy and verification --- */
 
 bool store_remembers(const struct store *s, uint32_t namespace_id, const struct key *key,
                      uint64_t hash)
@@ -442,7 +442,7 @@ int store_verify(struct store *s, struct store_verify *req)
                                             : STORE_BYPASSED;
 }
 
-/* --- the eviction order, over a restart --- */
+/* --- saving and restoring the eviction order --- */
 
 unsigned store_volumes(const struct store *s)
 {
@@ -471,7 +471,7 @@ uint32_t store_restore_order(struct store *s, unsigned volume, const struct stor
                                          : 0;
 }
 
-/* --- what is seen from outside --- */
+/* --- statistics --- */
 
 uint64_t store_max_chunk(const struct store *s)
 {

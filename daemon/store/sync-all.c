@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Syncs and settled drops: what is asked of all volumes, and is the same for all who ask. One pass
- * at a time of each kind: a request that comes while one runs waits for the next, since what it is
- * about may not be in this one. So a waiter costs nothing beyond its request.
+/* Syncs and settled drops: requests to all volumes that are the same for all waiters. One pass of
+ * each kind runs at a time. A request that arrives during a pass waits for the next one, because
+ * the pass may not cover it. So a waiter costs nothing in addition to its request.
  *
- * A pass is a part for each volume that is up. A drop that some volume misses is settled once that
- * is noted on the others (membership-record.c). Answers are given in an iteration.
+ * A pass has a request for each volume that is up. A drop that a volume misses is settled once the
+ * other volumes have recorded that (membership-record.c). Answers are given in an iteration.
  *
- * Loop thread. A part is its volume's until it completes; a volume is not up again before.
+ * Loop thread. A volume uses its request until it completes, and is not up again before.
  *
- * Failures: a volume that is bypassed is waited for no longer. A sync holds if all volumes kept
- * it. Drops hold if all tombstones were written, or the volumes that lack them are to be emptied;
- * in a store of one volume there is no other to record that. */
+ * Failures: a bypassed volume is not waited for. A sync succeeds if all volumes completed it. Drops
+ * are settled if all tombstones were written, or if the volumes that lack them will be emptied; in
+ * a store of one volume no other volume can record that. */
 #include <errno.h>
 
 #include "store/internal.h"
@@ -31,7 +31,7 @@ void sync_all_init(struct store *s)
         }
 }
 
-/* A part came back, or its volume is waited for no longer. */
+/* Notes the result of one volume, or that the volume is no longer waited for. */
 static void sync_all_request_ended(struct sync_all *p, unsigned volume, int result)
 {
         struct store *s = p->store;
@@ -66,7 +66,8 @@ void sync_all_forget_volume(struct store *s, unsigned volume)
                 sync_all_request_ended(&s->passes[k], volume, -EIO);
 }
 
-/* A volume that is being suspended still writes what was asked of it. */
+/* Returns whether a pass includes the volume. A volume that is being suspended still writes
+ * tombstones. */
 static bool takes_part(const struct sync_all *p, unsigned volume)
 {
         const struct member *q = &p->store->volumes[volume];
@@ -101,7 +102,7 @@ static void sync_all_begin(struct sync_all *p)
         s->again = true;
 }
 
-/* MEMBERSHIP_RECORD_WAITS, or the answer. */
+/* Returns the answer, or MEMBERSHIP_RECORD_WAITS. */
 static int sync_all_result(struct sync_all *p)
 {
         struct store *s = p->store;
@@ -118,7 +119,7 @@ static int sync_all_result(struct sync_all *p)
         return r < 0 ? STORE_BYPASSED : p->result;
 }
 
-/* Startup found it, and what it found no sync can make durable. */
+/* Returns whether a chunk was found at startup in a state that no sync can make durable. */
 static bool is_in_doubt(const struct store *s, const struct store_put *req)
 {
         for (unsigned i = 0; i < s->n_volumes; i++)
