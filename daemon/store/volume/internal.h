@@ -157,7 +157,8 @@ struct volume {
         struct table *table;
         struct namespaces *namespaces;
         struct scrub *scrub;
-        uint64_t seq; /* the last sequence given to a chunk */
+        uint64_t seq; /* the last sequence given: to a chunk, a tombstone, a purge or a segment's
+                         cut */
 
         /* sequence.c */
         uint64_t seq_ceiling, page_ceiling; /* ceilings in the superblock on the disk */
@@ -241,8 +242,8 @@ struct volume {
         uint64_t requests;                /* callers' requests that are not completed */
         uint64_t operations;              /* the volume's own operations that are not completed */
         uint64_t tombstones;              /* queued */
-        uint64_t drops_begun, drops_over; /* drops requested, and drops whose tombstone was written,
-                                             in table order */
+        uint64_t drops_begun, drops_over; /* drops requested; drops whose tombstone was written or
+                                             has failed, in table order */
         bool drops_lost;         /* a tombstone could not be written; only after a bypass */
         struct list_node sweeps; /* struct store_purge, in order: purge.c */
         uint32_t n_sweeps, sweep_at;

@@ -18,8 +18,10 @@ struct namespaces {
         uint32_t next_id;
         uint64_t purge_seq;
         struct volume_set set;
-        unsigned number, given; /* in the set, of the volume; of those given when it was opened */
-        unsigned set_numbers;   /* numbers that `set` has epochs of, or by */
+        unsigned number,
+                given; /* the volume's number in the set; numbers given out when it was opened */
+        unsigned set_numbers; /* numbers of volumes that have given epochs in `set`, or have epochs
+                                 there */
         struct namespaces_purges purges;
         uint64_t bytes;   /* current length of a file */
         uint64_t reserve; /* bytes allocated for a file; grows with the longest list so far */
@@ -99,25 +101,25 @@ struct namespace *namespace_free(struct namespace *ns);
 int namespace_new(struct namespace **ret, const char *name, size_t name_length,
                   const char *fingerprint, size_t fingerprint_length);
 int namespaces_append(struct namespaces *n, struct namespace *ns);
-/* n->set has changed. */
+/* Updates n->set_numbers after n->set has changed. */
 void namespaces_count_numbers(struct namespaces *n);
 
-/* The file to write next: never the one that holds the newest that is known to be whole. */
+/* Returns the file to write next, which is never the one with the newest copy known to be whole. */
 static inline unsigned namespaces_next_file(const struct namespaces *n)
 {
         return n->good[1] < n->good[0];
 }
 
-/* Do both files hold all? */
+/* Returns whether both files hold the present list. */
 static inline bool namespaces_at_rest(const struct namespaces *n)
 {
         return n->good[0] == n->generation && n->good[1] == n->generation;
 }
 
-/* namespace-file.c. A file is put together in three steps, so that the one that costs as much as
- * the list is long can be a worker's: namespaces_gather() notes what the file will hold as the list
- * is now, in n->pieces; the n->header.bytes - NAMESPACES_COPY_OFFSET bytes of these are copied to
- * NAMESPACES_COPY_OFFSET in n->buf; namespaces_seal() takes the CRC32C of what was copied. 0,
+/* namespace-file.c: a file is assembled in three steps, so that a worker can do the step whose cost
+ * grows with the list. namespaces_gather() records in n->pieces what the file will hold; the
+ * n->header.bytes - NAMESPACES_COPY_OFFSET bytes of these are copied to NAMESPACES_COPY_OFFSET in
+ * n->buf; namespaces_seal() takes the CRC32C of the copied bytes. namespaces_gather() returns 0 or
  * -ENOMEM. */
 enum { NAMESPACES_COPY_OFFSET = offsetof(struct disk_namespaces, count) };
 int namespaces_gather(struct namespaces *n);

@@ -133,8 +133,9 @@ const char *volume_reason(const struct volume *v);
 void volume_abandon(struct volume *v);
 /* Returns whether no request is uncompleted and no tombstone, table write or sync is pending. */
 bool volume_is_quiet(const struct volume *v);
-/* Writes the closing state of a quiet, bypassed volume to stable storage; `away` marks it as
- * offline. Returns 0 or -errno. Blocks. */
+/* Syncs a quiet, bypassed volume and writes its superblock, marked as clean if every sync
+ * succeeded; `away` marks it as offline. Returns 0, or -errno if the superblock could not be
+ * written. Blocks. */
 int volume_rest(struct volume *v, bool away);
 
 void volume_namespace_open(struct volume *v, struct store_namespace_open *req);
@@ -234,7 +235,7 @@ void volume_set_scrub(struct volume *v, const struct store_scrub *scrub);
 int volume_verify(struct volume *v, struct store_verify *req);
 uint64_t volume_deadline_ns(const struct volume *v);
 /* Sets a tenant's limit on this volume; 0 means none. Evicts the tenant's coldest chunks at once
- * until the limit is kept; retained chunks are left to the next put. */
+ * until the limit is kept. Chunks with I/O on their slots are left to the next put. */
 void volume_set_tenant_limit(struct volume *v, uint16_t tenant, uint64_t bytes);
 uint64_t volume_tenant_bytes(const struct volume *v, uint16_t tenant);
 uint64_t volume_tenant_retained(const struct volume *v,

@@ -165,7 +165,7 @@ static struct probe probe_at(struct recovery *rec, struct estimate *estimate, ui
 
 /* Goes through the pages behind this one, wherever they lead: a newer one among them is continued
  * from. */
-static void glance_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
+static void probe_behind(struct recovery *rec, struct estimate *estimate, uint32_t page)
 {
         uint32_t n = count_blocks(rec), number = page / rec->room,
                  seen = MIN((number + 1) * rec->room, rec->pages) - 1 - page;
@@ -202,8 +202,8 @@ uint32_t recovery_estimate_newest(struct recovery *rec, bool *ret_sure)
                 else
                         low = middle;
         }
-        glance_behind(rec, &estimate, estimate.page);
-        glance_behind(rec, &estimate, rec->pages - 1);
+        probe_behind(rec, &estimate, estimate.page);
+        probe_behind(rec, &estimate, rec->pages - 1);
         *ret_sure = !estimate.damaged;
         return estimate.page;
 }
