@@ -366,7 +366,7 @@ int namespaces_write_now(struct namespaces *n)
 {
         assert(n->writing == WRITING_NOTHING);
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* as in namespaces_iterate() */
+                n->generation++; /* the generation may be on the disk; see namespaces_iterate() */
         while (!namespaces_at_rest(n)) {
                 unsigned i = namespaces_next_file(n);
                 int64_t bytes = build_now(n);

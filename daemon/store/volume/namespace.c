@@ -621,7 +621,8 @@ void namespaces_iterate(struct namespaces *n, uint64_t now_ns, bool retry)
             (!is_new && (!retry || namespaces_at_rest(n) || now_ns < n->retry_ns)))
                 return;
         if (n->generation == n->writing_generation && n->generation != n->durable)
-                n->generation++; /* what was written before may be there, of an older list */
+                n->generation++; /* a failed write of an older list may have put this generation on
+                                    the disk */
         list_splice(&n->opens_flying, &n->opens_waiting);
         list_splice(&n->purges_flying, &n->purges_waiting);
         n->writing_generation = n->generation;

@@ -16,8 +16,8 @@
  * The payload may be written while its checksum is computed (summing). The entry needs both, and is
  * not written before the payload, although that would save a wait: after a crash the entry might
  * exist without the payload. No get would return that, because its checksum is wrong. But a client
- * whose put was not answered, and which puts the key again, would be told that the key exists, and
- * miss it later.
+ * whose put was not answered, and which puts the key again, would get the answer that the key
+ * exists, and miss it later.
  *
  * A purge removes a put in flight from the index. The put then ends with -ECANCELED, and an entry
  * that was written anyway is older than the purge. Drops do not see puts in flight. If a tombstone
