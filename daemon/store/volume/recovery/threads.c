@@ -131,7 +131,8 @@ bool recovery_threads_take(struct recovery *rec)
 
 /* --- memory --- */
 
-/* Returns the number of records to populate in advance: a quarter of the likely number. */
+/* Returns up to which record memory is to be populated: a quarter of the likely number of records
+ * beyond `records`. */
 static uint32_t worth_populating(const struct recovery *rec, uint32_t records)
 {
         return MIN(records + rec->likely / 4, rec->likely);
