@@ -366,7 +366,7 @@ static void wait_for_events(struct server *s, bool more)
         if (!s->has_polled)
                 s->wait_began_ns = now;
         if (!more && !s->has_polled)
-                budget = spin_budget_of_daemon(&s->spin, sessions_heard_ns(s->sessions), now);
+                budget = spin_budget_of_daemon(&s->spin, sessions_received_ns(s->sessions), now);
         polls = budget > 0;
         end = spin_end(now, budget, s->wake_ns);
         do

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Implements namespaces.h. Owns nothing, cannot fail. The largest namespaces come from
- * tenant/namespace-counts.h, and their requested and found keys from lookup/tally.h. */
+ * tenant/namespace-counts.h, and their requested and found keys from lookup/counters.h. */
 #include "report/namespaces.h"
 
 #include <stdio.h>
@@ -30,22 +30,22 @@ static int tenant_seen(const struct client *viewer)
 /* --- the status --- */
 
 /* Returns the lookups of a namespace, and its gets; zeros if nothing was counted. */
-static struct tally_keys lookups_and_gets(const struct service *service,
-                                          const struct store_namespace *ns,
-                                          struct tally_keys *ret_gets)
+static struct lookup_counts lookups_and_gets(const struct service *service,
+                                             const struct store_namespace *ns,
+                                             struct lookup_counts *ret_gets)
 {
         const struct tenant *tenant = tenant_in_store(service, ns->tenant);
-        struct tally_keys keys[TALLY_KINDS] = { 0 };
+        struct lookup_counts keys[COUNTED_KINDS] = { 0 };
 
         if (tenant)
-                tally_get(&tenant->tally, ns, keys);
-        *ret_gets = keys[TALLY_GETS];
+                lookup_counters_get(&tenant->lookup_counters, ns, keys);
+        *ret_gets = keys[COUNTED_GETS];
         return status_lookups(keys);
 }
 
 static void add_keys(cJSON *o, const struct service *service, const struct store_namespace *ns)
 {
-        struct tally_keys gets, lookups = lookups_and_gets(service, ns, &gets);
+        struct lookup_counts gets, lookups = lookups_and_gets(service, ns, &gets);
 
         cJSON_AddNumberToObject(o, "lookup_keys", (double)(lookups.found + lookups.missing));
         cJSON_AddNumberToObject(o, "lookup_found_keys", (double)lookups.found);
@@ -207,7 +207,7 @@ void status_collect_namespaces(const struct service *service, const struct statu
                                struct metrics *s)
 {
         static struct largest_namespaces largest;
-        struct tally_keys lookups, gets;
+        struct lookup_counts lookups, gets;
 
         status_collect_namespace_limits(service, scope, s);
         namespace_counts_get_largest(service->namespace_counts, tenant_seen(scope->viewer),

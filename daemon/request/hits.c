@@ -159,8 +159,9 @@ void hits_count(struct client *client, uint64_t now_ns)
                 traffic->own_hits += count.keys;
                 traffic->own_hits_untold += count.untold;
                 cache_count_hits(tenant->cache, count.keys);
-                tally_add(&tenant->tally, tenant->service->store, client->namespaces[i], TALLY_GETS,
-                          (struct tally_keys){ .found = count.keys });
+                lookup_counters_add(&tenant->lookup_counters, tenant->service->store,
+                                    client->namespaces[i], COUNTED_GETS,
+                                    (struct lookup_counts){ .found = count.keys });
         }
         tenant->impossible_tallies += !is_possible;
 }

@@ -264,10 +264,11 @@ void placement_put_done(void *userdata, struct store_put *req)
 
                 if (last < s->n_volumes && last != placement_of_hash(s, hash))
                         s->volumes[last].puts_away--;
-                bool gone = result == -EFAULT &&
-                            req->foreign; /* the bytes to be written no longer exist */
+                bool is_buffer_lost = result == -EFAULT &&
+                                      req->foreign; /* the bytes to be written no longer exist */
 
-                if ((result == STORE_BYPASSED || (result < 0 && result != -ECANCELED && !gone)) &&
+                if ((result == STORE_BYPASSED ||
+                     (result < 0 && result != -ECANCELED && !is_buffer_lost)) &&
                     req->sum_result >= 0 && req->purges == s->purges && !s->stopping) {
                         if (put_somewhere(s, req, hash) == 0) {
                                 s->again = true;

@@ -41,7 +41,7 @@ void tenant_close(struct tenant *t)
 {
         t->cache = cache_free(t->cache);
         t->leases = leases_free(t->leases);
-        tally_fini(&t->tally);
+        lookup_counters_fini(&t->lookup_counters);
         t->pool_index = pool_index_free(t->pool_index);
         t->pool = pool_free(t->pool);
         readers_fini(&t->readers);

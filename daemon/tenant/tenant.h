@@ -13,7 +13,7 @@
 #include "base/stages.h"
 #include "cache/cache.h"
 #include "cache/lease.h"
-#include "lookup/tally.h"
+#include "lookup/counters.h"
 #include "tenant/namespace-counts.h"
 #include "tenant/quota.h"
 #include "tenant/readers.h"
@@ -147,7 +147,7 @@ struct tenant {
         struct request_memory *request_memory; /* used by the request layer */
         struct mappings *mappings;             /* used by the request layer */
         struct traffic traffic;
-        struct tally tally;
+        struct lookup_counters lookup_counters;
         struct registered registered;
         uint64_t pinned_limit;       /* limit of the bytes on disk that the tenant's clients pin */
         uint64_t impossible_tallies; /* readings of a client's page that were reduced as impossible

@@ -439,7 +439,7 @@ int rig_teardown(void **state)
                 request_fini(&rig.tenants[i]);
         tenant_close(&rig.tenants[1]);
         leases_free(rig.tenants[0].leases);
-        tally_fini(&rig.tenants[0].tally);
+        lookup_counters_fini(&rig.tenants[0].lookup_counters);
         readers_fini(&rig.tenants[0].readers);
         pool_index_free(rig.tenants[0].pool_index);
         remote_free(rig.service.remote);

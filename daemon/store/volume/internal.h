@@ -363,7 +363,7 @@ void table_add(struct volume *v, struct table_item *item);
 void table_kick(struct volume *v);
 void entry_from_chunk(const struct volume *v, const struct chunk *c, struct disk_entry *ret);
 /* Reports to the watch that a chunk has become visible or has been removed. */
-void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
+void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there);
 /* Makes a chunk visible to lookups, because its entry is in the table, and counts it. */
 void chunk_publish(struct volume *v, uint32_t i);
 

@@ -413,7 +413,7 @@ static void take_set(struct namespaces *n, const struct volume_set *set)
         namespaces_count_numbers(n);
 }
 
-static bool is_news(const struct namespaces *n, const struct volume_set *set, bool emptied)
+static bool is_change(const struct namespaces *n, const struct volume_set *set, bool emptied)
 {
         if (n->set.epoch != set->epoch ||
             memcmp(n->set.removed_at, set->removed_at, sizeof(set->removed_at)) != 0)
@@ -430,7 +430,7 @@ static bool is_news(const struct namespaces *n, const struct volume_set *set, bo
 
 void namespaces_note_set(struct namespaces *n, const struct volume_set *set, bool emptied)
 {
-        if (!is_news(n, set, emptied))
+        if (!is_change(n, set, emptied))
                 return;
         if (emptied)
                 volume_epochs_raise(n->set.missed_at[n->number], set->missed_at[n->number]);

@@ -440,10 +440,10 @@ void chunk_publish(struct volume *v, uint32_t i)
                 v->displaced++;
         }
         if (v->watch)
-                chunk_tell(v, i, ns->seen.tenant, true);
+                chunk_notify(v, i, ns->seen.tenant, true);
 }
 
-void chunk_tell(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
+void chunk_notify(const struct volume *v, uint32_t i, uint16_t tenant, bool is_there)
 {
         const struct chunk *c = volume_chunk_at(v, i);
         struct key key = c->key;

@@ -345,7 +345,7 @@ static int read_newest(struct recovery *rec, uint32_t page)
 }
 
 /* Resets the scan, and discards the results of an earlier one. */
-static void begin_anew(struct recovery *rec)
+static void reset_scan(struct recovery *rec)
 {
         struct volume *v = rec->v;
 
@@ -374,7 +374,7 @@ static int scan_back(struct recovery *rec)
         uint32_t newest;
         int r;
 
-        begin_anew(rec);
+        reset_scan(rec);
         rec->shallow = true;
         newest = recovery_estimate_newest(rec, &rec->newest_is_sure);
         rec->shallow = false;
@@ -391,7 +391,7 @@ static int scan_sorted(struct recovery *rec)
         uint32_t newest;
         int r = recovery_plan_all(rec);
 
-        begin_anew(rec);
+        reset_scan(rec);
         rec->shallow = rec->room < rec->pages;
         if (r == 0)
                 r = follow_plan(rec, note_page_only);
