@@ -7,8 +7,8 @@
  * place. Otherwise a chunk that would be the first leased one of its slab is moved to a slab that
  * has some: the loop copies its bytes to a slot of the same size there, and may evict another chunk
  * for it. A chunk that is read from the store for a lease gets such a slot at once. A pinned or
- * large chunk cannot be moved, and then the lease is refused. The last reserved slab but one is
- * left to users without a lease. Loop thread. */
+ * large chunk cannot be moved, and then the lease is refused. Users without a lease may use all
+ * reserved slabs but one. Loop thread. */
 #include "cache/pool-internal.h"
 
 #include <string.h>
