@@ -261,7 +261,7 @@ int server_start_keep(struct server *s)
         if (r == 0 && any)
                 r = keep_adopt(s->keep.keep, s->keep.file, valid, take_socket, s);
         if (r < 0)
-                return server_fail(r, "memory of the daemon before", NULL);
+                return server_fail(r, "taking over the memory of the previous daemon", NULL);
         s->keep.file = keep_file_free(s->keep.file);
         notify_drop_kept(&s->inherited);
         s->keep.ready = true;
@@ -293,11 +293,12 @@ bool server_iterate_keep(struct server *s)
         units_ms(stats.verify_ns / 1000000, took);
         if (stats.refused[KEEP_DAMAGED] > 0)
                 log_warning("memory.keep: %" PRIu64
-                            " of %s are served from memory, after %s; %" PRIu64
+                            " of %s are verified and served from memory, after %s; %" PRIu64
                             " did not match their checksums and were dropped",
                             stats.verified, all, took, stats.refused[KEEP_DAMAGED]);
         else
-                log_info("memory.keep: %" PRIu64 " of %s are served from memory, after %s",
+                log_info("memory.keep: %" PRIu64
+                         " of %s are verified and served from memory, after %s",
                          stats.verified, all, took);
         return more;
 }

@@ -98,7 +98,8 @@ static void begin_drain(struct server *s)
                 units_count(cache.unwritten_chunks, "chunk", chunks);
                 units_ms(s->config->limits.drain_ms, most);
                 notify_stopping("writing %s not on disk yet", chunks);
-                log_info("stopping: writing %s not on disk yet, for at most %s", chunks, most);
+                log_info("stopping: %s not on disk yet; writing for at most %s (limits.drain)",
+                         chunks, most);
         } else {
                 notify_stopping("every chunk is on disk");
                 log_info("stopping");

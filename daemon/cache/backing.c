@@ -127,11 +127,11 @@ static int check_pair(int writable_fd, int fd, uint64_t bytes,
                             "the pool's two descriptors are not of the same file: rw and ro are "
                             "not mounts of one tmpfs");
         if ((flags & O_ACCMODE) != O_RDONLY || (writable_flags & O_ACCMODE) != O_RDWR)
-                return fail(error, -EINVAL, "the pool's descriptors are not as they were opened");
+                return fail(error, -EINVAL, "the pool's descriptors have unexpected access modes");
         if (st.st_size < 0 || (uint64_t)st.st_size != bytes)
-                return fail(error, -EINVAL, "the pool's file is not as long as the pool");
+                return fail(error, -EINVAL, "the pool's file does not have the size of the pool");
         if (st.st_nlink != 0)
-                return fail(error, -EINVAL, "the pool's file has a name");
+                return fail(error, -EINVAL, "the pool's file still has a name in its directory");
         again = reopen(fd, O_RDWR);
         if (again >= 0)
                 close(again);

@@ -400,11 +400,11 @@ static int resolve_limit(struct config *c, void (*say)(const char *text),
         if (c->store.limit < least) {
                 c->store.limit = 0;
                 units_bytes(least, chosen);
-                return config_fail(ret_error, -ENOSPC,
-                                   "store.limit: only %s are free %s, and the smallest store takes "
-                                   "%s of twice as much; "
-                                   "make room, or set store.path or store.limit",
-                                   all, where, chosen);
+                return config_fail(
+                        ret_error, -ENOSPC,
+                        "store.limit: only %s are free %s; auto uses half of that, and a store "
+                        "needs at least %s. Free some space, or set store.path or store.limit",
+                        all, where, chosen);
         }
         units_bytes(c->store.limit, chosen);
         if (free_bytes / 2 > limit_most)
@@ -465,7 +465,7 @@ static int resolve_socket(struct config *c, void (*say)(const char *text),
         } else {
                 snprintf(text, sizeof(text), "%u", (unsigned)geteuid());
                 snprintf(volume, sizeof(volume), "/tmp/kvcache-%s/kvcache.sock", text);
-                from = "there is no $XDG_RUNTIME_DIR";
+                from = "$XDG_RUNTIME_DIR is not set";
         }
         memcpy(given, c->given, sizeof(given));
         r = config_assign(c, (unsigned)row, volume, false, why);
@@ -499,10 +499,10 @@ static int resolve_path(struct config *c, void (*say)(const char *text),
         } else {
                 home = home_folder();
                 if (!home || strlen(home) >= PATH_MAX)
-                        return config_fail(ret_error, -EINVAL,
-                                           "store.path: auto finds no place: there is no "
-                                           "$XDG_STATE_HOME and no home "
-                                           "directory; set it");
+                        return config_fail(
+                                ret_error, -EINVAL,
+                                "store.path: auto finds no directory: neither $XDG_STATE_HOME nor "
+                                "a home directory is set; set store.path");
                 snprintf(volume, sizeof(volume), "%s/.local/state/kvcache", home);
                 from = "in the home directory";
         }

@@ -345,7 +345,7 @@ int config_tenant_check(const struct config *c, const struct config_tenant *t,
         if (!is_default && t->users.n == 0 && t->groups.n == 0)
                 return config_refuse(why, "tenant \"%s\" has neither users nor groups", t->name);
         if (!is_default && others + 1 >= CONFIG_MAX_TENANTS)
-                return config_refuse(why, "there may be %d tenants, \"default\" included",
+                return config_refuse(why, "more than %d tenants, \"default\" included; remove some",
                                      CONFIG_MAX_TENANTS);
         return 0;
 }

@@ -62,7 +62,7 @@ static unsigned reload_tenant(struct config_tenant *t, const struct config_tenan
                 to = config_format(next, row);
                 if (!from || !to) {
                         report->say(report->userdata, CONFIG_KEPT,
-                                    "out of memory: the rest stays as it is");
+                                    "out of memory: the remaining keys keep their values");
                         return changed;
                 }
                 if (!(row->flags & CONFIG_RELOAD)) {
@@ -144,7 +144,7 @@ unsigned config_reload(struct config *c, const struct config *next,
                 to = config_format(next, row);
                 if (!from || !to) {
                         report->say(report->userdata, CONFIG_KEPT,
-                                    "out of memory: the rest stays as it is");
+                                    "out of memory: the remaining keys keep their values");
                         return changed;
                 }
                 if (!(row->flags & CONFIG_RELOAD) || is_above_pool(c, next, row)) {

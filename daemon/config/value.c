@@ -187,7 +187,7 @@ static int refuse_word(const struct config_row *row, const char *text, char why[
                 return config_refuse(why, "%s: %s is not one of %s; did you mean \"%s\"?",
                                      row->name, quoted, all, best);
         if (!strchr(row->words, '|'))
-                return config_refuse(why, "%s: %s is not known; this version has %s", row->name,
+                return config_refuse(why, "%s: %s is unknown; this version supports %s", row->name,
                                      quoted, all);
         return config_refuse(why, "%s: %s is not one of %s", row->name, quoted, all);
 }
@@ -258,8 +258,8 @@ int config_assign_list_to(void *object, const struct config_row *row, char *cons
                         return r;
                 if (row->type == CONFIG_PATHS && strcmp(items[i], "auto") == 0)
                         return config_refuse(why,
-                                             "%s: auto stands alone; write \"./auto\" for a "
-                                             "directory of that name",
+                                             "%s: auto cannot be one of several values; write "
+                                             "\"./auto\" for a directory of that name",
                                              row->name);
                 if (row->type == CONFIG_NAMES && has_leading_zero(items[i]))
                         return config_refuse(why,

@@ -67,8 +67,8 @@ static uint32_t take_number(struct client *client, uint32_t id)
 static void quota_text(const struct namespace_use *use, const struct client *client,
                        char ret[static WIRE_MAX_TEXT])
 {
-        static const char remedy[] = "none of this user's is known to have neither chunks nor "
-                                     "sessions; remove some (kvcachectl namespace rm)";
+        static const char remedy[] = "no namespace of this user is known to be unused; remove some "
+                                     "(kvcachectl namespace rm)";
         char has[UNITS_TEXT];
 
         units_count(use->has, "namespace", has);

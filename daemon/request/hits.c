@@ -93,7 +93,8 @@ void hits_join(struct request req)
                 return;
         }
         if (client->hits.index) {
-                request_fail(req, WIRE_EXISTS_ALREADY, "this session already has its page");
+                request_fail(req, WIRE_EXISTS_ALREADY,
+                             "this session already has its page of the pool index");
                 return;
         }
         if (tenant->service->stopping) {
@@ -114,8 +115,8 @@ void hits_join(struct request req)
         if (r < 0) {
                 quota_uncharge(&client->holds, QUOTA_REQUEST_BYTES, POOL_PAGE_BYTES);
                 request_fail(req, r == -EDQUOT || r == -EACCES ? WIRE_QUOTA : WIRE_BUSY,
-                             r == -EDQUOT   ? "other clients may hold all of the share of the pool "
-                                              "that can be held"
+                             r == -EDQUOT   ? "other clients already have the whole share of the "
+                                              "pool that clients may hold"
                              : r == -EACCES ? "a client of this user has held more of the pool "
                                               "than it may; for a minute, this user's clients "
                                               "cannot hold chunks without a lease"

@@ -366,8 +366,8 @@ static void on_shared_purged(struct remote_purge *remote)
                 refuse(op, WIRE_NO_NAMESPACE, 0, 0, "there is no such namespace");
         } else if (remote->result != 0) {
                 snprintf(text, sizeof(text),
-                         "not removed: the shared tier did not confirm the purge, and would bring "
-                         "the chunks back: %s; \"kvcachectl remote status\" says how it is",
+                         "not removed: the shared tier did not confirm the purge, and would "
+                         "restore the chunks: %s; see \"kvcachectl remote status\"",
                          strerror(remote->result < 0 ? -remote->result : EIO));
                 refuse(op, WIRE_FAILED, 0, 0, text);
         } else {

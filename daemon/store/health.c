@@ -206,7 +206,7 @@ void store_tick(struct store *s)
                                 store_error(reason, 0, "%s: the device does not answer", p->name);
                                 health_set_state(p, STORE_VOLUME_BYPASSED, reason);
                         }
-                        device_done(p, -ETIMEDOUT, "its device does not answer");
+                        device_done(p, -ETIMEDOUT, "the volume's device does not answer");
                         continue;
                 }
                 p->hung = true;
@@ -238,7 +238,8 @@ static void rested(struct kio_request *req)
 
         p->calling = p->resting = false;
         if (req->result < 0)
-                device_done(p, (int)req->result, "suspended, but not all of it could be synced");
+                device_done(p, (int)req->result,
+                            "the volume is suspended, but not everything could be synced");
         else
                 device_done(p, 0, "");
         if (p->store->stopping)

@@ -36,16 +36,19 @@ static int check_params(const struct store_params *params, char ret_error[static
                 return store_error(ret_error, -EINVAL,
                                    "store.path: at least one directory is required");
         if (params->n_paths > STORE_MAX_VOLUMES)
-                return store_error(ret_error, -EINVAL, "store.path: at most %u volumes",
+                return store_error(ret_error, -EINVAL,
+                                   "store.path: more than %u directories; remove some",
                                    (unsigned)STORE_MAX_VOLUMES);
         if (!params->as_is &&
             (params->limit / params->n_paths < VOLUMES_MIN_LIMIT || params->limit > INT64_MAX / 2))
                 return store_error(
-                        ret_error, -EINVAL, "store.limit: %llu bytes, must be at least %u MiB%s",
+                        ret_error, -EINVAL,
+                        "store.limit: %llu bytes are out of range; use at least %u MiB%s",
                         (unsigned long long)params->limit, VOLUMES_MIN_LIMIT / 1024 / 1024,
-                        params->n_paths > 1 ? " a volume" : "");
+                        params->n_paths > 1 ? " per volume" : "");
         if (!evict_policy_exists(params->policy))
-                return store_error(ret_error, -EINVAL, "eviction.policy: there is no \"%s\"",
+                return store_error(ret_error, -EINVAL,
+                                   "eviction.policy: \"%s\" does not exist; use cq or lru",
                                    params->policy);
         for (unsigned i = 0; i < params->n_paths; i++)
                 for (unsigned j = 0; j < i; j++) {

@@ -220,7 +220,7 @@ static void a_new_namespace_replaces_the_one_unused_for_longest_at_a_limit(void 
         assert_int_equal(open_namespace(&c, "e", "", 0, 0)->status, WIRE_OK);
         assert_false(exists(&c, "b"));
         assert_true(exists(&c, "open"));
-        assert_says(open_namespace(&c, "f", "", 0, 0), WIRE_QUOTA, "neither chunks nor sessions");
+        assert_says(open_namespace(&c, "f", "", 0, 0), WIRE_QUOTA, "is known to be unused");
         assert_true(exists(&c, "bobs")); /* another user's stays */
         assert_false(exists(&c, "f"));
         namespace_counts_get_stats(rig.service.namespace_counts, &stats);

@@ -244,7 +244,8 @@ int recovery_open_ring(struct recovery *rec)
         if (v->dir->superblock.void_pages > 0) {
                 r = erase_void(v, rec->pages);
                 if (r < 0)
-                        return recovery_fail(rec, r, "cannot erase what failed to be written");
+                        return recovery_fail(rec, r,
+                                             "cannot erase the table pages whose write failed");
         }
         /* drops pages that the kernel could not write but may still show */
         if (v->dir->superblock.unsynced)

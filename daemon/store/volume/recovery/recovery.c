@@ -86,7 +86,7 @@ static int add_slabs(struct recovery *rec)
                 v->slab_bytes = MAX(v->slab_bytes, v->segments[i]->bytes);
         r = slabs_new(&v->slabs, DISK_SEGMENTS_MAX, v->slab_bytes);
         if (r < 0)
-                return recovery_fail(rec, r, "making the slot allocator");
+                return recovery_fail(rec, r, "creating the slot allocator");
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 struct segment *seg = v->segments[i];
 
@@ -94,7 +94,7 @@ static int add_slabs(struct recovery *rec)
                         seg->bytes = DISK_PAGE;
                 r = slabs_add(v->slabs, seg->bytes);
                 if (r < 0)
-                        return recovery_fail(rec, r, "making the slot allocator");
+                        return recovery_fail(rec, r, "creating the slot allocator");
                 if (seg->fd < 0)
                         segment_retire(v, i);
         }
