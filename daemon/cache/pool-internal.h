@@ -145,7 +145,7 @@ uint32_t pool_reserved_slabs(uint32_t n_slabs);
 /* Finds a slot of the class in a slab that has leased chunks, evicting another chunk for it if it
  * must. Returns whether there is one. */
 bool pool_acquire_in_leased_slab(struct pool *p, unsigned class, struct slab_slot *ret);
-/* Returns whether no more slabs are without leased chunks than are reserved. */
+/* Returns whether all slabs that are not reserved have leased chunks. */
 bool pool_is_short_of_slabs(const struct pool *p);
 
 /* --- pool-held.c --- */

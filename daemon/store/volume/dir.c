@@ -190,9 +190,9 @@ int dir_open_entries(const struct dir *d, DIR **ret)
         return 0;
 }
 
-/* Examines the directory's content. Leftovers of a store that was being created count as
+/* Determines what the directory contains. Leftovers of a store that was being created count as
  * nothing. */
-static int look(const struct dir *d, enum content *ret)
+static int classify_content(const struct dir *d, enum content *ret)
 {
         static const char *const leftovers[] = {
                 ".",        "..",          DIR_LOCK,     NAME_SUPERBLOCK_NEW,
@@ -615,7 +615,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                 r = -errno;
                 return store_error(ret_error, r, "%s: cannot open: %s", d->path, strerror(-r));
         }
-        r = look(d, &content);
+        r = classify_content(d, &content);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN)
@@ -631,8 +631,8 @@ int dir_open(struct dir **ret, const struct dir_params *params,
         if (r < 0)
                 return store_error(ret_error, r, "%s/" DIR_LOCK ": cannot lock: %s", d->path,
                                    dir_strerror(r));
-        /* Another daemon may have made the store between the first look and the lock. */
-        r = look(d, &content);
+        /* Another daemon may have made the store between the first check and the lock. */
+        r = classify_content(d, &content);
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot list: %s", d->path, strerror(-r));
         if (content == CONTENT_FOREIGN || content == CONTENT_HEADLESS)

@@ -193,8 +193,8 @@ struct volume {
         uint64_t used_slots;
         uint64_t pins, lent_pins; /* refs of all chunks; the number of them that are loans */
         uint32_t sample_phase, compare_at; /* state of the sampling that compares slabs */
-        /* Evictions of pinned chunks since its tenant had nothing else to make room with; 0: it is
-         * not known to have none. */
+        /* Evictions of retained chunks since a search found nothing else of the tenant to evict; 0
+         * if the search must run. */
         uint32_t since_no_other[SLAB_MAX_CLASSES];
         uint32_t class_evictions[SLAB_MAX_CLASSES]; /* since its slabs were last compared with
                                                        others' */

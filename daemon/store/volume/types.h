@@ -218,8 +218,8 @@ struct store_put {
         uint32_t tried;  /* used by the store: volumes that were tried, by bit */
         uint64_t purges; /* the store's */
 
-        /* Set when store_put() returns 0: the record in the index. store_find() does not find it
-         * yet, but it is in the eviction order: touch it with its chain. */
+        /* The record in the index, set when store_put() returns 0. store_find() does not find the
+         * chunk yet, but it is in the eviction order, so the caller touches it with its chain. */
         struct store_ref ref;
 
         /* 0 or STORE_NOT_DURABLE if the chunk is stored; otherwise STORE_BYPASSED, -ECANCELED

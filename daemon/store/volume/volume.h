@@ -173,7 +173,8 @@ int volume_retain(struct volume *v, struct store_ref ref, bool retained);
  */
 bool volume_is_retained(const struct volume *v, struct store_ref ref, uint16_t *ret_tenant,
                         uint32_t *ret_bytes);
-/* `parent`: NULL if it is not in this volume. */
+/* Sets the chunk's turn for eviction and links it to the chunk before it in its chain. `parent` is
+ * NULL if that one is not in this volume. */
 void volume_chain(struct volume *v, struct store_ref ref, const struct store_ref *parent,
                   uint32_t use, unsigned turn, bool is_end);
 /* Like store_warm() and store_warm_touch(), for this volume. */
@@ -181,35 +182,39 @@ void volume_warm(const struct volume *v, uint64_t hash, unsigned step);
 void volume_warm_touch(const struct volume *v, struct store_ref ref, unsigned step);
 int volume_put(struct volume *v, struct store_put *req);
 void volume_put_checksum(struct store_put *req, int r, uint32_t crc);
-/* Once a second: entries that wait for others of their batch do so no longer. */
+/* Starts writing the entries that wait for more of their batch, and checks from time to time that
+ * the volume's files are still in place. Call it once a second. */
 void volume_tick(struct volume *v);
 void volume_sync(struct volume *v, struct store_put *req);
-/* Was it found at startup, after a process whose sync of data had failed? NULL: was anything? */
+/* Returns whether the chunk may be lost in a power failure, because it was found at startup after a
+ * process whose data sync had failed. With NULL, returns whether there may be such chunks. */
 bool volume_is_in_doubt(const struct volume *v, const struct store_ref *ref);
-/* Is it what volume_find() would find now? */
+/* Returns whether `ref` is still the visible chunk of this key. */
 bool volume_is_at(const struct volume *v, struct store_ref ref, uint32_t namespace_id,
                   const struct key *key);
 /* Acts on the chunk that volume_find() returned in req->ref. */
 int volume_get(struct volume *v, struct store_get *req);
-/* 0: pinned until volume_give_back(). STORE_MISS, STORE_UNVERIFIED, STORE_NOT_LENT, STORE_FULL.
- * *files: the last number that was given to a data file. */
+/* Lends a chunk like store_lend(), and pins it until volume_give_back(). *files is the last number
+ * given to a data file. */
 int volume_lend(struct volume *v, struct store_ref ref, uint32_t *files, struct store_extent *ret);
-/* Was it there, and what was put, all the time? */
+/* Ends a loan. Returns false if the chunk may have left its slot or may not be what was put, so
+ * that the bytes read may be wrong. */
 bool volume_give_back(struct volume *v, struct store_ref ref);
-/* 0: complete() will follow. STORE_STALE: there is no such file, or not of this tenant. */
+/* Opens a data file for a client, like store_open_lent(). */
 int volume_open_lent(struct volume *v, struct store_lent_file *req);
 bool volume_is_reading(const struct volume *v, struct store_ref ref);
-/* STORE_MISS: it was not found; with `even_if_missing` nothing older of the key comes back all the
- * same. -ENOMEM: nothing is done. */
+/* Drops a chunk and queues its tombstone. Returns 0; STORE_MISS if there is no such chunk; or
+ * -ENOMEM, without having dropped it. `even_if_missing` queues a tombstone for a missing chunk too,
+ * if the disk may have an older chunk of the key, which would come back after a restart. */
 int volume_drop(struct volume *v, uint32_t namespace_id, const struct key *key, uint64_t hash,
                 bool even_if_missing);
-/* Could recovery find it? False if certainly not. */
+/* Returns whether recovery could find a chunk of this key; false only if it certainly could not. */
 bool volume_may_have(const struct volume *v, uint32_t namespace_id, const struct key *key,
                      uint64_t hash);
 /* Returns whether the tombstone of a drop is not written yet, or was lost. */
 bool volume_loses_drops(const struct volume *v);
 void volume_settle_drops(struct volume *v, struct store_put *req);
-/* `set` is written with the purge; NULL in a store of one volume. */
+/* Purges chunks. `set` is written with the purge; it is NULL in a store of one volume. */
 void volume_purge(struct volume *v, struct store_purge *req, const struct volume_set *set);
 /* Drops purged chunks for one step. Returns whether more steps are needed. */
 bool volume_sweep(struct volume *v);
@@ -217,7 +222,8 @@ bool volume_is_sweeping(const struct volume *v);
 unsigned volume_list(const struct volume *v, uint32_t namespace_id, uint64_t *cursor,
                      struct store_chunk *ret, unsigned max);
 /* volume_set_watch() acts like store_set_watch() for an open volume. volume_walk() calls each() for
- * the visible chunks in up to `looks` records from *i on, and returns whether records are left. */
+ * the visible chunks in up to `max_records` records from *i on, and returns whether records are
+ * left. */
 void volume_set_watch(struct volume *v, const struct store_watch *watch);
 bool volume_walk(const struct volume *v, uint32_t *i, unsigned max_records,
                  void (*each)(void *userdata, uint32_t namespace_id, const struct key *key),
