@@ -43,7 +43,8 @@ __attribute__((format(printf, 2, 3))) static void tell(void (*say)(const char *t
         say(text);
 }
 
-/* Is the key still "auto"? If so it is marked as chosen. */
+/* Returns whether the daemon must choose the value of this key because it is "auto", and marks it
+ * as chosen. */
 static bool take_auto(struct config *c, const char *name)
 {
         int row = config_row_find(name);

@@ -31,7 +31,8 @@ struct config_strings {
         unsigned n;
 };
 
-/* Where a value was given, for errors that are found only after everything is read. */
+/* The place where a value was given, for errors that are found only after everything has been
+ * read. */
 struct config_place {
         enum {
                 CONFIG_FROM_NOWHERE, /* the default */

@@ -212,8 +212,8 @@ int config_check_host(const struct config *c, struct config_error *ret_error)
 
 /* --- places --- */
 
-/* Can a directory be used, or be made with those above it? 0; -errno, and what `ret_at` is about
- * it. */
+/* Checks that a directory can be used, or can be created together with its missing parents. Returns
+ * 0, or -errno with the path that failed in ret_at. */
 static int check_directory(const char *path, char ret_at[static PATH_MAX])
 {
         struct stat st;

@@ -229,7 +229,7 @@ void config_note_given(struct config *c, unsigned row)
         config_bit_set(c->automatic, row, false);
 }
 
-/* Is it a number that a YAML tool may change to another one? */
+/* Returns whether the text is a number with a leading zero, which a YAML tool may read as octal. */
 static bool has_leading_zero(const char *text)
 {
         size_t n = strlen(text);

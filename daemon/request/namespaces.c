@@ -224,8 +224,8 @@ static void refuse_not_empty(struct client_removal *op, uint64_t chunks)
         refuse(op, WIRE_NOT_EMPTY, 0, chunks, text);
 }
 
-/* Has another session it open, or this one requests under way that may name it? Then that is the
- * answer. */
+/* Refuses the removal if another session has the namespace open, or if a request in flight of this
+ * session may name it. Returns whether it refused. */
 static bool refuse_open(struct client_removal *op)
 {
         const struct client *client = op->request.client;
