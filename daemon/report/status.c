@@ -573,7 +573,7 @@ void status_log_started(const struct status_sources *from)
                 log_info("tenant %s: number %u in the store, memory pool %s",
                          quotas_tenant_name(service->quotas, i), service->tenants[i].store_tenant,
                          units_bytes(pool_bytes(service->tenants[i].pool), pool));
-        census_log_started(service->census);
+        namespace_counts_log_started(service->namespace_counts);
         log_info("ready: socket %s, HTTP %s%s, memory pool %s", from->config->listen.socket,
                  from->http ? http_address(from->http) : "off",
                  from->http && http_needs_token(from->http) ? " with a token" : "",

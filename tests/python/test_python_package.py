@@ -42,7 +42,7 @@ def why_no_venv():
 needs_venv = pytest.mark.skipif(bool(why_no_venv()), reason=str(why_no_venv()))
 
 
-# What is compiled only to be called once: a fifth of the time.
+# Code that runs only once is compiled without optimization, which takes a fifth of the time.
 QUICK = {"CFLAGS": os.environ.get("CFLAGS", "") + " -O0"}
 
 
@@ -57,7 +57,7 @@ def run(*command, cwd=None, **environment):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Of the sources, compiled by the package itself: nothing that a sanitizer of the build folder could see."""
+    """A wheel that the package compiles from the sources, so that the build folder's sanitizer does not apply to it."""
     if harness.is_sanitized():
         pytest.skip("a wheel has nothing of a build folder with a sanitizer: tested without one")
     folder = tmp_path_factory.mktemp("wheel")
@@ -132,7 +132,7 @@ def test_the_same_sources_give_the_same_wheel(wheel, tmp_path):
 
 
 def check_installed(python, daemon):
-    """It is not the tree's, and it works."""
+    """Checks that the installed package works and is not imported from the source tree."""
     said = run(python, "-c", """
 import kvcache, sys
 assert "venv" in kvcache.__file__, kvcache.__file__
@@ -173,7 +173,7 @@ def test_layouts_are_those_of_the_header(tmp_path):
     structs = {"options": _library.OPTIONS.size, "namespace_options": _library.NAMESPACE_OPTIONS.size,
                "buffer_options": _library.BUFFER_OPTIONS.size, "completion": _library.COMPLETION.size,
                "entry": 8 * _library.ENTRY_WORDS, "key": _library.KEY_BYTES, "lease": 8, "info": _library.INFO.size}
-    # of these the beginning, up to what lent chunks need
+    # these structures are longer in C: Python uses only their beginning
     offsets = {("request", "loans"): _library.REQUEST.size, ("info", "gets_local"): _library.INFO.size - 8,
                ("result", "loan"): 8 * _library.RESULT_WORDS,
                ("entry", "data"): 32, ("entry", "length"): 40, ("entry", "pieces"): 64, ("entry", "n_pieces"): 72,

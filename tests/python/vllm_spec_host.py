@@ -59,7 +59,7 @@ def relaxed():
 
 
 def after(seconds, then=lambda: None):
-    """What is queued in the engine's stream from here on waits so long, as behind a forward pass."""
+    """Blocks the engine's stream for `seconds`, as a forward pass does, and then calls `then`."""
     def wait(_):
         time.sleep(seconds)
         then()
@@ -191,7 +191,7 @@ class Host:
         assert self.timed(self.worker.submit_store, self.number, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]),
                           output.store_spec)
         self.finish(self.number)
-        for block in blocks:  # they are the engine's again
+        for block in blocks:  # the engine may use the blocks again
             for one in self.caches.tensors:
                 one.tensor.write(block, b"U" * PAGE)
         return len(blocks)
@@ -202,7 +202,7 @@ class Host:
         blocks = [first + len(keys) - 1 - i for i in range(len(keys))]
         for block in blocks:
             for one in self.caches.tensors:
-                one.tensor.write(block, b"Z" * PAGE)  # as vLLM zeroes a block before: not to be seen afterwards
+                one.tensor.write(block, b"Z" * PAGE)  # vLLM zeroes a block first; the load has to overwrite all of it
         assert self.timed(self.worker.submit_load, self.number, spec, ns(block_ids=blocks, group_sizes=[len(blocks)], block_indices=[0]))
         del spec
         self.worker.wait({self.number})
@@ -293,7 +293,8 @@ def shared_tier_of(host):
 
 
 def from_the_shared_tier():
-    """Of a host that has some of them itself. Nothing is asked for twice, and a shared tier that is switched off has nothing."""
+    """A host that has some of the chunks itself gets the others from the shared tier and asks for none twice. A host with the shared
+    tier switched off gets only its own."""
     off, keys = Host("off", kvcache_remote=False), keys_of("others", 20)
     assert off.stored("1", keys[:5]) == 5
     host = Host()
@@ -332,7 +333,7 @@ def first_chunks_from_elsewhere():
 
 
 def window_of(host, keys, size, context):
-    """What vLLM's lookup of a sliding window says: where the last run of so many chunks ends; None: later."""
+    """Returns the result of vLLM's lookup for a sliding window: the end of the last run of `size` chunks, or None while a chunk waits."""
     run, waits = 0, False
     for at in reversed(range(len(keys))):
         said = host.manager.lookup(keys[at], context)
@@ -726,7 +727,7 @@ def asked_as_one():
 
 
 def preempted_and_declined():
-    """What was declined once is decided anew when the request is scheduled again."""
+    """A request that is scheduled again after a preemption is decided anew, although the policy declined it before."""
     host, keys = Host(load_policy="auto", prefill_tokens_per_s=1e9, memory_bytes_per_s=1e6, disk_bytes_per_s=1e6), keys_of("again", 8)
     host.stored("1", keys)
     context = host.begin("2")
@@ -759,7 +760,7 @@ def told_apart():
     assert same.found("3", keys) == 5
     same.close()
     names = []
-    for function in ((lambda config: config), (lambda config: config)):  # the same one, in two processes
+    for function in ((lambda config: config), (lambda config: config)):  # one function with two addresses, as in two processes
         fake_vllm.current.model_config.hf_overrides = {"change": function}
         names.append(identity.of_engine())
     assert names[0] == names[1]

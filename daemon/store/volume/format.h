@@ -273,7 +273,7 @@ static inline bool disk_entry_is_handover(const struct disk_entry *entry)
                !(entry->flags & DISK_ENTRY_TOMBSTONE);
 }
 
-/* Does this page belong to this store and this place, and is it whole? */
+/* Returns whether the page is whole and belongs to this store and this position. */
 static inline bool disk_page_valid(const struct disk_page *page,
                                    const uint8_t uuid[static DISK_UUID_BYTES], uint32_t position)
 {

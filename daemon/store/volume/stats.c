@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers of a volume, as seen from outside: what it has counted, and what is filled in when
- * requested. A volume's next volume takes the counts of the last one over. Loop thread. */
+/* Statistics of a volume: its counters, and values that are computed on request. When a volume is
+ * resumed, the new struct takes over the counters of the old one. Loop thread. */
 #include "checked.h"
 #include "store/volume/internal.h"
 #include "store/volume/scrub.h"
@@ -9,7 +9,7 @@ void volume_take_counts(struct volume *v, const struct volume *earlier)
 {
         struct store_stats now = v->stats;
 
-        /* What is no count is filled in anew whenever it is asked for. */
+        /* values that are not counters are computed on each request */
         volume_get_stats(earlier, &v->stats);
         v->stats.clean_start = now.clean_start;
         v->stats.recovered_chunks = now.recovered_chunks;

@@ -32,8 +32,8 @@ enum {
         ARENA_BYTES = 16 * 1024 * 1024,
 };
 
-/* Puts are written as they end, not as they begin, so what was not read may have somewhat higher
- * sequences: as many as may begin while one is under way. */
+/* Puts are written in the order in which they end, not in which they begin, so unread entries may
+ * have somewhat higher sequences: as many as may begin while one put is in flight. */
 #define UNSEEN_GAP (UINT64_C(1) << 30)
 
 /* --- slots --- */
@@ -45,7 +45,7 @@ static uint64_t *hashes_new(struct recovery *rec, uint32_t n)
         void *p;
 
         if (!a || a->bytes - a->used < bytes) {
-                /* A short table tells of few slots. */
+                /* a short table describes few slots */
                 room = MIN((uint64_t)rec->pages * DISK_PAGE, (uint64_t)ARENA_BYTES);
                 room = round_up(MAX(bytes + sizeof(*a), room), DISK_PAGE);
                 a = recovery_huge_alloc(room);
@@ -93,7 +93,8 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         return 0;
 }
 
-/* NULL: it has none, or another entry that counts has cut the segment otherwise. */
+/* Finds the slot of an entry. *ret is NULL if it has none, or if a newer entry has cut the segment
+ * differently. */
 static int find_slot(struct recovery *rec, const struct disk_entry *e, uint64_t **ret)
 {
         struct segment_scan *scan;
@@ -120,7 +121,7 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         uint32_t i = index_acquire(v->index);
         struct chunk *c;
 
-        if (i == INDEX_NONE) { /* store.entries was lowered: the newer stay */
+        if (i == INDEX_NONE) { /* store.entries was lowered; the newer chunks stay */
                 v->evicted++;
                 return dead_keys_add(&rec->dead_keys, hash);
         }
@@ -139,7 +140,8 @@ static int index_entry(struct recovery *rec, const struct disk_entry *e, uint64_
         return 0;
 }
 
-/* It is another tenant's, of one that lost its name, or unused. */
+/* Returns whether an entry is dead: purged, of an unknown namespace, or of another tenant's
+ * namespace. */
 static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
 {
         const struct namespaces *names = rec->v->namespaces;
@@ -151,7 +153,7 @@ static bool is_dead(const struct recovery *rec, const struct disk_entry *e)
         return ns->seen.tenant != e->tenant;
 }
 
-/* A slot that its segment's hand-over leaves without an entry has none. */
+/* Slots without an entry newer than the hand-over are empty. */
 static void scan_handover(struct recovery *rec, const struct disk_entry *e)
 {
         struct segment_scan *scan = &rec->scans[e->segment];
@@ -191,7 +193,7 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
                 return 0;
         }
         if (slot && *slot == hash)
-                return 0; /* the key has been seen; most likely this is the entry's copy */
+                return 0; /* the key was seen; most likely this is a copy of its entry */
         if (!slot || *slot != 0)
                 return dead_keys_add(&rec->dead_keys, hash);
         *slot = hash;
@@ -217,8 +219,8 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
 
 /* --- pages --- */
 
-/* What the scan touches in memory is anywhere, so it is asked for ahead, a step a page: the page
- * itself, what its entries say of slots and keys, where the index has these, and what is there. */
+/* The scan accesses memory at random, so it prefetches in steps, page by page: the page itself, the
+ * slots and keys of its entries, their buckets in the index, and the records there. */
 
 static const uint64_t *slot_of(const struct recovery *rec, const struct disk_entry *e)
 {
@@ -233,8 +235,8 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
                        : NULL;
 }
 
-/* Step 0: slots and dead keys. Steps 1 and 2: index_warm()'s 0 and 1, where the slot
- * is unused yet. */
+/* Prefetches for a page's entries. Step 0 fetches slots and dead keys; steps 1 and 2 are steps 0
+ * and 1 of index_warm(), for unused slots. */
 static void warm_entries(const struct recovery *rec, uint32_t at, unsigned step)
 {
         const struct disk_page *page = &rec->block.pages[at];
@@ -279,7 +281,7 @@ static bool is_hole(const struct recovery *rec, uint32_t page)
                newest->sequence - back >= newest->run_sequence;
 }
 
-/* What there is in its place. False: no page. */
+/* Notes what a page's place holds. Returns whether that is a valid page. */
 static bool note_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
@@ -290,16 +292,16 @@ static bool note_page(struct recovery *rec, uint32_t page)
                 rec->sequences[page] = p->sequence;
                 return true;
         }
-        /* One that was torn before its first sector has no head to come back with. */
+        /* A page that was torn before its first sector has no head to come back with. */
         if (p->magic != 0)
                 rec->sequences[page] = TABLE_STALE;
         rec->v->stats.skipped_pages += p->magic != 0 || is_hole(rec, page);
         return false;
 }
 
-/* Every slot there is has been seen: what is older can put nothing into the index. But pages
- * that a crash left must be found, or they would pass for whole at the next start; and a client may
- * want to know of all damage, or of all namespaces. */
+/* Returns whether every slot has been seen, so that older pages can add nothing to the index. The
+ * scan still continues if pages that a crash left must be found, because they would look whole at
+ * the next startup, or if a caller wants to know all damage or all namespaces. */
 static bool is_all_seen(const struct recovery *rec)
 {
         return rec->unseen_segments == 0 && rec->unseen_slots == 0 && rec->newest_is_sure &&
@@ -308,7 +310,7 @@ static bool is_all_seen(const struct recovery *rec)
                !rec->v->params.as_is;
 }
 
-/* OUT_OF_ORDER: the plan was a wrong guess. */
+/* Scans a page. Returns OUT_OF_ORDER if the estimate behind the plan was wrong. */
 static int scan_page(struct recovery *rec, uint32_t page)
 {
         const struct block *b = &rec->block;
@@ -316,7 +318,8 @@ static int scan_page(struct recovery *rec, uint32_t page)
         const struct check *check = &b->checks[page - b->first];
         int r = 0;
 
-        rec->scanned += page < rec->newest.ring_pages; /* behind it there is nothing yet */
+        rec->scanned +=
+                page < rec->newest.ring_pages; /* the pages behind the ring are not used yet */
         if (!(rec->sorted ? check->valid : note_page(rec, page)))
                 return 0;
         if (!rec->sorted) {
@@ -343,7 +346,7 @@ static int follow_plan(struct recovery *rec, int (*scan)(struct recovery *rec, u
         int r = 0;
 
         if (rec->room < rec->pages)
-                rec->block.n = 0; /* it may have been checked for less */
+                rec->block.n = 0; /* an earlier check of the block may have been shallow */
         recovery_threads_start(rec);
         for (uint32_t i = 0; i < rec->plan.n_visits && r == 0; i++) {
                 const struct visit *visit = &rec->plan.visits[i];
@@ -375,8 +378,8 @@ static int read_newest(struct recovery *rec, uint32_t page)
         return -EIO;
 }
 
-/* Each look begins with this, and forgets what an earlier one has found. */
-static void begin_anew(struct recovery *rec)
+/* Resets the scan, and discards the results of an earlier one. */
+static void reset_scan(struct recovery *rec)
 {
         struct volume *v = rec->v;
 
@@ -405,13 +408,14 @@ static void begin_anew(struct recovery *rec)
                 rec->unseen_segments += rec->scans[i].needed > 0;
 }
 
-/* OUT_OF_ORDER: the pages are not where the newest one makes them expected. */
+/* Scans from the estimated newest page backwards. Returns OUT_OF_ORDER if the pages' sequences do
+ * not agree with the newest one's. */
 static int scan_back(struct recovery *rec)
 {
         uint32_t newest;
         int r;
 
-        begin_anew(rec);
+        reset_scan(rec);
         rec->shallow = true;
         newest = recovery_estimate_newest(rec, &rec->newest_is_sure);
         rec->shallow = false;
@@ -428,7 +432,7 @@ static int scan_sorted(struct recovery *rec)
         uint32_t newest;
         int r = recovery_plan_all(rec);
 
-        begin_anew(rec);
+        reset_scan(rec);
         rec->shallow = rec->room < rec->pages;
         if (r == 0)
                 r = follow_plan(rec, note_page_only);
@@ -437,7 +441,7 @@ static int scan_sorted(struct recovery *rec)
                 return r;
         while ((newest = table_find_newest(rec->sequences, rec->pages)) != UINT32_MAX &&
                read_newest(rec, newest) < 0) {
-                rec->sequences[newest] = 0; /* there a moment ago */
+                rec->sequences[newest] = 0; /* the page was readable a moment ago */
                 rec->unread = true;
         }
         if (newest == UINT32_MAX)
@@ -453,8 +457,8 @@ static int scan_sorted(struct recovery *rec)
         return r < 0 ? r : follow_plan(rec, scan_page);
 }
 
-/* What has not been seen may say more than what has. The superblock knows how much, unless an older
- * daemon was at the store, or damage: then it is estimated. */
+/* Raises the counters above those of unread entries. The superblock has the ceilings, unless an
+ * older daemon used the store or it is damaged; then they are estimated. */
 static void go_on_from(struct recovery *rec, bool early)
 {
         const struct disk_superblock *sb = &rec->v->dir->superblock;

@@ -16,7 +16,7 @@
 
 enum { STARTUP_ROOM = 16 << 20 };
 
-/* What the file takes, by its size as we use it and as the file system has it. */
+/* Charges a file by its size, or by the space that it occupies if that is larger. */
 static int charge_segment(struct volume *v, struct segment *seg)
 {
         struct stat st;
@@ -50,7 +50,8 @@ static int open_segment(struct recovery *rec, uint32_t number)
         struct stat st;
 
         if (!v->params.as_is) {
-                dir_replacement_name(number, name); /* a crash before it took the other's place */
+                dir_replacement_name(number,
+                                     name); /* a crash came before it replaced the other file */
                 unlinkat(v->dir->fd, name, 0);
         }
         dir_segment_name(number, name);
@@ -61,13 +62,14 @@ static int open_segment(struct recovery *rec, uint32_t number)
                 return -errno;
         seg->bytes = round_down((uint64_t)st.st_size, DISK_PAGE);
         if (seg->bytes == 0) {
-                /* A crash while it was made. */
+                /* A crash came while the file was being made. */
                 close(seg->fd);
                 seg->fd = -1;
                 return unlinkat(v->dir->fd, name, 0) < 0 ? -errno : 0;
         }
-        /* A power loss while it was made. What lies behind the last whole page is unused, but it
-         * would take its room from the limit, now or when the file system gives it a block. */
+        /* A power loss came while the file was being made. The bytes behind the last whole page are
+         * unused, but would count against the limit, now or when the file system allocates a block
+         * for them. */
         if ((uint64_t)st.st_size != seg->bytes && !v->params.as_is &&
             ftruncate(seg->fd, (off_t)seg->bytes) < 0)
                 return -errno;
@@ -138,8 +140,8 @@ static void drop_last_segment(struct recovery *rec)
         v->segments[number] = NULL;
 }
 
-/* Where nothing is overwritten in place, a full file system refuses also the writes that this
- * startup needs. The superblock, written as it is, shows whether that is so. */
+/* On a file system that never overwrites in place, a lack of space also refuses the writes that
+ * this startup needs. Writing the unchanged superblock shows whether that is so. */
 int recovery_make_room(struct recovery *rec)
 {
         struct volume *v = rec->v;
@@ -157,12 +159,13 @@ int recovery_make_room(struct recovery *rec)
                 rec->scans[v->n_segments].bytes = 0; /* chunks there are reported as lost */
                 rec->scans[v->n_segments].removed_for = LOST_FOR_ROOM;
                 v->stats.files_given_up++;
-                (void)dir_sync(v->dir); /* the file system may return the room with that only */
+                (void)dir_sync(v->dir); /* the file system may free the space only then */
         }
         return r < 0 ? recovery_fail(rec, r, "cannot write the superblock") : 0;
 }
 
-/* A little too much costs the chunks at its end, not all of it. False: that is not enough. */
+/* Cuts off the end of the last segment, if that is enough, so that a small excess does not cost all
+ * its chunks. Returns false if it is not enough. */
 static bool trim_last_segment(struct recovery *rec, uint64_t excess)
 {
         struct volume *v = rec->v;
