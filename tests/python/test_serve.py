@@ -223,6 +223,7 @@ def test_a_directory_in_tmp_that_is_not_private_is_refused(home, what):
         expected = {"another owner": f"belongs to user {harness.STRANGER}", "writable by others": f"chmod 700 {tmp.place}"}
         assert expected.get(what, f"{tmp.place} is not a directory") in said and "XDG_RUNTIME_DIR=" in said
         assert not home.pids and not (home.directory / "kvcache.sock").exists()
+        assert what in ("a link", "a file") or not list(tmp.place.iterdir())  # not even a lock, which the other user could hold
 
 
 def test_a_lock_that_is_a_link_is_not_followed(home):
