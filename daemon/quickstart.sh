@@ -78,6 +78,9 @@ show_progress() {
                 esac
                 counts=${line%%"]"*}
                 done_steps=${counts#"["} done_steps=${done_steps%/*} all_steps=${counts#*/}
+                case $done_steps/$all_steps in
+                *[!0-9/]* | /* | */ | */0*) continue ;; # a message of the compiler
+                esac
                 file=${line##*[ /]}
                 if [ -t 1 ]; then
                         printf '\r[%s/%s] %-50.50s' "$done_steps" "$all_steps" "$file"
