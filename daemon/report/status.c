@@ -467,6 +467,9 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_remote(root, from, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
+        if (from->config->listen.idle_ms)
+                cJSON_AddNumberToObject(sessions, "idle_stop_seconds",
+                                        (double)from->config->listen.idle_ms / 1000);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
         cJSON_AddNumberToObject(sessions, "stagings", s.stagings);
         cJSON_AddNumberToObject(sessions, "staging_bytes", s.staging_bytes);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What daemon/quickstart.sh prints while it builds."""
+"""The quickstart shows the steps of its build."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def test_progress_in_a_pipe_is_about_ten_lines():
 
 
 def test_progress_skips_what_is_no_step():
-    """Warnings of the compiler, and lines that only look like steps."""
+    """The compiler prints warnings, and lines that only look like steps."""
     assert progress(["ninja: Entering directory `x'", "../a.c:3:4: warning: [x/y] unused", "[-Wunused]", "[a/b]", "  [1/2] x",
                      "[2/2] Linking target kvcachectl", ""]) == ["[2/2] kvcachectl"]
 

@@ -2,6 +2,7 @@
 """A stop beside a device that does not answer: bounded, said, and as safe as a kill."""
 
 import json
+import re
 import signal
 import socket
 
@@ -79,6 +80,8 @@ def test_an_idle_daemon_ends_and_a_connected_client_keeps_it(make_daemon, direct
         # Several ticks of the daemon, which ends in one of them if it does not count this client.
         began = uptime(c)
         wait_until(lambda: uptime(c) > began + 2, "two seconds of the daemon")
+        assert json.loads(c.report())["sessions"]["idle_stop_seconds"] == 0.3
+        assert re.search(r"^ +stops after 0.3 s without a client \(listen.idle\)$", ctl("status", daemon=daemon, check=0).stdout, re.M)
     assert daemon.wait_exit() == 0
     assert "no client has been connected for 300 ms (listen.idle)" in daemon.log()
     daemon.config.write_text("")
