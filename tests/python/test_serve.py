@@ -264,6 +264,13 @@ def test_a_variable_and_a_setting_take_the_place_of_a_default(home):
     assert python(home, ROUND_TRIP, KVCACHE_SOCKET=str(other)).strip() == str(other)
 
 
+def test_a_store_on_several_disks_is_the_callers(home):
+    disks = [home.directory / "a", home.directory / "b"]
+    home.serve("--background", "--set", f"store.path={disks[0]},{disks[1]}", small=("--pool", "32MiB", "--disk", "128MiB"))
+    assert [v["volume"] for v in home.status()["store"]["volumes"]] == [str(d) for d in disks]
+    assert {p.name for p in home.directory.iterdir()} == {"a", "b", "run", "cache"}
+
+
 def test_without_a_daemon_in_the_package_the_message_says_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "no-daemon.txt").write_text("its build lacked libevent-dev\n")
     monkeypatch.setattr(_programs, "_HERE", tmp_path)

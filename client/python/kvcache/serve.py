@@ -184,9 +184,8 @@ def _spawn(values: Mapping[str, str], log: pathlib.Path | None) -> subprocess.Po
     for key, value in values.items():
         command += ["--set", f"{key}={value}"]
     environment = {k: v for k, v in os.environ.items() if k not in ("KVCACHE_LIBRARY", "LD_PRELOAD")}
-    store = values.get("store.path", "")
-    if store:
-        os.makedirs(os.path.dirname(store) or ".", mode=0o700, exist_ok=True)
+    if values.get("store.path") == str(_cache_directory() / "store"):  # the daemon makes no parents of a directory
+        _cache_directory().mkdir(mode=0o700, parents=True, exist_ok=True)
     if log is None:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
