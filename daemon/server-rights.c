@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Decides whether what an earlier daemon handed out may be used again. A client keeps the pool's
- * mapping, and descriptors of data files, after its session and after the daemon. So these are used
- * again only if each client that was given them may still connect as the same tenant: by the lists
- * of users and groups, and by the permissions of the socket.
+/* Decides whether the pool of an earlier daemon may be used again. A client keeps its mapping of
+ * the pool after its session and after the daemon. So the pool is used again only if each client
+ * that was given it may still connect as the same tenant: by the lists of users and groups, and by
+ * the permissions of the socket.
  *
  * Loop thread, at startup and at the end. Groups are those that the client had when it connected,
  * as for the connection itself. A digest of all rights makes the common case, in which nothing was
- * changed, independent of the record of clients. */
+ * changed, independent of the record of clients. The store gets the same digest: after a change it
+ * copies data files that were lent and are still open (store/volume/detach.c). */
 #include "server-internal.h"
 
 #include <errno.h>

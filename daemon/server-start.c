@@ -160,6 +160,23 @@ static void on_volume(void *userdata, unsigned i, enum store_volume_event event,
                             "chunks are dropped",
                             path);
                 break;
+        case STORE_VOLUME_IS_NEW:
+                log_notice("volume %s: a new, empty store was created", path);
+                break;
+        case STORE_VOLUME_GAVE_UP:
+                log_warning("volume %s: evicted the data file %s, as the file system has no room "
+                            "for a write",
+                            path, text);
+                break;
+        case STORE_VOLUME_COPIED:
+                log_warning("volume %s: access rights have changed while other processes have "
+                            "data files open that were lent to them: %s copied, and the processes "
+                            "see no chunk that is put from now on",
+                            path, text);
+                break;
+        case STORE_VOLUME_HAS_LOST:
+                log_warning("volume %s: %s", path, text);
+                break;
         case STORE_VOLUME_KEEPS_POLICY:
                 log_error("volume %s keeps the eviction policy of the daemon's startup instead of "
                           "eviction.policy: %s; the next reload tries again",
@@ -184,6 +201,7 @@ static struct store_params store_params_of(struct server *s)
                 .error_budget = (uint32_t)c->store.error_budget,
                 .hang_ms = c->io.hang_ms,
                 .reserve = c->store.reserve,
+                .rights = server_rights(s),
                 .scrub = server_scrub(s),
                 .on_volume = on_volume,
                 .on_finding = on_finding,

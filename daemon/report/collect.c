@@ -422,6 +422,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->handovers = (double)st.handovers;
         s->handover_replacements = (double)st.handover_replacements;
         s->handover_failures = (double)st.handover_failures;
+        s->store_detached_files = (double)st.detached_files;
         s->store_files_given_up = (double)st.files_given_up;
         s->store_written_bytes[METRICS_WRITTEN_PAYLOAD] = (double)st.payload_bytes_written;
         s->store_written_bytes[METRICS_WRITTEN_TABLE] = (double)st.table_bytes_written;
@@ -446,6 +447,7 @@ static void collect_store(const struct store *store, struct metrics *s)
         s->table_pages_written = (double)st.table_pages_written;
         s->table_entries_written = (double)st.table_entries_written;
         s->table_entries_carried = (double)st.table_entries_carried;
+        s->store_lost_chunks = (double)st.lost_chunks;
         s->recovered_chunks = (double)st.recovered_chunks;
         s->recovery_skipped_pages = (double)st.skipped_pages;
         s->recovery_seconds = (double)st.recover_ms / 1e3;
@@ -475,6 +477,8 @@ static void collect_volumes(const struct status_sources *from, struct metrics *s
                 s->volume_write_errors[i] = (double)p.stats.write_errors;
                 s->volume_sync_errors[i] = (double)p.stats.sync_errors;
                 s->volume_checksum_errors[i] = (double)p.stats.crc_failures;
+                s->volume_lost_chunks[i] = (double)p.stats.lost_chunks;
+                s->volume_lost_files[i] = (double)p.stats.lost_files;
                 s->volume_full[i] = p.full;
                 s->volume_full_refusals[i] = (double)p.full_refusals;
                 s->volume_limit_bytes[i] = (double)p.stats.limit;

@@ -108,6 +108,10 @@ const char *page_advice(const char *reason)
                   "verify</code> finds all others; <code>smartctl -a</code> and "
                   "<code>dmesg</code> have what is known of the device. If more come, suspend the "
                   "volume and replace the disk." },
+                { "volume_losses",
+                  "The chunks are misses, and engines compute them again. The log names the files. "
+                  "Find out who removed or cut them (a cleanup job, a restored backup, a file "
+                  "system check), and keep others out of the directory." },
                 { "io_fallback",
                   "All works, and costs more CPU. Permit io_uring (<code>sysctl "
                   "kernel.io_uring_disabled=0</code>; in a container, its seccomp profile), or set "

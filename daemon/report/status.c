@@ -228,6 +228,8 @@ static void add_volumes(cJSON *o, const struct status_sources *from)
                 cJSON_AddNumberToObject(errors, "write", (double)p.stats.write_errors);
                 cJSON_AddNumberToObject(errors, "sync", (double)p.stats.sync_errors);
                 cJSON_AddNumberToObject(errors, "checksum", (double)p.stats.crc_failures);
+                cJSON_AddNumberToObject(one, "lost_chunks", (double)p.stats.lost_chunks);
+                cJSON_AddNumberToObject(one, "lost_files", (double)p.stats.lost_files);
                 cJSON_AddBoolToObject(one, "direct", p.stats.direct);
                 cJSON_AddNumberToObject(one, "pending", (double)p.pending);
                 cJSON_AddNumberToObject(one, "oldest_operation_seconds", (double)p.oldest_ns / 1e9);

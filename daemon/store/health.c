@@ -19,6 +19,7 @@
  * volumes have the record. */
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,28 @@ void health_tell(struct member *p, enum store_volume_event event, const char *te
 
         if (params->on_volume)
                 params->on_volume(params->userdata, p->number, event, text);
+}
+
+static void tell_loss(void *userdata, const char *text)
+{
+        health_tell(userdata, STORE_VOLUME_HAS_LOST, text);
+}
+
+void health_tell_losses(struct member *p)
+{
+        unsigned detached;
+        char text[64];
+
+        if (!p->volume || !volume_is_open(p->volume))
+                return;
+        if (volume_is_fresh(p->volume))
+                health_tell(p, STORE_VOLUME_IS_NEW, "");
+        detached = volume_detached_files(p->volume);
+        if (detached > 0) {
+                snprintf(text, sizeof(text), "%u %s", detached, detached == 1 ? "was" : "were");
+                health_tell(p, STORE_VOLUME_COPIED, text);
+        }
+        volume_report_losses(p->volume, tell_loss, p);
 }
 
 void health_set_state(struct member *p, enum store_volume_state state, const char *reason)
@@ -101,6 +124,31 @@ void health_on_full(void *userdata, struct volume *v, bool full)
 
         if (p)
                 health_tell(p, full ? STORE_VOLUME_IS_FULL : STORE_VOLUME_HAS_ROOM, "");
+}
+
+void health_on_gave_up(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks)
+{
+        struct store *s = userdata;
+        struct member *p = volume_of(s, v);
+        char text[64];
+
+        if (!p)
+                return;
+        snprintf(text, sizeof(text), "segment-%04x with %" PRIu64 " chunk%s", segment & 0xffff,
+                 chunks, chunks == 1 ? "" : "s");
+        health_tell(p, STORE_VOLUME_GAVE_UP, text);
+}
+
+void health_on_astray(void *userdata, struct volume *v, const char *reason)
+{
+        struct store *s = userdata;
+        struct member *p = volume_of(s, v);
+        char text[STORE_ERROR_BYTES];
+
+        if (!p)
+                return;
+        snprintf(text, sizeof(text), "%.400s; what was written there since then is lost", reason);
+        health_tell(p, STORE_VOLUME_HAS_LOST, text);
 }
 
 /* --- startup without a volume --- */
@@ -470,6 +518,7 @@ static void make_up(struct member *p)
         }
         if (s->in_set)
                 s->set_count = MAX(s->set_count, count);
+        health_tell_losses(p);
         if (p->emptied)
                 health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
         p->emptied = false;

@@ -338,12 +338,16 @@ void loans_forget_volume(struct store *s, unsigned volume);
 
 /* To the store's owner, if it gave a callback. */
 void health_tell(struct member *p, enum store_volume_event event, const char *text);
+/* Reports that the volume is new, and the losses that opening it has found. */
+void health_tell_losses(struct member *p);
 /* The one place that changes `up`. */
 void health_set_state(struct member *p, enum store_volume_state state, const char *reason);
 /* As volume_ops.bypassed, .doubtful and .full; userdata is the store. */
 void health_on_bypassed(void *userdata, struct volume *v);
 void health_on_doubtful(void *userdata, struct volume *v);
 void health_on_full(void *userdata, struct volume *v, bool full);
+void health_on_gave_up(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks);
+void health_on_astray(void *userdata, struct volume *v, const char *reason);
 
 /* A volume of several that fails so is left out at startup; anything else is a mistake to be
  * reported. */

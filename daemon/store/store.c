@@ -125,6 +125,8 @@ int store_prepare(struct store **ret, const struct store_params *params, char re
                 .bypassed = health_on_bypassed,
                 .doubtful = health_on_doubtful,
                 .full = health_on_full,
+                .gave_up = health_on_gave_up,
+                .astray = health_on_astray,
                 .placement = s->n_volumes > 1 ? placement_of : NULL,
                 .userdata = s,
         };
@@ -231,6 +233,7 @@ int store_open(struct store *s, struct kio *io, char ret_error[static 512])
         for (unsigned i = 0; i < s->n_volumes; i++) {
                 struct member *p = &s->volumes[i];
 
+                health_tell_losses(p);
                 if (p->emptied)
                         health_tell(p, STORE_VOLUME_IS_EMPTIED, "");
                 if (p->news)
@@ -520,6 +523,9 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(recovered_chunks);
         ADD(recovered_pages);
         ADD(skipped_pages);
+        ADD(lost_chunks);
+        ADD(lost_files);
+        sum->lost_ns = MAX(sum->lost_ns, one->lost_ns);
         ADD(recover_ms);
         ADD(slab_moves);
         ADD(retained_evictions);
@@ -528,6 +534,7 @@ static void add_stats(struct store_stats *sum, const struct store_stats *one)
         ADD(handover_failures);
         ADD(handover_replacements);
         ADD(files_given_up);
+        ADD(detached_files);
         ADD(scrub_bytes);
         ADD(scrub_chunks);
         ADD(scrub_failures);

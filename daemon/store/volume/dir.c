@@ -321,7 +321,7 @@ static int write_superblock_to(int fd, struct disk_superblock *sb, unsigned *goo
         if (!copies)
                 return -ENOMEM;
         sb->generation++;
-        sb->ceiling_generation = sb->generation;
+        sb->ceiling_generation = sb->sizes_generation = sb->generation;
         sb->crc = disk_superblock_crc(sb);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 copies[i] = *sb;
@@ -482,6 +482,16 @@ int dir_read_superblock(const char *path, struct disk_superblock *ret,
         return r;
 }
 
+/* A store that was closed properly is complete wherever it is. */
+static bool is_copied(const struct dir *d)
+{
+        const struct disk_superblock *sb = &d->superblock;
+        struct stat st;
+
+        return sb->sizes_generation == sb->generation && sb->directory_inode != 0 && !sb->clean &&
+               fstat(d->fd, &st) == 0 && st.st_ino != sb->directory_inode;
+}
+
 static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
 {
         _cleanup_(freep) struct disk_superblock *copies =
@@ -497,6 +507,7 @@ static int read_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (r < 0)
                 return r;
         d->superblock = *best;
+        d->copied = is_copied(d);
         for (unsigned i = 0; i < DISK_SUPERBLOCKS; i++)
                 if (memcmp(&copies[i], best, sizeof(*best)) == 0)
                         d->superblock_good |= 1u << i / (DISK_SUPERBLOCKS / 2);
@@ -555,6 +566,17 @@ static int choose_direct(struct dir *d, bool wanted, char ret_error[static STORE
         return 0;
 }
 
+/* Fields that an older daemon has copied without maintaining them count as unknown. */
+static void forget_stale(struct disk_superblock *sb)
+{
+        if (sb->ceiling_generation != sb->generation)
+                sb->seq_ceiling = sb->page_ceiling = 0;
+        if (sb->sizes_generation != sb->generation) {
+                sb->sizes_seq = sb->n_sizes = sb->table_pages = 0;
+                sb->directory_inode = sb->table_inode = sb->rights = 0;
+        }
+}
+
 static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTES])
 {
         int r;
@@ -568,8 +590,7 @@ static int open_superblock(struct dir *d, char ret_error[static STORE_ERROR_BYTE
         if (r < 0)
                 return store_error(ret_error, r, "%s/" DIR_SUPERBLOCK ": cannot write: %s", d->path,
                                    strerror(-r));
-        if (d->superblock.ceiling_generation != d->superblock.generation)
-                d->superblock.seq_ceiling = d->superblock.page_ceiling = 0;
+        forget_stale(&d->superblock);
         return 0;
 }
 
@@ -638,7 +659,7 @@ int dir_open(struct dir **ret, const struct dir_params *params,
                         "\" is missing)",
                         d->path);
         d->fresh = content == CONTENT_EMPTY;
-        r = d->fresh ? dir_remove_leftovers(d) : 0;
+        r = d->fresh ? dir_remove_leftovers(d, &d->emptied) : 0;
         if (r < 0)
                 return store_error(ret_error, r, "%s: cannot remove what a store has left: %s",
                                    d->path, strerror(-r));

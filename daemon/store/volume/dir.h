@@ -24,6 +24,8 @@ struct dir {
         struct disk_superblock superblock; /* as on disk */
         unsigned superblock_good;          /* halves that hold it for certain, by bit */
         bool fresh;                        /* there is nothing yet, or it was made just now */
+        bool emptied;                      /* fresh, but a daemon left files without a store */
+        bool copied;                       /* another directory was in use when it was written */
         bool half_made;                    /* dir_make() failed, but the superblock may be there */
         bool direct;                       /* files are opened with O_DIRECT */
         char direct_reason[128];           /* why not; "" */
@@ -77,14 +79,20 @@ static inline void closedirp(DIR **d)
 /* Returns whether a file of this name says nothing without a superblock, table or data file. A
  * daemon whose directory was emptied may leave such files. */
 bool dir_is_leftover(const char *name);
-/* Removes such files. 0, -errno. */
-int dir_remove_leftovers(const struct dir *d);
+/* Removes such files. 0, -errno. *ret_any: there were some. */
+int dir_remove_leftovers(const struct dir *d, bool *ret_any);
 /* Makes names durable. */
 int dir_sync(const struct dir *d);
-/* Compares the directory with the one that store.path names, and its lock, superblock, table and
- * these data files with their names. 0; -ESTALE, with a sentence, if something was removed or
- * replaced. A comparison that fails otherwise counts as equal. Any thread. */
-int dir_check_identity(const struct dir *d, const uint32_t *segments, unsigned n,
+/* An open file of the directory, and the size that it has at least. */
+struct dir_open_file {
+        uint32_t segment; /* UINT32_MAX: the table */
+        int fd;
+        uint64_t bytes;
+};
+/* Compares the directory with the one that store.path names, and its lock, its superblock and these
+ * files with their names. 0; -ESTALE, with a sentence, if something was removed, replaced or cut. A
+ * comparison that fails otherwise counts as equal. Any thread. */
+int dir_check_identity(const struct dir *d, const struct dir_open_file *files, unsigned n,
                        char ret_reason[static STORE_ERROR_BYTES]);
 
 /* Writes d->superblock, with its generation raised: two copies, synced, then the other two; first

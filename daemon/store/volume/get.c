@@ -53,7 +53,7 @@ static void payload_read(struct kio_request *io)
                 v->stats.read_errors++;
                 volume_note_error(v, "reading a chunk", io->result);
                 if (linked && volume_is_loss(io->result) && !v->bypassed)
-                        chunk_discard(v, i);
+                        chunk_condemn(v, i, (int)io->result);
                 get_finish(v, req, (int)io->result);
         } else {
                 v->stats.reads++;

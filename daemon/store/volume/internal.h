@@ -18,6 +18,8 @@
  *   handover.c    data files that pass from tenant to tenant
  *   identity.c    whether its directory and files are still its own
  *   ring.c        the ring's file: growth
+ *   detach.c      data files that were lent before access rights changed
+ *   losses.c      what startup expected and did not find; the sizes of the data files
  *   sequence.c    how far sequences may go before the superblock says so
  *   sync.c        durability: one pass of fdatasync for all waiters
  *   scrub.c       reading back: the background pass, and on request
@@ -97,13 +99,13 @@ struct segment {
 };
 
 /* The running identity check of identity.c, or the next one. */
-enum { IDENTITY_SEGMENTS = 64 }; /* segments per check */
+enum { IDENTITY_SEGMENTS = 64 }; /* segments per check; the table is in each */
 struct identity {
         struct kio_request io;
         bool checking;
         unsigned failed; /* checks in a row */
         uint32_t at;     /* first segment of the check */
-        uint32_t segments[IDENTITY_SEGMENTS];
+        struct dir_open_file files[IDENTITY_SEGMENTS + 1];
         unsigned n;
         uint64_t checked_ns;
         char reason[STORE_ERROR_BYTES]; /* written by the worker during the check */
@@ -125,6 +127,25 @@ struct put_batch {
         uint32_t writing;
 };
 enum { VOLUME_BATCHES = 16 };
+
+/* A data file that startup expected, and the chunks that were in the missing part. */
+enum lost_kind { LOST_MISSING, LOST_SHORT, LOST_FOR_ROOM, LOST_FOR_RIGHTS };
+struct lost_file {
+        uint32_t segment;
+        enum lost_kind kind;
+        uint64_t chunks;
+};
+
+/* Losses that startup has found and that are not reported yet. */
+struct losses {
+        struct lost_file *files;
+        unsigned n_files;
+        uint64_t nameless;                /* chunks whose namespace is not known */
+        uint32_t table_pages, table_kept; /* size of a short table: before, now */
+        bool table_replaced;
+        bool any;
+        unsigned detached; /* files that were copied: no loss */
+};
 
 struct volume {
         struct store_params params;
@@ -229,6 +250,7 @@ struct volume {
                                                       table */
         struct list_node done_puts, done_gets;     /* complete() is due */
 
+        struct losses losses;
         struct identity identity;
         struct kio_request nudge_io; /* does nothing, and completes */
         bool nudged;
@@ -296,6 +318,24 @@ void volume_nudge(struct volume *v);
 /* identity.c */
 /* Starts an identity check if one is due. */
 void identity_tick(struct volume *v);
+/* Checks everything, while there is no I/O. Returns whether all is its own, else v->identity.reason
+ * says what is not. Blocks. */
+bool identity_check_now(struct volume *v);
+
+/* losses.c */
+/* Writes the sizes of the data files into the superblock in memory, unless a loss is still to be
+ * reported: the old sizes show it. */
+void sizes_update(struct volume *v);
+/* Returns the pages of a data file in which the superblock expects chunks. */
+uint32_t sizes_pages(const struct disk_superblock *sb, uint32_t segment);
+/* Returns whether the superblock has sizes at all. */
+bool sizes_are_known(const struct disk_superblock *sb);
+
+/* detach.c */
+/* Puts a copy in the place of a data file if another process has it open and the access rights are
+ * not those of the last startup. 1: it did. -errno: it could not, and the file must not be used.
+ * Before there is any I/O. Blocks. */
+int segment_detach(struct segment *seg);
 
 /* errors.c */
 /* An operation of the volume has failed: counts against its budget, if the device is to blame. A
@@ -321,6 +361,7 @@ enum volume_mark {
         MARK_VOID = 8,      /* void_position and void_pages */
         MARK_CEILINGS = 16, /* sequence.c */
         MARK_DOUBT = 32,    /* a sync of data has failed */
+        MARK_SIZES = 64,    /* losses.c */
 };
 void mark_want(struct volume *v, unsigned marks);
 

@@ -237,8 +237,11 @@ int volume_open(struct volume *v, struct kio *io, char ret_error[static 512])
         v->dir->superblock.segment_bytes = v->segment_bytes;
         v->dir->superblock.clean = 0;
         v->dir->superblock.unsynced = 0;
+        if (v->params.rights != 0)
+                v->dir->superblock.rights = v->params.rights;
         settle_doubt(v);
         sequence_reserve(v, false);
+        sizes_update(v);
         r = dir_write_superblock(v->dir);
         if (r == 0)
                 r = dir_sync(v->dir);

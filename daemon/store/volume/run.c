@@ -161,6 +161,7 @@ static int close_clean(struct volume *v)
         if (r < 0)
                 return r;
         v->dir->superblock.clean = 1;
+        sizes_update(v);
         sequence_reserve(v, true);
         return dir_write_superblock(v->dir);
 }
@@ -182,11 +183,14 @@ struct volume *volume_close(struct volume *v)
         if (!v)
                 return NULL;
         assert(volume_pending(v) == 0);
+        if (v->open && !v->bypassed && v->stopping && !identity_check_now(v))
+                v->ops.astray(v->ops.userdata, v, v->identity.reason);
         if (v->open && !v->bypassed && !v->sync_failed && v->stopping)
                 close_clean(v); /* else the next start finds it as after a crash, and works */
         for (uint32_t i = 0; v->segments && i < v->n_segments; i++)
                 segment_free(v->segments[i]);
         free(v->segments);
+        free(v->losses.files);
         if (v->table_fd >= 0)
                 close(v->table_fd);
         if (v->zeros)

@@ -223,7 +223,11 @@ static void format_end(struct volume *v, uint64_t charged_before, int r)
         if (r < 0) {
                 v->no_room_until_ns = clock_mono_ns() + STORE_FULL_PAUSE_NS;
                 segment_free(seg);
-                if (v->open)
+                if (v->open && r == -ESTALE) /* dir_open_file(); eviction would not help */
+                        volume_bypass(v, "its file \"" DIR_SUPERBLOCK
+                                         "\" was removed while the daemon used it; what was "
+                                         "written there since then is lost: restart the daemon");
+                else if (v->open)
                         volume_note_error(v, "creating a data file", r);
                 return;
         }
@@ -401,6 +405,7 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         int class = slabs_slab_class(v->slabs, slab);
         uint64_t slot_bytes = slabs_class_bytes(v->slabs, (unsigned)class);
         int tenant = slabs_class_group(v->slabs, (unsigned)class);
+        bool is_new;
 
         if (seg->slot_bytes == slot_bytes && seg->tenant == tenant)
                 return;
@@ -410,8 +415,11 @@ void segment_note_cut(struct volume *v, uint32_t slab)
         v->no_room_for = UINT64_MAX;
         if (seg->slot_bytes)
                 v->cut_slots -= seg->bytes / seg->slot_bytes;
+        is_new = seg->slot_bytes == 0;
         seg->slot_bytes = slot_bytes;
         seg->epoch = ++v->seq;
+        if (is_new)
+                mark_want(v, MARK_SIZES);
         v->cut_slots += seg->bytes / slot_bytes;
 }
 
@@ -450,5 +458,7 @@ void segment_retire(struct volume *v, uint32_t slab)
                 dir_segment_name(seg->number, name);
                 unlinkat(v->dir->fd, name, 0);
         }
+        if (v->open)
+                mark_want(v, MARK_SIZES);
         v->n_retired++;
 }

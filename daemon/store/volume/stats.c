@@ -16,6 +16,10 @@ void volume_take_counts(struct volume *v, const struct volume *earlier)
         v->stats.recovered_pages = now.recovered_pages;
         v->stats.skipped_pages = now.skipped_pages;
         v->stats.recover_ms = now.recover_ms;
+        v->stats.detached_files += now.detached_files;
+        v->stats.lost_chunks += now.lost_chunks;
+        v->stats.lost_files += now.lost_files;
+        v->stats.lost_ns = MAX(v->stats.lost_ns, now.lost_ns);
         v->full_refusals = earlier->full_refusals;
         v->evicted_ages = earlier->evicted_ages;
 }

@@ -32,6 +32,10 @@ static void marked(struct kio_request *req)
                 v->count_result = r;
         if (marks & MARK_VOID)
                 put_table_is_void(v, r);
+        if (marks == MARK_SIZES && r < 0) {
+                v->stats.write_errors++;
+                volume_note_error(v, "writing the superblock", r);
+        }
         volume_progress(v);
 }
 
@@ -53,6 +57,7 @@ static void submit_marks(struct volume *v)
                 sb->volume_count = v->mark_count;
         if (v->marks_flying & MARK_CEILINGS)
                 sequence_reserve(v, false);
+        sizes_update(v);
         if (v->marks_flying & MARK_VOID) {
                 sb->void_position = v->void_position;
                 sb->void_pages = v->void_pages;

@@ -69,6 +69,10 @@ enum store_volume_event {
         STORE_VOLUME_HAS_ROOM,     /* it grows again */
         STORE_VOLUME_IS_EMPTIED,   /* it had missed a purge: what lay there is dropped */
         STORE_VOLUME_KEEPS_POLICY, /* resumed without memory for another eviction policy */
+        STORE_VOLUME_IS_NEW,       /* the volume was created in an empty directory */
+        STORE_VOLUME_GAVE_UP,      /* a data file with its chunks, as its file system is full */
+        STORE_VOLUME_COPIED,   /* data files that were open elsewhere after a change of rights */
+        STORE_VOLUME_HAS_LOST, /* chunks, or files that may have named some; once for each file */
 };
 
 /* What a volume's superblock says of its format, and what this build makes of it. */
@@ -93,6 +97,9 @@ struct store_params {
         const char *policy;       /* eviction */
         uint64_t pool_slab_bytes; /* reads and writes come from buffers at most this large */
         struct key_secret secret;
+        /* A digest of the rights of users. After a change no data file that is open elsewhere gets
+         * another chunk. 0: the rights are not known, and files stay as they are. */
+        uint64_t rights;
         uint32_t lock_wait_ms; /* how long to wait for the lock; 0: 5000 */
         uint32_t table_block;  /* pages of a table that recovery reads at a time; 0: what suits its
                                   length. It finds the same with any */
@@ -369,12 +376,16 @@ struct store_stats {
         uint64_t crc_failed_ns; /* when the latest was, CLOCK_MONOTONIC; 0: there was none */
         uint64_t namespaces;
         uint64_t recovered_chunks, recovered_pages, skipped_pages, recover_ms;
+        /* Chunks that startup, or a resume, expected and whose data file or namespace is missing;
+         * the files that are missing or short; when that was found, CLOCK_MONOTONIC, 0: never. */
+        uint64_t lost_chunks, lost_files, lost_ns;
         uint64_t slab_moves;
         uint64_t retained_evictions; /* of `evictions`, of chunks that clients had pinned */
         uint64_t expired;            /* chunks that were dropped as their lifetime was over */
         struct evict_stats evict;
         /* Segments that went to another tenant; those that could not, and are not used for it. */
         uint64_t handovers, handover_failures;
+        uint64_t detached_files;        /* replaced at startup, as rights had changed */
         uint64_t files_given_up;        /* data files removed, as the file system was full */
         uint64_t handover_replacements; /* where a process had the file open: another one */
         /* Reading back, passes and requests together: read; looked at; dropped */

@@ -25,6 +25,10 @@ struct volume_ops {
         void (*doubtful)(void *userdata, struct volume *v);
         /* The volume's file system has become full or has room again. Called as bypassed() is. */
         void (*full)(void *userdata, struct volume *v, bool full);
+        /* The volume has removed a data file to make room. Called as bypassed() is. */
+        void (*gave_up)(void *userdata, struct volume *v, uint32_t segment, uint64_t chunks);
+        /* The volume is being closed, and its files are no longer its own. */
+        void (*astray)(void *userdata, struct volume *v, const char *reason);
         /* The volume a chunk is looked for first; NULL: there is only one. Any thread. */
         unsigned (*placement)(const void *userdata, uint32_t namespace_id, const struct key *key);
         void *userdata;
@@ -85,6 +89,12 @@ void volume_set_limit(struct volume *v, uint64_t limit, uint64_t entries);
 int volume_open(struct volume *v, struct kio *io, char ret_error[static 512]);
 
 bool volume_is_open(const struct volume *v);
+/* Returns the number of data files that opening it copied, as access rights had changed. */
+unsigned volume_detached_files(const struct volume *v);
+/* Reports, a sentence each, what opening it did not find, and forgets that. The next opening finds
+ * what is left. */
+void volume_report_losses(struct volume *v, void (*each)(void *userdata, const char *text),
+                          void *userdata);
 
 /* What a volume must know before it is used with others. */
 struct volume_join {

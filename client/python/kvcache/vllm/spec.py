@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.base import (LoadStoreSpec, LookupResult, OffloadingMana
 
 from .. import TIER_MEMORY, TIER_REMOTE
 from ..engine.canary import BOUND
-from . import canary, identity, worker as steps
+from . import canary, hooks, identity, worker as steps
 from .canary import Canary
 from .loads import LoadPart
 from .mover import Blocks, Mover, Part
@@ -47,6 +47,7 @@ COUNTERS = {
     "loaded_disk_bytes": "Bytes that were read from the daemon's disk to be loaded.",
     "loaded_remote_bytes": "Bytes loaded that came from the tier that hosts share.",
     "failed_stores": "Chunks that were not stored.",
+    "store_wait_seconds": "Seconds that the engine has waited for stores whose blocks it needed.",
     "failed_loads": "Chunks that were found and could not be leased: computed instead.",
     "failed_fetches": "Chunks that the tier that hosts share did not give in time: computed instead.",
     "rescued_loads": "Chunks that were copied one by one since the daemon's memory was not registered with the GPU.",
@@ -77,7 +78,7 @@ class KvcacheLoadStoreSpec(LoadStoreSpec):  # type: ignore[misc]
 
 
 class _Request:
-    __slots__ = ("answers", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
+    __slots__ = ("answers", "ready", "declined", "gathered", "was_gathered", "computes", "sought", "search_untils", "fetched", "withheld",
                  "has_parents")
 
     def __init__(self) -> None:
@@ -87,8 +88,9 @@ class _Request:
         self.forget()
 
     def forget(self) -> None:
-        """What is asked next is another run, or the same after it was loaded."""
+        """Forgets the answers: vLLM asks for another run next, or for the same after it was loaded."""
         self.answers: dict[bytes, bool] = {}  # worth loading?
+        self.ready: set[bytes] = set()  # leased: vLLM asks again in each step in which it has no room for the request
         self.declined: set[int] = set()
         self.gathered: dict[int, dict[bytes, int | None]] = {}  # by group, to be asked about together; the first one's tiers
         self.was_gathered: set[int] = set()
@@ -110,8 +112,8 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         self._policies: dict[int, LoadPolicy] = {}  # by group
         self._chunk_bytes: Mapping[int, int] = {}
         self._requests: dict[str, _Request] = {}
-        self._counts = dict.fromkeys(COUNTERS, 0)
-        self._seen = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0}
+        self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._seen: dict[str, float] = {"stored_bytes": 0, "failed_stores": 0, "rescued_loads": 0, "store_wait_seconds": 0.0}
         self._warned = False
 
     def _ready(self) -> Promises | None:
@@ -142,11 +144,13 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
         return RequestOffloadingContext()
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        name = req_context.req_id
+        request = self._requests.get(name)
+        if request is not None and key in request.ready:
+            return LookupResult.HIT
         promises = self._ready()
         if promises is None:
             return LookupResult.MISS
-        name = req_context.req_id
-        request = self._requests.get(name)
         if request is None:
             request = self._requests[name] = _Request()
         worth = request.answers.get(key)
@@ -164,6 +168,7 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
             self._counts["failed_loads"] += 1
             request.answers[key] = False
             return LookupResult.MISS
+        request.ready.add(key)
         return LookupResult.HIT
 
     def _ask(self, promises: Promises, key: bytes, request: _Request, context: Any) -> bool | None:
@@ -312,7 +317,12 @@ class KvcacheManager(OffloadingManager):  # type: ignore[misc]
 
     @staticmethod
     def _chain(key: bytes, group: int, request: _Request, context: Any) -> list[bytes]:
-        """This key and those of its group that vLLM will ask for after it, where it has said them (0.33)."""
+        """This key and those of its group that vLLM will ask for after it, where they are known: vLLM 0.33 says them, and in older ones a
+        wrapper does (hooks.py)."""
+        listed = getattr(context, hooks.KEYS, None)
+        if isinstance(listed, list) and key in listed:
+            first = listed.index(key)
+            return [k for k in listed[first:first + MOST_CHAIN] if k not in request.answers]
         positions = getattr(context, "_offload_key_positions", None)
         if not isinstance(positions, dict) or key not in positions:
             return [key]
@@ -499,9 +509,11 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
         with _workers_lock:
             _workers[self._engine] = self
 
-    def counted(self, name: str) -> int:
-        """The mover's count of this name of COUNTERS."""
-        return self.mover.loads.rescued if name == "rescued_loads" else int(getattr(self.mover, name))
+    def counted(self, name: str) -> float:
+        """Returns the count of this name of COUNTERS."""
+        mover = self.mover
+        return {"rescued_loads": mover.loads.rescued, "store_wait_seconds": mover.store_wait_s, "stored_bytes": mover.stored_bytes,
+                "failed_stores": mover.failed_stores}[name]
 
     def step_begins(self) -> None:
         self.mover.loads.step_begins()

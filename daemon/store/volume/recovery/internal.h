@@ -28,6 +28,11 @@ struct segment_scan {
         uint64_t *hashes; /* of each slot, of its newest entry's key; 0: it has no entry. NULL: no
                              slot has one */
         uint64_t bytes;   /* of the file; 0: there is none */
+        /* expected.c: the bytes within which entries have a place, of epochs that the superblock's
+         * sizes know of, and of later ones; the bytes whose slots are looked for. */
+        uint64_t mapped, span, needed;
+        uint64_t lost;              /* chunks that have a place beyond the file */
+        enum lost_kind removed_for; /* why startup removed the file */
 };
 
 /* Where these arrays lie: large pieces, since there are many. */
@@ -111,9 +116,13 @@ struct recovery {
         uint32_t likely;         /* records there will be, or fewer */
         uint64_t superseded;     /* entries beside these, or fewer */
         uint64_t max_seq, max_sequence;
-        bool names_lost; /* what the namespaces were is not known */
-        struct segment_scan *scans;
-        uint32_t n_scans;
+        bool names_lost;            /* what the namespaces were is not known */
+        struct segment_scan *scans; /* DISK_SEGMENTS_MAX */
+        bool reads_all;             /* a file is missing whose size is not known */
+        uint64_t nameless;          /* chunks whose namespace is lost */
+        uint32_t table_was;         /* pages, if it is shorter now; else 0 */
+        uint32_t table_found;
+        bool table_replaced;
         uint32_t unseen_segments; /* that have no entry yet */
         uint64_t unseen_slots;    /* of the others */
 
@@ -204,6 +213,20 @@ int recovery_make_room(struct recovery *rec);
 /* The ring gives what it has too much of, the last segment its end; then segments go, from the last
  * one on, and then the ring is looked at again. After the scan. */
 int recovery_enforce_limit(struct recovery *rec);
+
+/* --- expected.c: what should be there --- */
+
+/* Computes them from the superblock and the open files. */
+void expected_init(struct recovery *rec);
+/* The volume has removed or shortened the file itself: the chunks behind `bytes` do not count as
+ * lost. */
+void expected_release(struct recovery *rec, uint32_t segment, uint64_t bytes);
+/* Returns whether the entry names a slot that there is, or should be. */
+bool expected_has_place(const struct recovery *rec, const struct disk_entry *e);
+/* Returns whether the slot of an entry that has a place lies within the file. */
+bool expected_is_there(const struct recovery *rec, const struct disk_entry *e);
+/* Notes in the volume what was not found. -ENOMEM */
+int expected_note_losses(struct recovery *rec);
 
 /* --- slots.c --- */
 

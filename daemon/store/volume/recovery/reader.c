@@ -224,6 +224,13 @@ int recovery_open_ring(struct recovery *rec)
                                      "cannot open the file \"" RECOVERY_TABLE "\"");
         if (fstat(v->table_fd, &st) < 0)
                 return recovery_fail(rec, -errno, "cannot examine the file \"" RECOVERY_TABLE "\"");
+        if ((uint64_t)st.st_size / DISK_PAGE < v->dir->superblock.table_pages) {
+                rec->table_was = v->dir->superblock.table_pages;
+                rec->table_found = (uint32_t)(st.st_size / DISK_PAGE);
+        }
+        rec->table_replaced = !v->dir->copied && !v->dir->superblock.clean &&
+                              v->dir->superblock.table_inode != 0 &&
+                              v->dir->superblock.table_inode != st.st_ino;
         /* A ring has never been larger than the slots of a whole store need. What lies behind that
          * is no table's, and would be allocated. */
         most = ring_pages_for(MAX(v->dir->superblock.limit, v->params.limit) / DISK_PAGE);

@@ -293,7 +293,9 @@ static int recovery_all(struct recovery *rec)
                         return recovery_fail(rec, r, "cannot write the namespaces");
                 recovery_forget_all(v);
         }
-        r = recovery_take_slots(rec);
+        r = expected_note_losses(rec);
+        if (r == 0)
+                r = recovery_take_slots(rec);
         recovery_populate_stop(rec);
         if (r < 0)
                 return r;

@@ -69,15 +69,13 @@ static void arenas_free(struct arena *a)
         }
 }
 
-/* The segment's part of an entry: within a file that is there, and possible. */
+/* The segment's part of an entry: within a file that is there, or should be, and possible. */
 static bool has_place(const struct recovery *rec, const struct disk_entry *e)
 {
         return !(e->flags & DISK_ENTRY_TOMBSTONE) && e->slot_pages > 0 &&
                e->slot_offset % e->slot_pages == 0 && e->length > 0 &&
                e->length <= (uint64_t)e->slot_pages * DISK_PAGE &&
-               e->segment_epoch <= CHUNK_SEQ_MAX && e->segment < rec->v->n_segments &&
-               range_within((uint64_t)e->slot_offset * DISK_PAGE,
-                            (uint64_t)e->slot_pages * DISK_PAGE, rec->scans[e->segment].bytes);
+               e->segment_epoch <= CHUNK_SEQ_MAX && expected_has_place(rec, e);
 }
 
 static int begin_scan(struct recovery *rec, struct segment_scan *scan, const struct disk_entry *e)
@@ -85,12 +83,13 @@ static int begin_scan(struct recovery *rec, struct segment_scan *scan, const str
         scan->epoch = e->segment_epoch;
         scan->slot_pages = e->slot_pages;
         scan->tenant = e->tenant; /* a file is of one */
-        scan->slots = (uint32_t)(scan->bytes / DISK_PAGE / e->slot_pages);
+        scan->slots = (uint32_t)(MAX(scan->span, scan->mapped) / DISK_PAGE / e->slot_pages);
         scan->hashes = hashes_new(rec, scan->slots);
         if (!scan->hashes)
                 return -ENOMEM;
-        rec->unseen_segments--;
-        rec->unseen_slots += scan->unseen = scan->slots;
+        rec->unseen_segments -= scan->needed > 0;
+        scan->unseen = (uint32_t)(scan->needed / DISK_PAGE / e->slot_pages);
+        rec->unseen_slots += scan->unseen;
         return 0;
 }
 
@@ -163,10 +162,21 @@ static void scan_handover(struct recovery *rec, const struct disk_entry *e)
         scan->unseen = 0;
 }
 
+/* Nothing in the pages that are written next is needed: the latest entry of a chunk that was
+ * evicted may be there, never that of one that was not. */
+static bool is_overwritten_next(const struct recovery *rec, uint32_t page)
+{
+        const struct disk_page *newest = &rec->newest;
+
+        return ((uint64_t)page + rec->pages - newest->position % rec->pages - 1) % rec->pages <
+               newest->safe;
+}
+
 static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t hash,
                       uint32_t page)
 {
         const struct volume *v = rec->v;
+        struct segment_scan *scan;
         uint64_t *slot;
         int r;
 
@@ -185,13 +195,23 @@ static int scan_entry(struct recovery *rec, const struct disk_entry *e, uint64_t
         if (!slot || *slot != 0)
                 return dead_keys_add(&rec->dead_keys, hash);
         *slot = hash;
-        if (rec->scans[e->segment].unseen > 0) {
-                rec->scans[e->segment].unseen--;
+        scan = &rec->scans[e->segment];
+        if (scan->unseen > 0 &&
+            ((uint64_t)e->slot_offset + e->slot_pages) * DISK_PAGE <= scan->needed) {
+                scan->unseen--;
                 rec->unseen_slots--;
+        }
+        if (rec->names_lost && !dead_keys_have(&rec->dead_keys, hash)) {
+                rec->nameless += !is_overwritten_next(rec, page);
+                return dead_keys_add(&rec->dead_keys, hash);
         }
         if (is_dead(rec, e) || dead_keys_have(&rec->dead_keys, hash) ||
             index_find(v->index, e->namespace_id, &e->key, hash) != INDEX_NONE)
                 return 0;
+        if (!expected_is_there(rec, e)) {
+                scan->lost += !is_overwritten_next(rec, page);
+                return dead_keys_add(&rec->dead_keys, hash);
+        }
         return index_entry(rec, e, hash, page);
 }
 
@@ -204,7 +224,7 @@ static const uint64_t *slot_of(const struct recovery *rec, const struct disk_ent
 {
         const struct segment_scan *scan;
 
-        if (e->segment >= rec->n_scans)
+        if (e->segment >= DISK_SEGMENTS_MAX)
                 return NULL;
         scan = &rec->scans[e->segment];
         return scan->hashes && e->slot_pages == scan->slot_pages &&
@@ -245,6 +265,20 @@ static void warm_for(const struct recovery *rec, uint32_t at)
                         warm_entries(rec, at - (2 - step), step);
 }
 
+/* Returns whether this page was written since the last startup, by a write that had ended, so that
+ * someone has cut the file, or the power has failed. */
+static bool is_hole(const struct recovery *rec, uint32_t page)
+{
+        const struct disk_page *newest = &rec->newest;
+        uint32_t ring = newest->ring_pages, back;
+
+        if (newest->sequence == 0 || ring > rec->pages || newest->position >= ring || page >= ring)
+                return false;
+        back = (newest->position + ring - page) % ring;
+        return back >= TABLE_BATCH_PAGES && back < newest->sequence &&
+               newest->sequence - back >= newest->run_sequence;
+}
+
 /* What there is in its place. False: no page. */
 static bool note_page(struct recovery *rec, uint32_t page)
 {
@@ -257,10 +291,9 @@ static bool note_page(struct recovery *rec, uint32_t page)
                 return true;
         }
         /* One that was torn before its first sector has no head to come back with. */
-        if (p->magic != 0) {
-                rec->v->stats.skipped_pages++;
+        if (p->magic != 0)
                 rec->sequences[page] = TABLE_STALE;
-        }
+        rec->v->stats.skipped_pages += p->magic != 0 || is_hole(rec, page);
         return false;
 }
 
@@ -271,7 +304,8 @@ static bool is_all_seen(const struct recovery *rec)
 {
         return rec->unseen_segments == 0 && rec->unseen_slots == 0 && rec->newest_is_sure &&
                (rec->sorted || rec->scanned > TABLE_UNSYNCED_MAX) && !rec->unread &&
-               rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->v->params.as_is;
+               rec->v->stats.skipped_pages == 0 && !rec->names_lost && !rec->reads_all &&
+               !rec->v->params.as_is;
 }
 
 /* OUT_OF_ORDER: the plan was a wrong guess. */
@@ -348,8 +382,14 @@ static void begin_anew(struct recovery *rec)
 
         recovery_forget_all(v);
         index_reserve(v->index, rec->likely);
-        for (uint32_t i = 0; i < rec->n_scans; i++)
-                rec->scans[i] = (struct segment_scan){ .bytes = rec->scans[i].bytes };
+        for (uint32_t i = 0; i < DISK_SEGMENTS_MAX; i++)
+                rec->scans[i] = (struct segment_scan){
+                        .bytes = rec->scans[i].bytes,
+                        .mapped = rec->scans[i].mapped,
+                        .span = rec->scans[i].span,
+                        .needed = rec->scans[i].needed,
+                        .removed_for = rec->scans[i].removed_for,
+                };
         arenas_free(rec->arenas);
         rec->arenas = NULL;
         dead_keys_fini(&rec->dead_keys);
@@ -360,8 +400,9 @@ static void begin_anew(struct recovery *rec)
         rec->last = rec->scanned = 0;
         rec->sorted = rec->newest_is_sure = false;
         rec->unseen_slots = rec->unseen_segments = 0;
-        for (uint32_t i = 0; i < v->n_segments; i++)
-                rec->unseen_segments += rec->scans[i].bytes > 0;
+        rec->nameless = 0;
+        for (uint32_t i = 0; i < DISK_SEGMENTS_MAX; i++)
+                rec->unseen_segments += rec->scans[i].needed > 0;
 }
 
 /* OUT_OF_ORDER: the pages are not where the newest one makes them expected. */
@@ -402,6 +443,8 @@ static int scan_sorted(struct recovery *rec)
         if (newest == UINT32_MAX)
                 return 0;
         for (uint32_t i = 0; i < rec->pages; i++)
+                rec->v->stats.skipped_pages += rec->sequences[i] == 0 && is_hole(rec, i);
+        for (uint32_t i = 0; i < rec->pages; i++)
                 if (rec->sequences[i] != 0 &&
                     table_is_stale(&rec->newest, rec->pages, i, rec->sequences[i]))
                         rec->sequences[i] = TABLE_STALE;
@@ -431,6 +474,7 @@ static void go_on_from(struct recovery *rec, bool early)
 
 int recovery_scan(struct recovery *rec)
 {
+        const struct disk_superblock *sb = &rec->v->dir->superblock;
         int r = OUT_OF_ORDER;
 
         if (rec->room < rec->pages)
@@ -441,6 +485,8 @@ int recovery_scan(struct recovery *rec)
         if (r < 0)
                 return recovery_fail(rec, r, "reading the table");
         rec->max_sequence = rec->newest.sequence;
+        /* Segments that were cut by then have epochs up to this one. */
+        rec->max_seq = MAX(rec->max_seq, MIN(sb->sizes_seq, (uint64_t)CHUNK_SEQ_MAX));
         go_on_from(rec, r == ALL_IS_SAID);
         return 0;
 }

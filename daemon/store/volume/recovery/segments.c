@@ -29,8 +29,21 @@ static int charge_segment(struct volume *v, struct segment *seg)
         return 0;
 }
 
+/* Without its name the file keeps what it has, and gets nothing more. */
+static int remove_for_rights(struct recovery *rec, struct segment *seg)
+{
+        char name[DIR_SEGMENT_NAME_BYTES];
+
+        dir_segment_name(seg->number, name);
+        close(seg->fd);
+        seg->fd = -1;
+        rec->scans[seg->number].removed_for = LOST_FOR_RIGHTS;
+        return unlinkat(rec->v->dir->fd, name, 0) < 0 ? -errno : 0;
+}
+
 static int open_segment(struct recovery *rec, uint32_t number)
 {
+        int r;
         struct volume *v = rec->v;
         struct segment *seg = v->segments[number];
         char name[DIR_SEGMENT_NAME_BYTES];
@@ -59,6 +72,11 @@ static int open_segment(struct recovery *rec, uint32_t number)
             ftruncate(seg->fd, (off_t)seg->bytes) < 0)
                 return -errno;
         seg->bytes = MIN(seg->bytes, UINT64_C(1) << 40);
+        r = segment_detach(seg);
+        if (r < 0)
+                return remove_for_rights(rec, seg);
+        v->losses.detached += (unsigned)r;
+        v->stats.detached_files += (unsigned)r;
         seg->prewritten = seg->bytes;
         return charge_segment(v, seg);
 }
@@ -81,10 +99,9 @@ int recovery_open_segments(struct recovery *rec)
         }
         closedir(dir);
         v->segments = calloc(v->n_segments + 1, sizeof(struct segment *));
-        rec->scans = calloc(v->n_segments + 1, sizeof(*rec->scans));
+        rec->scans = calloc(DISK_SEGMENTS_MAX, sizeof(*rec->scans));
         if (!v->segments || !rec->scans)
                 return recovery_fail(rec, -ENOMEM, "opening segments");
-        rec->n_scans = v->n_segments;
         for (uint32_t i = 0; i < v->n_segments; i++) {
                 v->segments[i] = segment_new(v, i);
                 if (!v->segments[i])
@@ -99,6 +116,7 @@ int recovery_open_segments(struct recovery *rec)
                 }
                 rec->scans[i].bytes = v->segments[i]->fd >= 0 ? v->segments[i]->bytes : 0;
         }
+        expected_init(rec);
         return 0;
 }
 
@@ -136,7 +154,8 @@ int recovery_make_room(struct recovery *rec)
                 if ((r != -ENOSPC && r != -EDQUOT) || v->n_segments == 0)
                         break;
                 drop_last_segment(rec);
-                rec->n_scans = v->n_segments;
+                rec->scans[v->n_segments].bytes = 0; /* chunks there are reported as lost */
+                rec->scans[v->n_segments].removed_for = LOST_FOR_ROOM;
                 v->stats.files_given_up++;
                 (void)dir_sync(v->dir); /* the file system may return the room with that only */
         }
@@ -155,7 +174,8 @@ static bool trim_last_segment(struct recovery *rec, uint64_t excess)
             ftruncate(seg->fd, (off_t)(seg->bytes - cut)) < 0)
                 return false;
         seg->bytes -= cut;
-        seg->prewritten = rec->scans[number].bytes = seg->bytes;
+        seg->prewritten = seg->bytes;
+        expected_release(rec, number, seg->bytes);
         return charge_segment(v, seg) == 0 && seg->charged < before;
 }
 
@@ -164,7 +184,8 @@ static uint64_t scanned_slots(const struct recovery *rec)
         uint64_t slots = 0;
 
         for (uint32_t i = 0; i < rec->v->n_segments; i++)
-                slots += rec->scans[i].slots;
+                if (rec->scans[i].slot_pages > 0)
+                        slots += rec->scans[i].bytes / DISK_PAGE / rec->scans[i].slot_pages;
         return slots;
 }
 
@@ -187,6 +208,7 @@ int recovery_enforce_limit(struct recovery *rec)
                         dropped = true;
                 } else if (v->n_segments > 0) {
                         drop_last_segment(rec);
+                        expected_release(rec, v->n_segments, 0);
                         dropped = true;
                 } else {
                         return store_error(rec->error, -ENOSPC,
