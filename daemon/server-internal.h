@@ -89,6 +89,10 @@ struct server {
         struct notify_sockets inherited;
         uint64_t staging_bytes_auto; /* config_auto_staging() at startup */
         uint64_t workers_alive_ns;   /* when all workers were last seen to advance */
+        struct {
+                uint64_t since_ns; /* when a client was last connected */
+                uint64_t accepted; /* connections until then */
+        } idle;
         bool draining, drain_late;
         bool closed; /* a clean stop has closed everything, and nothing is in flight */
         struct log_ratelimit exhausted, findings, full;

@@ -115,6 +115,25 @@ static void on_term(evutil_socket_t fd, short what, void *userdata)
         begin_drain(userdata);
 }
 
+/* Returns whether no client has been connected for listen.idle. */
+static bool is_idle(struct server *s, uint64_t now_ns)
+{
+        struct sessions_stats sessions;
+        char idle[UNITS_TEXT];
+
+        sessions_get_stats(s->sessions, &sessions);
+        if (sessions.open > 0 || sessions.accepted != s->idle.accepted || s->idle.since_ns == 0) {
+                s->idle.accepted = sessions.accepted;
+                s->idle.since_ns = now_ns;
+        }
+        if (s->draining || s->config->listen.idle_ms == 0 ||
+            now_ns - s->idle.since_ns < s->config->listen.idle_ms * UINT64_C(1000000))
+                return false;
+        log_info("no client has been connected for %s (listen.idle)",
+                 units_ms(s->config->listen.idle_ms, idle));
+        return true;
+}
+
 static void on_drain_late(evutil_socket_t fd, short what, void *userdata)
 {
         ((struct server *)userdata)->drain_late = true;
@@ -163,6 +182,8 @@ static void on_tick(evutil_socket_t fd, short what, void *userdata)
 {
         struct server *s = userdata;
 
+        if (is_idle(s, clock_mono_ns()))
+                begin_drain(s);
         check_workers(s);
         store_tick(s->service.store);
         server_count_writes(s);

@@ -59,11 +59,12 @@ struct config_tenant {
 
 struct config {
         struct {
-                char *socket;  /* listen.socket: volume; "" decides by who runs it (see
-                                * config_resolve)
-                                */
-                char *http;    /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
-                uint32_t mode; /* listen.mode: octal permissions of the socket */
+                char *socket;     /* listen.socket: volume; "" decides by who runs it (see
+                                   * config_resolve)
+                                   */
+                char *http;       /* listen.http: "127.0.0.1:9750", "unix:/path", "off" */
+                uint32_t mode;    /* listen.mode: octal permissions of the socket */
+                uint64_t idle_ms; /* listen.idle: without clients, the daemon stops after it */
         } listen;
         struct {
                 bool allow_remote; /* http.allow_remote: listen.http need not be loopback */

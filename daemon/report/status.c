@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -52,6 +53,15 @@ static void add_number(void *userdata, const char *key, double value)
         } else if (isfinite(value) && !cJSON_GetObjectItem(o, key)) {
                 cJSON_AddNumberToObject(o, key, value);
         }
+}
+
+/* Adds the name of the host, which in a container is that of the container. */
+static void add_host(cJSON *root)
+{
+        struct utsname host;
+
+        if (uname(&host) == 0)
+                cJSON_AddStringToObject(root, "host", host.nodename);
 }
 
 static void add_tenants(cJSON *root, const struct metrics *s)
@@ -439,6 +449,7 @@ static void print_status(const struct status_sources *from, const struct tenant 
                 snprintf(instance + 2 * i, 3, "%02x", from->instance[i]);
 
         cJSON_AddStringToObject(root, "version", KVCACHE_BUILD_VERSION);
+        add_host(root);
         cJSON_AddNumberToObject(root, "pid", getpid());
         cJSON_AddStringToObject(root, "instance", instance);
         cJSON_AddNumberToObject(root, "uptime_seconds", s.uptime);
@@ -458,6 +469,9 @@ static void print_status(const struct status_sources *from, const struct tenant 
         add_remote(root, from, &s);
         sessions = cJSON_AddObjectToObject(root, "sessions");
         cJSON_AddNumberToObject(sessions, "connections", s.sessions);
+        if (from->config->listen.idle_ms)
+                cJSON_AddNumberToObject(sessions, "idle_stop_seconds",
+                                        (double)from->config->listen.idle_ms / 1000);
         cJSON_AddNumberToObject(sessions, "leases", s.leases);
         cJSON_AddNumberToObject(sessions, "stagings", s.stagings);
         cJSON_AddNumberToObject(sessions, "staging_bytes", s.staging_bytes);

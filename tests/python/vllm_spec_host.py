@@ -858,6 +858,7 @@ def without_a_worker():
 def refused():
     for said, make in (("one GPU", lambda: Host(world_size=2)), ("one block", lambda: Host(blocks_per_chunk=2)),
                        ("ack", lambda: Host(ack="soon")), ("load_policy", lambda: Host(load_policy="never")),
+                       ("kvcache_start", lambda: Host(kvcache_start="yes")),
                        ("pages of one size", lambda: ours.blocks_of(caches(PAGE, PAGE // 2)))):
         try:
             make()

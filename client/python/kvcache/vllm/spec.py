@@ -29,6 +29,7 @@ from .mover import Blocks, Mover, Part
 from .policy import DISK, MEMORY, REMOTE, LoadPolicy
 from .promises import Held, Promises
 from .shared import SharedTier, Sought
+from .start import start_if_asked
 from .units import Group, units_of
 
 log = logging.getLogger("kvcache.vllm")
@@ -565,7 +566,7 @@ class KvcacheWorker(OffloadingWorker):  # type: ignore[misc]
 class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
     """Keys of kv_connector_extra_config, as the tier's (tier.py): kvcache_socket, kvcache_namespace, weights, weights_check, ack,
     load_policy, prefill_tokens_per_s, memory_bytes_per_s, disk_bytes_per_s, remote_bytes_per_s, timeout_s (5); and kvcache_remote, the tier's
-    `remote`; canary (canary.py) and canary_bound."""
+    `remote`; canary (canary.py) and canary_bound; kvcache_start and kvcache_idle (start.py)."""
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
@@ -590,6 +591,7 @@ class KvcacheOffloadingSpec(OffloadingSpec):  # type: ignore[misc]
         self.remote = options.get("kvcache_remote", True)
         if not isinstance(self.remote, bool):
             raise ValueError(f"kvcache_remote is true or false, not {self.remote!r}")
+        start_if_asked(options)
         self.socket = options.get("kvcache_socket")
         self.timeout_s = float(options.get("timeout_s", 5.0))
         # By the number that keys have, which is not the place in the list where vLLM leaves groups out (0.33).
