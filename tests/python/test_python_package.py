@@ -236,7 +236,7 @@ def test_the_source_distribution_has_what_the_daemon_is_built_from(tmp_path):
 
 
 def check_installed(python, daemon, **where):
-    """It is not the tree's, and it works."""
+    """Checks that the installed package works and is not imported from the source tree."""
     said = run(python, "-c", """
 import kvcache, sys
 assert "venv" in kvcache.__file__, kvcache.__file__
